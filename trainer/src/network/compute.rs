@@ -119,18 +119,16 @@ pub(crate) trait Compute {
     }
 }
 
-/// Gradients that have, of tables with many rows, those that a step picks.
+/// Steps whose gradients have, of tables, the rows that their data picks.
 pub(crate) trait Sparse<Numbers> {
-    /// Has each step pick the rows of these categorical features, from now on.
-    fn pick_of(&mut self, many: &[bool]);
-
-    /// Picks rows by their codes, of one of these features after the other in each of the lists, and brings them up to date.
-    /// `slots` is what the optimizer keeps. Returns the length of the gradient until others are picked.
+    /// Picks the rows of a step by their codes: each list has those of rows of data. Brings them up to date. `slots` is what
+    /// the optimizer keeps. Returns the length of the gradient until others are picked: weights that are in no table come
+    /// first.
     ///
     /// # Panics
     /// If a code is not of its feature.
-    fn pick(&mut self, picks: &[Vec<u32>], slots: &mut [Numbers]) -> usize;
+    fn pick(&mut self, codes: &[Vec<u32>], slots: &mut [Numbers]) -> usize;
 
-    /// Brings all rows up to date: the steps without them have changed them too. Weights are not what they are before.
+    /// Brings all rows up to date, and the gradient back to all weights. Weights are not what they are before.
     fn catch_up(&mut self, slots: &mut [Numbers]);
 }

@@ -337,8 +337,8 @@ impl Trial {
         let mut alone = Communicator::in_process(1, &Options::default(), &never)?;
         let alone = &mut alone[0];
         let tools = Tools {
-            gradient: alone.buffer(gradient_len(architecture, &[], 0))?,
-            sparse: Vec::new(),
+            gradient: alone.buffer(gradient_len(architecture, false, 0))?,
+            sparse: false,
             curve: Vec::new(),
             trace: Trace::new(false),
             threads: Threads::default(),

@@ -5,8 +5,8 @@
 //!
 //! A step has two all-reduces. The first carries, besides the batch's moments, how many rows it
 //! has and their checksum; the second, besides the gradient, the sum of their losses. So after each
-//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. Where there are features with many
-//! codes, an all-gather of the codes that ranks [pick](sparse) is between. The
+//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. Where tables
+//! have many rows, an all-gather of the codes that [pick](sparse) a step's is between. The
 //! state changes after the second has succeeded, when nothing can fail any more, or not at all.
 
 mod backward;
@@ -98,8 +98,8 @@ pub(super) struct Fit<'a, C: Compute> {
     gradient: Buffer,
     /// Numbers of a step's gradient, without the tail.
     len: usize,
-    /// Categorical features that the gradient has only picked rows of; empty where there are none.
-    sparse: Vec<bool>,
+    /// Whether the gradient has only rows of tables that a step picks.
+    sparse: bool,
     moments: Moments,
     /// The mean loss of some steps each, up to the step that is named, as seen in this generation.
     curve: Vec<(u64, f64)>,
@@ -114,7 +114,7 @@ pub(super) struct Tools {
     /// As long as [`gradient_len`] says.
     pub(super) gradient: Buffer,
     /// As [agreed](agree_on_sparse).
-    pub(super) sparse: Vec<bool>,
+    pub(super) sparse: bool,
     /// The mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
@@ -148,7 +148,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         state: TrainingState,
         world: &World,
         shards: &'a [Settled],
-        mut network: C,
+        network: C,
         tools: Tools,
     ) -> Result<Self> {
         let Tools {
@@ -179,9 +179,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
         let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots)?;
-        if let Some(network) = network.sparse().filter(|_| !sparse.is_empty()) {
-            network.pick_of(&sparse);
-        }
         let best = kept.map(|kept| Best {
             epoch: kept.epoch,
             score: kept.score,

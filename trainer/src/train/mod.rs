@@ -173,8 +173,8 @@ struct Own<'a> {
     observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
     computed: RankDevice,
-    /// Categorical features whose gradients are of picked rows.
-    sparse: Vec<bool>,
+    /// Whether gradients have only picked rows of tables.
+    sparse: bool,
     threads: Threads,
     start: Instant,
 }
@@ -210,7 +210,7 @@ fn run<C: Compute>(
         ..
     } = prepared;
     let spec = &spec;
-    let most = gradient_len(&architecture, &sparse, state.global_batch);
+    let most = gradient_len(&architecture, sparse, state.global_batch);
     let gradient = match communicator.buffer(most) {
         Ok(gradient) => gradient,
         Err(error) => {

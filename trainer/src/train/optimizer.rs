@@ -166,10 +166,10 @@ impl<C: Compute> Optimizer<C> {
     /// Picks the rows of the next step: see [`Sparse::pick`].
     pub(super) fn pick(
         &mut self,
-        picks: &[Vec<u32>],
+        codes: &[Vec<u32>],
         network: &mut dyn Sparse<C::Numbers>,
     ) -> usize {
-        network.pick(picks, &mut self.slots)
+        network.pick(codes, &mut self.slots)
     }
 
     /// Brings the rows of a network up to date, in all that is kept: see [`Sparse::catch_up`].

@@ -9,7 +9,6 @@ use super::{
     FUNCTION, Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply,
     of_rows, parts, periodic, piecewise_linear, tables,
 };
-use super::sparse::Rows;
 use crate::network::graph::{Operation, Value};
 use crate::network::matmul::{Epilogue, Matrix};
 use crate::network::{Architecture, CustomBatch, Input};
@@ -18,8 +17,8 @@ use crate::threads::Threads;
 /// Which gradients [`backward`] computes.
 #[derive(Debug)]
 pub(in crate::network) enum Wanted<'a, 'b> {
-    /// Those by parameters, in their order; of tables, by these rows.
-    Parameters(&'a mut [&'b mut [f32]], &'a Rows),
+    /// Those by parameters, in their order.
+    Parameters(&'a mut [&'b mut [f32]]),
     /// Those by what has entered, embeddings, factors and numbers, and by piecewise linear embeddings; but through the
     /// linear part, and by numbers through these.
     Entered,
@@ -37,7 +36,7 @@ pub(in crate::network) fn backward(
 ) {
     let graph = &architecture.graph;
     let rows = input.rows;
-    let trains = matches!(wanted, Wanted::Parameters(..));
+    let trains = matches!(wanted, Wanted::Parameters(_));
     let seeks = graph.sought(trains);
     let mut spare = std::mem::take(&mut scratch.spare);
     let mut known = std::mem::take(&mut scratch.deltas);
@@ -67,7 +66,7 @@ pub(in crate::network) fn backward(
         };
         let weights = &weights[node.at..];
         let mut gradients = match &mut wanted {
-            Wanted::Parameters(all, _) => Some(&mut all[node.at..]),
+            Wanted::Parameters(all) => Some(&mut all[node.at..]),
             Wanted::Entered => None,
         };
         let width = graph.widths[node.to];
@@ -251,9 +250,9 @@ pub(in crate::network) fn backward(
                 spare.push(dy);
             }
             Operation::Linear { bias } => {
-                if let Wanted::Parameters(all, table_rows) = &mut wanted {
-                    let (places, own) = (linear::Places::new(architecture, *bias), &mut all[node.at..]);
-                    linear::write_gradients(architecture, places, table_rows, input, &dy, own);
+                if let Some(gradients) = gradients {
+                    let places = linear::Places::new(architecture, *bias);
+                    linear::write_gradients(architecture, places, input, &dy, gradients);
                 }
                 spare.push(dy);
             }
@@ -277,7 +276,7 @@ pub(in crate::network) fn backward(
             }
         }
     }
-    if let Wanted::Parameters(gradients, table_rows) = &mut wanted {
+    if let Wanted::Parameters(gradients) = &mut wanted {
         let picked = [
             ("embedding", graph.embeddings),
             ("factors.values", graph.factors),
@@ -285,8 +284,7 @@ pub(in crate::network) fn backward(
         for (name, value) in picked {
             if let Some(delta) = value.and_then(|value| known[value].as_deref()) {
                 let table = graph.table(name);
-                let gradient = &mut *gradients[table.at];
-                tables::scatter(threads, table, table_rows, delta, input, gradient);
+                tables::scatter(threads, table, delta, input, gradients[table.at]);
             }
         }
     }

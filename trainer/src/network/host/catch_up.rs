@@ -44,7 +44,7 @@ pub(crate) fn is_linear(optimizer: &Optimizer, penalized: bool) -> bool {
 #[derive(Debug)]
 pub(super) struct History {
     /// Whether the table's weights decay.
-    pub(super) penalized: bool,
+    penalized: bool,
     /// Of each step, and of the time before the first, what has come since.
     since: Vec<Steps>,
     last: Option<Last>,
@@ -249,10 +249,24 @@ impl History {
     }
 }
 
-/// Brings rows of a width up to date, each of which has had so many steps, in their weights and in what the optimizer
-/// keeps.
-#[multiversion(targets = "simd")]
+/// Brings rows of a width up to date, in their weights and in what the optimizer keeps: each has had so many steps.
 pub(super) fn catch_up(
+    history: &History,
+    width: usize,
+    had: impl Iterator<Item = u32>,
+    weights: &mut [f32],
+    slots: &mut [&mut [f32]],
+) {
+    let behind = had.zip(0..).filter(|(had, _)| *had as usize != history.steps());
+    let behind: Vec<(u32, u32)> = behind.collect();
+    if !behind.is_empty() {
+        catch_up_of(history, width, &behind, weights, slots);
+    }
+}
+
+/// The same, of rows that have had so many steps and are here.
+#[multiversion(targets = "simd")]
+fn catch_up_of(
     history: &History,
     width: usize,
     rows: &[(u32, u32)],
@@ -267,12 +281,8 @@ pub(super) fn catch_up(
         (_, slots) => (slots, None),
     };
     let mut of_row = vec![0.0; width];
-    for (row, had) in rows {
-        let (row, had) = (*row as usize, *had as usize);
-        if had == history.steps() {
-            continue;
-        }
-        let steps = &history.since[had];
+    for (had, row) in rows {
+        let (row, steps) = (*row as usize, &history.since[*had as usize]);
         let own = row * width..(row + 1) * width;
         let weights = &mut weights[own.clone()];
         // u of each weight, then its slots.
@@ -415,7 +425,7 @@ mod tests {
             history.add(&of(at));
         }
         let mut own: Vec<&mut [f32]> = own.iter_mut().map(Vec::as_mut_slice).collect();
-        catch_up(&history, 3, &[(0, 0), (1, 0)], &mut weights, &mut own);
+        catch_up(&history, 3, [0, 0].into_iter(), &mut weights, &mut own);
         let what = format!("{rule:?}, averages: {averages}, {done} steps and {steps}");
         let near = |due: f32, found: f32, moved: f32| {
             // Thousands of steps round thousands of times.

@@ -3,7 +3,6 @@
 //! It is added to what the layers put out, before the output's activation. Sums over rows are `f64`: a linear model
 //! is trained by gradients of all rows at once, to more digits than sums of `f32` have.
 
-use super::sparse::Rows;
 use crate::network::{Architecture, Input};
 
 /// Where the linear part's parameters stand among its own.
@@ -102,7 +101,6 @@ pub(super) fn attributions(
 pub(super) fn write_gradients(
     architecture: &Architecture,
     places: Places,
-    rows: &Rows,
     input: &Input,
     deltas: &[f32],
     gradients: &mut [&mut [f32]],
@@ -123,16 +121,9 @@ pub(super) fn write_gradients(
     if let Some(at) = places.values {
         write(at, &|sums| {
             let codes = input.codes.chunks_exact(architecture.categorical);
-            let mut starts = Vec::with_capacity(architecture.categorical);
-            let mut start = 0;
-            for rows in rows.counts() {
-                starts.push(start);
-                start += rows;
-            }
             for (delta, codes) in deltas.clone().zip(codes) {
-                for ((feature, start), code) in starts.iter().enumerate().zip(codes) {
-                    let row = start + rows.place(feature, *code);
-                    sum(&mut sums[row * outputs..][..outputs], delta, 1.0);
+                for code in codes {
+                    sum(&mut sums[*code as usize * outputs..][..outputs], delta, 1.0);
                 }
             }
         });

@@ -29,7 +29,7 @@ use volley_proto::spec::Output;
 
 pub(super) use self::backward::{Wanted, backward};
 pub(crate) use self::catch_up::is_linear;
-use self::sparse::{Rows, Weights, Whole};
+use self::sparse::{Picked, take};
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
 use super::compute::Sparse;
@@ -40,17 +40,18 @@ use crate::threads::Threads;
 /// Simple operations that a random number, a cosine or an exponential takes about.
 const FUNCTION: usize = 4;
 
-/// Numbers of a gradient that a thread looks at at once.
-const CHUNK: usize = 1 << 15;
+/// Weights that a thread changes at once: their numbers of all kinds fit into a second-level cache.
+const UPDATED: usize = 1 << 15;
 
 /// The network with its weights.
 #[derive(Debug)]
 pub(crate) struct Host {
+    /// While a step's rows are picked, with tables of these.
     architecture: Architecture,
     /// In the order of [`Architecture::parameters`].
     weights: Vec<Vec<f32>>,
-    /// Rows of tables that the gradient has.
-    rows: Rows,
+    /// Where steps pick rows of tables.
+    picked: Option<Picked>,
     scratch: Scratch,
     /// The accumulated gradient of a step's micro-batches, while there are more to come.
     sums: Vec<f64>,
@@ -345,7 +346,7 @@ impl Compute for Host {
         Ok(Self {
             architecture: architecture.clone(),
             weights,
-            rows: Rows::new(architecture),
+            picked: None,
             scratch: Scratch {
                 threads: threads.clone(),
                 ..Scratch::default()
@@ -376,7 +377,7 @@ impl Compute for Host {
 
     fn gradient(
         &mut self,
-        input: Input,
+        mut input: Input,
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         flat: &mut [f32],
@@ -384,10 +385,13 @@ impl Compute for Host {
         let Self {
             architecture,
             weights,
-            rows,
+            picked,
             scratch,
             sums,
         } = self;
+        if let Some(picked) = in_use(picked) {
+            picked.rename(&mut input.codes, &scratch.threads);
+        }
         let outputs = predict_by_member(architecture, weights, &input, scratch);
         let mut slopes = slopes(&outputs);
         if let Some(scale) = sigmoid_scale(architecture) {
@@ -400,8 +404,9 @@ impl Compute for Host {
             let own = rows.skip(at).step_by(members.len());
             (*member, own.flatten().copied().collect())
         });
-        let mut gradients = split(flat, architecture, rows);
-        let wanted = Wanted::Parameters(&mut gradients, rows);
+        let order = order(architecture, in_use(picked).is_some());
+        let mut gradients = split(flat, weights, &order);
+        let wanted = Wanted::Parameters(&mut gradients);
         backward(architecture, weights, &input, scratch, deltas, wanted);
         if piece == Piece::WHOLE {
             return Ok(());
@@ -439,16 +444,16 @@ impl Compute for Host {
     }
 
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
-        let chunks = flat.len().div_ceil(CHUNK);
+        let chunks = flat.len().div_ceil(UPDATED);
         // The first one of those that threads find.
         let found = AtomicUsize::new(usize::MAX);
         self.scratch.threads.each(chunks, |_, chunk| {
-            let numbers = flat.chunks(CHUNK).nth(chunk).unwrap_or_default();
+            let numbers = flat.chunks(UPDATED).nth(chunk).unwrap_or_default();
             if first_non_finite(numbers).is_some() {
                 found.fetch_min(chunk, Ordering::Relaxed);
             }
         });
-        let found = flat.chunks(CHUNK).nth(found.into_inner());
+        let found = flat.chunks(UPDATED).nth(found.into_inner());
         Ok(found.and_then(first_non_finite))
     }
 
@@ -462,23 +467,29 @@ impl Compute for Host {
         let Self {
             architecture,
             weights,
-            rows,
+            picked,
             scratch: Scratch { threads, .. },
             ..
         } = self;
-        let Weights { wholes, blocks } =
-            rows.split(architecture, weights, slots, flat, threads.count());
-        threads.each_of(wholes, |_, whole| {
-            let Whole {
-                penalized,
-                weights,
-                gradient,
-                slots,
-            } = whole;
+        let mut flat = &*flat;
+        let mut rest: Vec<&mut [f32]> = slots.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut parts = Vec::new();
+        let mut own: Vec<_> = weights.iter_mut().map(Some).collect();
+        for at in order(architecture, in_use(picked).is_some()) {
+            let penalized = architecture.parameters()[at].penalized;
+            let weights = own[at].take().into_iter();
+            for weights in weights.flat_map(|weights| weights.chunks_mut(UPDATED)) {
+                let len = weights.len();
+                let gradient = flat.split_off(..len).unwrap_or_default();
+                parts.push((penalized, weights, gradient, take(&mut rest, len)));
+            }
+        }
+        threads.each_of(parts, |_, (penalized, weights, gradient, slots)| {
             update::apply(update, penalized, weights, gradient, slots);
         });
-        threads.each_of(blocks, |_, block| block.apply(update));
-        rows.add(update);
+        if let Some(picked) = picked.as_mut().filter(|picked| picked.in_use()) {
+            picked.put_back(update, weights, slots, threads);
+        }
         Ok(())
     }
 
@@ -505,59 +516,57 @@ impl Compute for Host {
 }
 
 impl Sparse<Vec<f32>> for Host {
-    fn pick_of(&mut self, many: &[bool]) {
-        self.rows.pick_of(many, &self.architecture);
-    }
-
-    fn pick(&mut self, picks: &[Vec<u32>], slots: &mut [Vec<f32>]) -> usize {
-        if self.rows.is_full() {
+    fn pick(&mut self, codes: &[Vec<u32>], slots: &mut [Vec<f32>]) -> usize {
+        if self.picked.as_ref().is_some_and(Picked::is_full) {
             self.catch_up(slots);
         }
         let Self {
             architecture,
             weights,
-            rows,
+            picked,
             scratch: Scratch { threads, .. },
             ..
         } = self;
-        rows.pick(picks, threads);
-        let Weights { blocks, .. } =
-            rows.split(architecture, weights, slots, &[], threads.count());
-        threads.each_of(blocks, |_, block| block.catch_up_picked());
-        rows.picked_are_up_to_date();
-        lengths(architecture, rows).sum()
+        let picked = picked.get_or_insert_with(|| Picked::new(architecture));
+        picked.pick(codes, architecture, weights, slots, threads);
+        weights.iter().map(Vec::len).sum()
     }
 
     fn catch_up(&mut self, slots: &mut [Vec<f32>]) {
-        let Self {
-            architecture,
-            weights,
-            rows,
-            scratch: Scratch { threads, .. },
-            ..
-        } = self;
-        let Weights { blocks, .. } =
-            rows.split(architecture, weights, slots, &[], threads.count());
-        threads.each_of(blocks, |_, block| block.catch_up_all());
-        rows.all_are_up_to_date();
+        if let Some(picked) = &mut self.picked {
+            let Self {
+                architecture,
+                weights,
+                scratch: Scratch { threads, .. },
+                ..
+            } = self;
+            picked.put_together(architecture, weights, slots, threads);
+        }
     }
 }
 
-/// Numbers of each parameter in a gradient.
-fn lengths(architecture: &Architecture, rows: &Rows) -> impl Iterator<Item = usize> {
-    let parameters = architecture.parameters().iter().enumerate();
-    parameters.map(|(at, parameter)| rows.len(at, parameter, architecture.tables()))
+/// The rows that are picked, if they are in use.
+fn in_use(picked: &Option<Picked>) -> Option<&Picked> {
+    picked.as_ref().filter(|picked| picked.in_use())
 }
 
-/// The flat gradient by parameter.
-fn split<'a>(
-    flat: &'a mut [f32],
-    architecture: &Architecture,
-    rows: &Rows,
-) -> Vec<&'a mut [f32]> {
+/// The order of parameters in a flat gradient: while rows are picked, tables come last, whose length changes.
+fn order(architecture: &Architecture, picked: bool) -> Vec<usize> {
+    let tables = architecture.tables();
+    let is_last = |at: &usize| picked && tables.iter().any(|table| table.at == *at);
+    let parameters = 0..architecture.parameters().len();
+    let (last, first): (Vec<_>, Vec<_>) = parameters.partition(is_last);
+    [first, last].concat()
+}
+
+/// The flat gradient by parameter, in their own order.
+fn split<'a>(flat: &'a mut [f32], weights: &[Vec<f32>], order: &[usize]) -> Vec<&'a mut [f32]> {
     let mut rest = flat;
-    let part = |len| rest.split_off_mut(..len).unwrap_or_default();
-    lengths(architecture, rows).map(part).collect()
+    let mut parts: Vec<&mut [f32]> = weights.iter().map(|_| &mut [][..]).collect();
+    for at in order {
+        parts[*at] = rest.split_off_mut(..weights[*at].len()).unwrap_or_default();
+    }
+    parts
 }
 
 /// What the linear part adds to outputs, `[B × K]`; nothing if there is none.

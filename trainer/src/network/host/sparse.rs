@@ -1,260 +1,101 @@
-//! Rows of tables that a step's gradient has: all rows of a feature with few codes, and those that the step's batch picks of
-//! one with many.
+//! The rows of tables that a step picks, as the tables of a smaller network: the step computes and changes that one.
 //!
 //! ```text
-//!  a table's gradient    all rows of feature 0 │ picked rows of 1 │ all rows of 2 │ picked rows of 3
+//!  tables of all rows        ─ pick ─▶ catch up with steps that rows were left out of ─▶ tables of picked rows
+//!  weights, optimizer's state                                                           forward, backward, update
+//!                            ◀─────────────────────────── changed rows ─────────────────┘
 //! ```
 //!
-//! Rows that are not picked are [left behind](History) by the step, and catch up before they are read: when a batch picks
-//! them, or all of them at once. Picked are the rows of the global batch, so that what ranks have stays the same.
-//! Which features have many codes is for the training loop to say, and how picks get around.
+//! A step so costs what its rows of data touch. Rows that it does not pick are [left behind](History), and catch up when they
+//! are picked, or all of them at once before anyone else reads them. Meanwhile the flat gradient, and what the optimizer keeps,
+//! have the picked rows only, after all other weights. Picked are the rows of the global batch, so that ranks stay the same.
+//! Whether a network's tables are picked from is for the training loop to say, and how codes get around.
+
+use std::hint::black_box;
+use std::ops::Range;
 
 use super::catch_up::{History, MOST_STEPS, catch_up};
-use super::update;
-use crate::network::architecture::Table;
+use crate::network::Architecture;
 use crate::network::update::Update;
-use crate::network::{Architecture, Parameter};
 use crate::threads::Threads;
 
 /// The place of a row that is not picked.
 const NOWHERE: u32 = u32::MAX;
 
-/// Rows of a feature that a thread has at least, where picked ones are spread over threads.
-const BLOCK: usize = if cfg!(test) { 2 } else { 1 << 14 };
+/// Rows that a thread gathers or puts back at once.
+const ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// Weights of picked rows that are changed at once: their numbers of all kinds fit into a first-level cache.
-const UPDATED: usize = 1 << 11;
-
-/// Weights that a thread changes at once: their numbers of all kinds fit into a second-level cache.
-const CHUNK: usize = 1 << 15;
-
-/// Of each feature, the rows of its codes.
+/// Tables that steps pick rows of.
 #[derive(Debug)]
-pub(in crate::network) struct Rows {
-    features: Vec<Feature>,
-    /// Of each table; empty where all features have few codes.
-    histories: Vec<History>,
-}
-
-/// The rows of one feature.
-#[derive(Debug)]
-struct Feature {
-    /// The first of its codes.
-    first: usize,
-    codes: usize,
-    picked: Option<Picked>,
-}
-
-/// Rows that a step has picked.
-#[derive(Debug)]
-struct Picked {
-    /// In the order of the gradient.
-    rows: Vec<u32>,
-    /// Of each row, its place among those, or [`NOWHERE`].
+pub(super) struct Picked {
+    /// The network with all rows.
+    whole: Architecture,
+    /// Where the numbers of each parameter that is no table are in the flat order of all.
+    others: Vec<Range<usize>>,
+    /// Of each code, the place of its row among those picked of its feature, or [`NOWHERE`].
     places: Vec<u32>,
-    /// Steps that each row has had.
+    /// Of each code, the steps that its rows have had.
     had: Vec<u32>,
+    /// Rows of each feature that are picked, in the order of the smaller network.
+    rows: Vec<Vec<u32>>,
+    tables: Vec<Whole>,
+    /// What the optimizer keeps of all weights. Those of other parameters than tables are old.
+    slots: Vec<Vec<f32>>,
+    /// Whether the smaller network is in use.
+    in_use: bool,
 }
 
-/// Consecutive weights that are changed as a whole, with what the optimizer keeps of each.
-pub(super) struct Whole<'a> {
-    pub(super) penalized: bool,
-    pub(super) weights: &'a mut [f32],
-    pub(super) gradient: &'a [f32],
-    pub(super) slots: Vec<&'a mut [f32]>,
+/// All rows of a table.
+#[derive(Debug)]
+struct Whole {
+    /// Where its numbers are in the flat order of all.
+    start: usize,
+    weights: Vec<f32>,
+    history: History,
 }
 
-/// Consecutive rows of a table, of which some are changed.
-pub(super) struct Block<'a> {
-    width: usize,
-    /// The first row, counted within its feature.
-    first: usize,
-    weights: &'a mut [f32],
-    slots: Vec<&'a mut [f32]>,
-    /// The gradient of the feature's picked rows.
-    gradient: &'a [f32],
-    picked: &'a Picked,
-    history: &'a History,
-}
-
-/// Weights by how a step changes them.
-pub(super) struct Weights<'a> {
-    pub(super) wholes: Vec<Whole<'a>>,
-    pub(super) blocks: Vec<Block<'a>>,
-}
-
-/// What is not split yet.
-struct Rest<'a> {
-    gradient: &'a [f32],
-    slots: Vec<&'a mut [f32]>,
-    wholes: Vec<Whole<'a>>,
-}
-
-impl<'a> Rest<'a> {
-    fn gradient(&mut self, len: usize) -> &'a [f32] {
-        self.gradient.split_off(..len).unwrap_or_default()
-    }
-
-    fn slots(&mut self, len: usize) -> Vec<&'a mut [f32]> {
-        let slots = self.slots.iter_mut();
-        let own = slots.map(|slot| slot.split_off_mut(..len).unwrap_or_default());
-        own.collect()
-    }
-
-    fn whole(&mut self, penalized: bool, weights: &'a mut [f32]) {
-        for weights in weights.chunks_mut(CHUNK) {
-            let whole = Whole {
-                penalized,
-                gradient: self.gradient(weights.len()),
-                slots: self.slots(weights.len()),
-                weights,
-            };
-            self.wholes.push(whole);
-        }
-    }
-}
-
-impl Rows {
-    /// All rows of all features.
+impl Picked {
     pub(super) fn new(architecture: &Architecture) -> Self {
-        let mut first = 0;
-        let tables = architecture.tables().first();
-        let widths = tables.into_iter().flat_map(|table| &table.widths);
-        let features = widths.map(|(codes, _)| {
-            let feature = Feature {
-                first,
-                codes: *codes,
-                picked: None,
-            };
-            first += codes;
-            feature
-        });
-        Self {
-            features: features.collect(),
-            histories: Vec::new(),
-        }
-    }
-
-    /// Has steps pick rows of these features.
-    pub(super) fn pick_of(&mut self, many: &[bool], architecture: &Architecture) {
-        for (feature, many) in self.features.iter_mut().zip(many) {
-            feature.picked = many.then(|| Picked {
-                rows: Vec::new(),
-                places: vec![NOWHERE; feature.codes],
-                had: vec![0; feature.codes],
-            });
-        }
         let parameters = architecture.parameters();
-        let tables = architecture.tables().iter();
-        let histories = tables.map(|table| History::new(parameters[table.at].penalized));
-        self.histories = histories.collect();
-    }
-
-    /// Rows of each feature in a gradient.
-    pub(super) fn counts(&self) -> impl Iterator<Item = usize> {
-        let features = self.features.iter();
-        features.map(|feature| match &feature.picked {
-            Some(picked) => picked.rows.len(),
-            None => feature.codes,
-        })
-    }
-
-    /// Where the row of a code of a feature is among the feature's in a gradient.
-    ///
-    /// # Panics
-    /// If it is not the feature's, or was not picked.
-    pub(super) fn place(&self, feature: usize, code: u32) -> usize {
-        let feature = &self.features[feature];
-        let row = code as usize - feature.first;
-        match &feature.picked {
-            Some(picked) => picked.places[row] as usize,
-            None => row,
-        }
-    }
-
-    /// Numbers of a parameter in a gradient.
-    pub(super) fn len(&self, at: usize, parameter: &Parameter, tables: &[Table]) -> usize {
-        match tables.iter().find(|table| table.at == at) {
-            Some(table) => {
-                let widths = table.widths.iter().map(|(_, width)| width);
-                self.counts().zip(widths).map(|(rows, width)| rows * width).sum()
-            }
-            None => parameter.len(),
-        }
-    }
-
-    /// Picks the rows of these codes: of one feature that has many after the other, in each of these.
-    pub(super) fn pick(&mut self, picks: &[Vec<u32>], threads: &Threads) {
-        let many = self.features.iter_mut();
-        let many = many.filter_map(|feature| Some((feature.first, feature.picked.as_mut()?)));
-        let many: Vec<_> = many.enumerate().collect();
-        let count = many.len();
-        let codes = picks.iter().map(Vec::len).sum();
-        threads.spread(codes, many, |(at, (first, picked))| {
-            for row in picked.rows.drain(..) {
-                picked.places[row as usize] = NOWHERE;
-            }
-            for code in picks.iter().flat_map(|codes| codes.iter().skip(at).step_by(count)) {
-                let row = code - first as u32;
-                let place = &mut picked.places[row as usize];
-                if *place == NOWHERE {
-                    *place = picked.rows.len() as u32;
-                    picked.rows.push(row);
-                }
-            }
+        let mut start = 0;
+        let ranges = parameters.iter().map(|parameter| {
+            let range = start..start + parameter.len();
+            start = range.end;
+            range
         });
+        let ranges: Vec<_> = ranges.collect();
+        let tables = architecture.tables();
+        let is_table = |at: &usize| tables.iter().any(|table| table.at == *at);
+        let others = ranges.iter().cloned().enumerate();
+        let others = others.filter(|(at, _)| !is_table(at));
+        let widths = tables.first().map_or(&[][..], |table| &table.widths);
+        let codes = widths.iter().map(|(codes, _)| codes).sum();
+        Self {
+            others: others.map(|(_, range)| range).collect(),
+            places: vec![NOWHERE; codes],
+            had: vec![0; codes],
+            rows: vec![Vec::new(); widths.len()],
+            tables: tables
+                .iter()
+                .map(|table| Whole {
+                    start: ranges[table.at].start,
+                    weights: Vec::new(),
+                    history: History::new(parameters[table.at].penalized),
+                })
+                .collect(),
+            slots: Vec::new(),
+            in_use: false,
+            whole: architecture.clone(),
+        }
     }
 
-    /// Splits a network's weights, with what the optimizer keeps of them and the gradient, which may be left out, between
-    /// so many threads.
-    pub(super) fn split<'a>(
-        &'a self,
-        architecture: &Architecture,
-        weights: &'a mut [Vec<f32>],
-        slots: &'a mut [Vec<f32>],
-        gradient: &'a [f32],
-        threads: usize,
-    ) -> Weights<'a> {
-        let mut rest = Rest {
-            gradient,
-            slots: slots.iter_mut().map(Vec::as_mut_slice).collect(),
-            wholes: Vec::new(),
-        };
-        let mut blocks = Vec::new();
-        let parameters = architecture.parameters().iter().zip(weights).enumerate();
-        for (at, (parameter, weights)) in parameters {
-            let mut tables = architecture.tables().iter().zip(&self.histories);
-            let Some((table, history)) = tables.find(|(table, _)| table.at == at) else {
-                rest.whole(parameter.penalized, weights);
-                continue;
-            };
-            let mut weights = weights.as_mut_slice();
-            for (feature, (codes, width)) in self.features.iter().zip(&table.widths) {
-                let mut own = weights.split_off_mut(..codes * width).unwrap_or_default();
-                let Some(picked) = &feature.picked else {
-                    rest.whole(parameter.penalized, own);
-                    continue;
-                };
-                let gradient = rest.gradient(picked.rows.len() * width);
-                let rows = codes.div_ceil(threads).max(BLOCK);
-                for first in (0..*codes).step_by(rows) {
-                    let len = rows.min(codes - first) * width;
-                    blocks.push(Block {
-                        width: *width,
-                        first,
-                        weights: own.split_off_mut(..len).unwrap_or_default(),
-                        slots: rest.slots(len),
-                        gradient,
-                        picked,
-                        history,
-                    });
-                }
-            }
-        }
-        Weights {
-            wholes: rest.wholes,
-            blocks,
-        }
+    /// Whether the smaller network is in use.
+    pub(super) fn in_use(&self) -> bool {
+        self.in_use
+    }
+
+    fn steps(&self) -> usize {
+        self.tables.first().map_or(0, |whole| whole.history.steps())
     }
 
     /// Whether rows are to catch up before there are more steps.
@@ -262,87 +103,312 @@ impl Rows {
         self.steps() >= MOST_STEPS
     }
 
-    /// Steps since all rows were up to date.
-    fn steps(&self) -> usize {
-        self.histories.first().map_or(0, History::steps)
+    /// Makes a network the one of these codes' rows, with what the optimizer keeps. Each of the lists has the codes of rows
+    /// of data, one feature after the other.
+    pub(super) fn pick(
+        &mut self,
+        codes: &[Vec<u32>],
+        architecture: &mut Architecture,
+        weights: &mut [Vec<f32>],
+        slots: &mut [Vec<f32>],
+        threads: &Threads,
+    ) {
+        if !self.in_use {
+            self.take_apart(weights, slots);
+        }
+        self.choose(codes, threads);
+        let mut numbers = 0;
+        for table in architecture.graph.tables.iter_mut() {
+            let widths = table.widths.iter_mut().zip(&self.rows);
+            widths.for_each(|((codes, _), rows)| *codes = rows.len());
+            let len = table.widths.iter().map(|(rows, width)| rows * width).sum();
+            architecture.graph.parameters[table.at].shape = vec![len];
+            weights[table.at].resize(len, 0.0);
+            numbers += len;
+        }
+        let others = self.others();
+        for slot in slots.iter_mut() {
+            slot.resize(others + numbers, 0.0);
+        }
+        let mut parts = Vec::new();
+        let mut rest: Vec<&mut [f32]> = slots.iter_mut().map(|slot| &mut slot[others..]).collect();
+        let mut next = 0;
+        for (at, weights) in weights.iter_mut().enumerate() {
+            let table = self.whole.tables().iter().position(|table| table.at == at);
+            let Some(table) = table else {
+                continue;
+            };
+            // Tables are in the order of parameters.
+            assert_eq!(table, next);
+            next += 1;
+            let mut weights = weights.as_mut_slice();
+            for of_feature in self.of_features(table) {
+                for rows in self.rows[of_feature.feature].chunks(ROWS) {
+                    let len = rows.len() * of_feature.width;
+                    let slots = take(&mut rest, len);
+                    let weights = weights.split_off_mut(..len).unwrap_or_default();
+                    parts.push((of_feature.clone(), rows, weights, slots));
+                }
+            }
+        }
+        let this = &*self;
+        threads.each_of(parts, |_, (of_feature, rows, weights, slots)| {
+            this.gather(of_feature, rows, weights, slots);
+        });
     }
 
-    /// Counts a step that was taken, which the picked rows have had.
-    pub(super) fn add(&mut self, step: &Update<'_>) {
-        self.histories.iter_mut().for_each(|history| history.add(step));
-        self.picked_are_up_to_date();
+    /// Numbers of the parameters that are no tables.
+    fn others(&self) -> usize {
+        self.others.iter().map(Range::len).sum()
     }
 
-    /// The picked rows have had all steps.
-    pub(super) fn picked_are_up_to_date(&mut self) {
+    /// Puts the tables of all rows aside.
+    fn take_apart(&mut self, weights: &mut [Vec<f32>], slots: &mut [Vec<f32>]) {
+        for (table, whole) in self.whole.tables().iter().zip(&mut self.tables) {
+            whole.weights = std::mem::take(&mut weights[table.at]);
+        }
+        self.slots = slots.iter_mut().map(std::mem::take).collect();
+        for (slot, all) in slots.iter_mut().zip(&self.slots) {
+            let others = self.others.iter().cloned();
+            others.for_each(|range| slot.extend_from_slice(&all[range]));
+        }
+        self.in_use = true;
+    }
+
+    /// Lists the rows of these codes.
+    fn choose(&mut self, codes: &[Vec<u32>], threads: &Threads) {
+        let features = self.rows.len();
+        let mut places = self.places.as_mut_slice();
+        let mut first = 0;
+        let widths = self.whole.tables().first().map(|table| &table.widths);
+        let of_features = widths.into_iter().flatten().zip(&mut self.rows);
+        let of_features = of_features.enumerate().map(|(feature, ((codes, _), rows))| {
+            let places = places.split_off_mut(..*codes).unwrap_or_default();
+            let start = first;
+            first += codes;
+            (feature, start, places, rows)
+        });
+        let of_features = of_features.collect();
+        let count = codes.iter().map(Vec::len).sum();
+        threads.spread(count, of_features, |(feature, first, places, rows)| {
+            for row in rows.drain(..) {
+                places[row as usize] = NOWHERE;
+            }
+            let own = codes.iter().flat_map(|codes| codes.iter().skip(feature).step_by(features));
+            for code in own {
+                let row = *code as usize - first;
+                if places[row] == NOWHERE {
+                    places[row] = rows.len() as u32;
+                    rows.push(row as u32);
+                }
+            }
+        });
+    }
+
+    /// Where the rows of each feature are in a table.
+    fn of_features(&self, table: usize) -> impl Iterator<Item = OfFeature> {
+        let widths = self.whole.tables()[table].widths.iter().enumerate();
+        let (mut code, mut start) = (0, 0);
+        widths.map(move |(feature, (codes, width))| {
+            let own = OfFeature {
+                table,
+                feature,
+                codes: code..code + codes,
+                start,
+                width: *width,
+            };
+            code += codes;
+            start += codes * width;
+            own
+        })
+    }
+
+    /// Copies rows out of the tables of all, and brings them up to date.
+    fn gather(
+        &self,
+        of: OfFeature,
+        rows: &[u32],
+        weights: &mut [f32],
+        mut slots: Vec<&mut [f32]>,
+    ) {
+        let whole = &self.tables[of.table];
+        let copy = |from: &[f32], to: &mut [f32]| {
+            // All that the copies wait for is asked for first.
+            let lines = rows.iter().flat_map(|row| of.lines(*row as usize));
+            black_box(lines.fold(0, |all, at| all ^ from[at].to_bits()));
+            for (row, to) in rows.iter().zip(to.chunks_exact_mut(of.width)) {
+                to.copy_from_slice(&from[of.row(*row as usize)]);
+            }
+        };
+        copy(&whole.weights, weights);
+        for (slot, all) in slots.iter_mut().zip(&self.slots) {
+            copy(&all[whole.start..], slot);
+        }
+        let had = &self.had[of.codes.clone()];
+        let had = rows.iter().map(|row| had[*row as usize]);
+        catch_up(&whole.history, of.width, had, weights, &mut slots);
+    }
+
+    /// Codes of rows of data, of one feature after the other, as the smaller network has them.
+    pub(super) fn rename(&self, codes: &mut [u32], threads: &Threads) {
+        let mut starts = Vec::with_capacity(self.rows.len());
+        let mut start = 0;
+        for rows in &self.rows {
+            starts.push(start);
+            start += rows.len() as u32;
+        }
+        threads.rows(codes, starts.len().max(1), 4, |_, codes| {
+            for codes in codes.chunks_exact_mut(starts.len()) {
+                for (code, start) in codes.iter_mut().zip(&starts) {
+                    *code = start + self.places[*code as usize];
+                }
+            }
+        });
+    }
+
+    /// Puts rows back that a step has changed.
+    pub(super) fn put_back(
+        &mut self,
+        step: &Update<'_>,
+        weights: &[Vec<f32>],
+        slots: &[Vec<f32>],
+        threads: &Threads,
+    ) {
+        let mut parts = Vec::new();
+        let mut changed: Vec<&[f32]> = slots.iter().map(|slot| &slot[self.others()..]).collect();
+        let layout: Vec<Vec<OfFeature>> = (0..self.tables.len())
+            .map(|table| self.of_features(table).collect())
+            .collect();
+        let mut slots: Vec<&mut [f32]> = self.slots.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut passed = 0;
+        for ((table, whole), layout) in self.whole.tables().iter().zip(&mut self.tables).zip(layout)
+        {
+            let mut changed_weights = weights[table.at].as_slice();
+            let mut all = whole.weights.as_mut_slice();
+            take(&mut slots, whole.start - passed);
+            passed = whole.start + all.len();
+            for of in layout {
+                let rows = &self.rows[of.feature];
+                let len = rows.len() * of.width;
+                let changed_weights = changed_weights.split_off(..len).unwrap_or_default();
+                let changed = changed.iter_mut();
+                let changed: Vec<_> = changed
+                    .map(|slot| slot.split_off(..len).unwrap_or_default())
+                    .collect();
+                // Each thread puts back the rows of some codes.
+                let codes = of.codes.len();
+                let block = codes.div_ceil(threads.count()).max(ROWS);
+                for first in (0..codes).step_by(block) {
+                    let len = block.min(codes - first) * of.width;
+                    let mut to = take(&mut slots, len);
+                    to.push(all.split_off_mut(..len).unwrap_or_default());
+                    let mut from = changed.clone();
+                    from.push(changed_weights);
+                    parts.push((first, of.width, rows, from, to));
+                }
+            }
+        }
+        threads.each_of(parts, |_, (first, width, rows, from, to)| {
+            for (from, to) in from.into_iter().zip(to) {
+                let own = first..first + to.len() / width;
+                for (row, from) in rows.iter().zip(from.chunks_exact(width)) {
+                    let row = *row as usize;
+                    if own.contains(&row) {
+                        to[(row - first) * width..][..width].copy_from_slice(from);
+                    }
+                }
+            }
+        });
+        for whole in &mut self.tables {
+            whole.history.add(step);
+        }
         let steps = self.steps() as u32;
-        for picked in self.features.iter_mut().filter_map(|f| f.picked.as_mut()) {
-            picked.rows.iter().for_each(|row| picked.had[*row as usize] = steps);
+        let mut had = self.had.as_mut_slice();
+        let widths = self.whole.tables().first().map(|table| &table.widths);
+        for ((codes, _), rows) in widths.into_iter().flatten().zip(&self.rows) {
+            let had = had.split_off_mut(..*codes).unwrap_or_default();
+            rows.iter().for_each(|row| had[*row as usize] = steps);
         }
     }
 
-    /// All rows have had all steps.
-    pub(super) fn all_are_up_to_date(&mut self) {
-        self.histories.iter_mut().for_each(History::clear);
-        for picked in self.features.iter_mut().filter_map(|f| f.picked.as_mut()) {
-            picked.had.fill(0);
+    /// Makes a network the whole one, with all rows up to date, and with what the optimizer keeps.
+    pub(super) fn put_together(
+        &mut self,
+        architecture: &mut Architecture,
+        weights: &mut [Vec<f32>],
+        slots: &mut [Vec<f32>],
+        threads: &Threads,
+    ) {
+        if !self.in_use {
+            return;
         }
+        self.in_use = false;
+        let layout: Vec<Vec<OfFeature>> = (0..self.tables.len())
+            .map(|table| self.of_features(table).collect())
+            .collect();
+        let mut parts = Vec::new();
+        let mut all_slots: Vec<&mut [f32]> = self.slots.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut passed = 0;
+        for (whole, layout) in self.tables.iter_mut().zip(layout) {
+            take(&mut all_slots, whole.start - passed);
+            passed = whole.start + whole.weights.len();
+            let mut rest = whole.weights.as_mut_slice();
+            for of in layout {
+                for had in self.had[of.codes.clone()].chunks(1 << 12) {
+                    let len = had.len() * of.width;
+                    let slots = take(&mut all_slots, len);
+                    let weights = rest.split_off_mut(..len).unwrap_or_default();
+                    parts.push((&whole.history, of.width, had, weights, slots));
+                }
+            }
+        }
+        threads.each_of(parts, |_, (history, width, had, weights, mut slots)| {
+            catch_up(history, width, had.iter().copied(), weights, &mut slots);
+        });
+        for (slot, mut all) in slots.iter_mut().zip(std::mem::take(&mut self.slots)) {
+            let mut rest = slot.as_slice();
+            for range in self.others.iter().cloned() {
+                let own = rest.split_off(..range.len()).unwrap_or_default();
+                all[range].copy_from_slice(own);
+            }
+            *slot = all;
+        }
+        for (table, whole) in self.whole.tables().iter().zip(&mut self.tables) {
+            weights[table.at] = std::mem::take(&mut whole.weights);
+            whole.history.clear();
+        }
+        architecture.clone_from(&self.whole);
+        self.had.fill(0);
     }
 }
 
-impl Block<'_> {
-    /// Its picked rows, and where they are in the gradient.
-    fn picked(&self) -> impl Iterator<Item = (usize, usize)> {
-        let rows = self.first..self.first + self.weights.len() / self.width;
-        let picked = self.picked.rows.iter().map(|row| *row as usize).enumerate();
-        let picked = picked.filter(move |(_, row)| rows.contains(row));
-        picked.map(|(place, row)| (row - self.first, place))
+/// The first so many numbers of what is left of each slot.
+pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [f32]> {
+    let slots = slots.iter_mut();
+    slots.map(|slot| slot.split_off_mut(..len).unwrap_or_default()).collect()
+}
+
+/// Where the rows of a feature are in a table.
+#[derive(Debug, Clone)]
+struct OfFeature {
+    table: usize,
+    feature: usize,
+    codes: Range<usize>,
+    /// Where its rows begin.
+    start: usize,
+    width: usize,
+}
+
+impl OfFeature {
+    /// Where a row is.
+    fn row(&self, row: usize) -> Range<usize> {
+        let start = self.start + row * self.width;
+        start..start + self.width
     }
 
-    /// Brings the picked rows up to date.
-    pub(super) fn catch_up_picked(mut self) {
-        let had = |row| self.picked.had[self.first + row];
-        let rows: Vec<_> = self.picked().map(|(row, _)| (row as u32, had(row))).collect();
-        catch_up(self.history, self.width, &rows, self.weights, &mut self.slots);
-    }
-
-    /// Brings all rows up to date.
-    pub(super) fn catch_up_all(mut self) {
-        let rows = self.weights.len() / self.width;
-        let had = &self.picked.had[self.first..][..rows];
-        let rows: Vec<_> = (0..).zip(had).map(|(row, had)| (row, *had)).collect();
-        catch_up(self.history, self.width, &rows, self.weights, &mut self.slots);
-    }
-
-    /// Changes the picked rows by a step, as many at once as fit into a first-level cache.
-    pub(super) fn apply(mut self, step: &Update<'_>) {
-        let width = self.width;
-        let rows: Vec<_> = self.picked().collect();
-        let (mut weights, mut gradient) = (Vec::new(), Vec::new());
-        let mut slots = vec![Vec::new(); self.slots.len()];
-        for rows in rows.chunks((UPDATED / width).max(1)) {
-            let gather = |numbers: &[f32], into: &mut Vec<f32>| {
-                into.clear();
-                let rows = rows.iter().map(|(row, _)| &numbers[row * width..][..width]);
-                rows.for_each(|row| into.extend_from_slice(row));
-            };
-            gather(self.weights, &mut weights);
-            let of_slots = self.slots.iter().zip(&mut slots);
-            of_slots.for_each(|(slot, into)| gather(slot, into));
-            gradient.clear();
-            let places = rows.iter().map(|(_, place)| place * width);
-            places.for_each(|place| gradient.extend_from_slice(&self.gradient[place..][..width]));
-            let changed = slots.iter_mut().map(Vec::as_mut_slice).collect();
-            let penalized = self.history.penalized;
-            update::apply(step, penalized, &mut weights, &gradient, changed);
-            let scatter = |from: &[f32], numbers: &mut [f32]| {
-                for ((row, _), from) in rows.iter().zip(from.chunks_exact(width)) {
-                    numbers[row * width..][..width].copy_from_slice(from);
-                }
-            };
-            scatter(&weights, self.weights);
-            let of_slots = self.slots.iter_mut().zip(&slots);
-            of_slots.for_each(|(slot, from)| scatter(from, slot));
-        }
+    /// A number of each of a row's cache lines.
+    fn lines(&self, row: usize) -> impl Iterator<Item = usize> {
+        const LINE: usize = 64 / size_of::<f32>();
+        self.row(row).step_by(LINE)
     }
 }

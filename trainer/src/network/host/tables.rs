@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use super::add;
-use super::sparse::Rows;
 use crate::network::Input;
 use crate::network::architecture::Table;
 use crate::threads::Threads;
@@ -34,36 +33,39 @@ pub(super) fn pick(
     });
 }
 
-/// The gradient of a table's rows, by that of what was picked: a thread adds up the rows of some features.
+/// The table's gradient, by that of what was picked: a thread adds up the rows of some features.
 pub(super) fn scatter(
     threads: &Threads,
     table: &Table,
-    rows: &Rows,
     delta: &[f32],
     input: &Input,
     gradient: &mut [f32],
 ) {
-    let all: usize = table.widths.iter().map(|(_, width)| width).sum();
+    let width: usize = table.widths.iter().map(|(_, width)| width).sum();
     let mut rest = gradient;
     let mut start = 0;
-    let features = rows.counts().zip(&table.widths);
-    let features = features.enumerate().map(|(at, (rows, (_, width)))| {
-        let own = rest.split_off_mut(..rows * width).unwrap_or_default();
-        let columns = start..start + width;
+    let features = Feature::of(table).into_iter().zip(&table.widths);
+    let features = features.enumerate().map(|(at, (feature, (codes, _)))| {
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(codes * feature.width);
+        rest = others;
+        let columns = start..start + feature.width;
         start = columns.end;
-        (at, columns, own)
+        (at, feature, columns, own)
     });
     let features: Vec<_> = features.collect();
-    let add_up = |(at, columns, own): (usize, Range<usize>, &mut [f32])| {
+    let add_up = |(at, feature, columns, own): (usize, Feature, Range<usize>, &mut [f32])| {
         own.fill(0.0);
         let codes = input.codes.iter().skip(at).step_by(table.widths.len());
-        for (delta, code) in delta.chunks_exact(all).zip(codes) {
-            let row = rows.place(at, *code) * columns.len();
-            add(&mut own[row..][..columns.len()], &delta[columns.clone()]);
+        for (delta, code) in delta.chunks_exact(width).zip(codes) {
+            let row = (*code as usize - feature.code) * feature.width;
+            add(&mut own[row..][..feature.width], &delta[columns.clone()]);
         }
     };
-    let numbers = features.iter().map(|(_, _, own)| own.len()).sum::<usize>();
-    threads.spread(numbers + input.rows * all, features, add_up);
+    let numbers = features
+        .iter()
+        .map(|(_, _, _, own)| own.len())
+        .sum::<usize>();
+    threads.spread(numbers + input.rows * width, features, add_up);
 }
 
 /// Where a feature's rows are.

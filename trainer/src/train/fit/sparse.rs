@@ -1,8 +1,8 @@
-//! Gradients of features with many codes: of the rows that the global batch picks, instead of all.
+//! Gradients of the rows of tables that the global batch picks, instead of all.
 //!
 //! All ranks pick the same rows: each tells the codes of its own batch first. So a gradient is as long on all of them, and is
-//! summed up as any other. Which features have many codes follows from what ranks have agreed on before, and from whether
-//! all of them compute where rows can be picked. What becomes of rows that are not picked is the network's to know.
+//! summed up as any other. Whether it is worth that follows from what ranks have agreed on before, and from whether all of
+//! them compute where rows can be picked. What becomes of rows that are not picked is the network's to know.
 
 use volley_proto::spec::TrainSpec;
 
@@ -14,102 +14,85 @@ use crate::train::batch::Batch;
 use crate::train::pace;
 use crate::{Error, Result};
 
-/// Codes for each row of a step from which on a feature has many: looking a row up takes longer than passing over it.
-const TIMES: u64 = 8;
+/// Numbers of tables for each that a step may pick, from which on picking is worth it: a number that is picked takes as long
+/// as some that are passed over.
+const TIMES: usize = 4;
 
-/// Numbers in the rows of a feature's codes from which on it has many: a pass over fewer is not worth the exchange of codes.
+/// Numbers of tables from which on it is: a pass over fewer is not worth the exchange of codes.
 const NUMBERS: usize = if cfg!(test) { 40 } else { 1 << 17 };
 
-/// Of each categorical feature, whether its gradient is of picked rows; none where that is no feature's. `picks` says
-/// whether this rank can.
+/// Whether gradients are of picked rows; `picks` says whether this rank can.
 pub(in crate::train) fn agree(
     spec: &TrainSpec,
     architecture: &Architecture,
     (rows, global_batch): (u64, u64),
     picks: bool,
     communicator: &mut Communicator,
-) -> Result<Vec<bool>> {
+) -> Result<bool> {
     let penalties = [spec.l1, pace::l2(spec, rows)];
     let is_linear = architecture.tables().iter().all(|table| {
         let penalized = architecture.parameters()[table.at].penalized;
         is_linear(&spec.optimizer, penalized && penalties != [0.0; 2])
     });
-    let mut numbers = vec![(0, 0); architecture.categorical];
-    for table in architecture.tables() {
-        for ((codes, sum), (of_table, width)) in numbers.iter_mut().zip(&table.widths) {
-            *codes = *of_table;
-            *sum += of_table * width;
-        }
-    }
-    let many = numbers.iter().map(|(codes, numbers)| {
-        is_linear && *codes as u64 >= TIMES * global_batch && *numbers >= NUMBERS
-    });
-    let many: Vec<bool> = many.collect();
-    if !many.contains(&true) {
-        return Ok(vec![]);
+    let [all, picked] = numbers(architecture, global_batch);
+    if !is_linear || all < NUMBERS || all < TIMES * picked {
+        return Ok(false);
     }
     let all = gather(&picks, "device", communicator)?;
-    Ok(if all.contains(&false) { vec![] } else { many })
+    Ok(!all.contains(&false))
+}
+
+/// Numbers in tables: of all rows, and of those that a step of so many rows picks at most.
+fn numbers(architecture: &Architecture, global_batch: u64) -> [usize; 2] {
+    let rows = usize::try_from(global_batch).unwrap_or(usize::MAX);
+    let tables = architecture.tables().iter();
+    let features = tables.flat_map(|table| &table.widths);
+    features.fold([0; 2], |[all, picked], (codes, width)| {
+        [all + codes * width, picked + codes.min(&rows) * width]
+    })
 }
 
 /// The most numbers in a gradient's all-reduce, where steps have so many rows.
 pub(in crate::train) fn gradient_len(
     architecture: &Architecture,
-    sparse: &[bool],
+    sparse: bool,
     global_batch: u64,
 ) -> usize {
-    let all = architecture.parameters().iter().map(Parameter::len);
-    let left_out = architecture.tables().iter().flat_map(|table| {
-        table.widths.iter().zip(sparse).map(|((codes, width), sparse)| {
-            let most = usize::try_from(global_batch).unwrap_or(usize::MAX);
-            if *sparse { codes.saturating_sub(most) * width } else { 0 }
-        })
-    });
-    all.sum::<usize>() - left_out.sum::<usize>() + TAIL
+    let parameters = architecture.parameters().iter().map(Parameter::len);
+    let [all, picked] = numbers(architecture, global_batch);
+    parameters.sum::<usize>() - if sparse { all - picked } else { 0 } + TAIL
 }
 
 impl<C: Compute> Fit<'_, C> {
     /// Agrees with the other ranks on the rows of the step, of which this rank has a batch.
     pub(super) fn pick(&mut self, batch: &Batch, communicator: &mut Communicator) -> Result<()> {
-        let Some(network) = self.network.sparse().filter(|_| !self.sparse.is_empty()) else {
+        let Some(network) = self.network.sparse().filter(|_| self.sparse) else {
             return Ok(());
         };
-        let of_row = |codes: &[u32]| {
-            let picked = codes.iter().zip(&self.sparse);
-            let picked = picked.filter_map(|(code, sparse)| sparse.then_some(*code));
-            picked.collect::<Vec<_>>()
-        };
-        let rows = batch.codes.chunks_exact(self.sparse.len());
-        let own: Vec<u32> = rows.flat_map(of_row).collect();
-        let picks = match communicator.world_size() {
-            1 => vec![own],
+        let codes = match communicator.world_size() {
+            1 => vec![batch.codes.clone()],
             _ => communicator
-                .all_gather(bytemuck::cast_slice(&own))?
+                .all_gather(bytemuck::cast_slice(&batch.codes))?
                 .into_iter()
                 .enumerate()
-                .map(|(rank, bytes)| decode(rank, &bytes, self.architecture, &self.sparse))
+                .map(|(rank, bytes)| decode(rank, &bytes, self.architecture))
                 .collect::<Result<_>>()?,
         };
-        self.len = self.optimizer.pick(&picks, network);
+        self.len = self.optimizer.pick(&codes, network);
         Ok(())
     }
 
     /// Brings all weights up to date, and what the optimizer keeps.
     pub(super) fn catch_up(&mut self) {
-        if let Some(network) = self.network.sparse().filter(|_| !self.sparse.is_empty()) {
+        if let Some(network) = self.network.sparse().filter(|_| self.sparse) {
             self.optimizer.catch_up(network);
         }
     }
 }
 
 /// The codes that a rank has sent.
-fn decode(
-    rank: usize,
-    bytes: &[u8],
-    architecture: &Architecture,
-    sparse: &[bool],
-) -> Result<Vec<u32>> {
-    let (words, _) = bytes.as_chunks::<4>();
+fn decode(rank: usize, bytes: &[u8], architecture: &Architecture) -> Result<Vec<u32>> {
+    let (words, left) = bytes.as_chunks::<4>();
     let codes: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
     let mut first = 0;
     let table = architecture.tables().first();
@@ -118,17 +101,10 @@ fn decode(
         first += codes;
         first - codes..first
     });
-    let features: Vec<_> = features
-        .zip(sparse)
-        .filter_map(|(feature, sparse)| sparse.then_some(feature))
-        .collect();
-    let of_rows = codes.chunks(features.len());
-    let is_sound = bytes.len().is_multiple_of(size_of::<u32>() * features.len())
-        && of_rows.clone().all(|codes| {
-            let mut codes = codes.iter().zip(&features);
-            codes.all(|(code, feature)| feature.contains(&(*code as usize)))
-        });
-    match is_sound {
+    let features: Vec<_> = features.collect();
+    let is_whole = left.is_empty() && codes.len().is_multiple_of(features.len());
+    let mut all = codes.iter().zip(features.iter().cycle());
+    match is_whole && all.all(|(code, feature)| feature.contains(&(*code as usize))) {
         true => Ok(codes),
         false => Err(Error::PeerMessage {
             rank,
@@ -148,8 +124,7 @@ mod tests {
     use crate::network::Sizes;
     use crate::testing;
 
-    /// Of each feature, whether its rows are picked, by a rank that may.
-    fn sparse(spec: &TrainSpec, codes: &[usize], global_batch: u64, picks: bool) -> Vec<bool> {
+    fn network(spec: &TrainSpec, codes: &[usize]) -> Architecture {
         let sizes = Sizes {
             codes: codes.to_vec(),
             continuous: 2,
@@ -157,52 +132,46 @@ mod tests {
             outputs: 1,
             rows: 0,
         };
-        let layers = testing::custom_layers();
-        let of = Architecture::new(spec, &sizes, 1.0, &layers).unwrap();
-        let cancel = CancellationToken::new();
-        let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
-        let sparse = agree(spec, &of, (1000, global_batch), picks, &mut alone[0]).unwrap();
-        let all: usize = of.parameters().iter().map(Parameter::len).sum();
-        let left_out = codes.iter().zip(&sparse).filter(|(_, sparse)| **sparse);
-        let left_out: usize = left_out.map(|(codes, _)| (codes - 10) * 4).sum();
-        assert_eq!(gradient_len(&of, &sparse, 10), all - left_out + TAIL);
-        sparse
+        Architecture::new(spec, &sizes, 1.0, &testing::custom_layers()).unwrap()
     }
 
     #[test]
-    fn features_with_many_codes_are_sparse_where_the_optimizer_allows_it() {
+    fn large_tables_are_picked_from_where_the_optimizer_allows_it() {
         let mut spec = testing::spec();
         spec.network.linear = Linear::None;
-        let codes = [200, 5, 81];
-        assert_eq!(sparse(&spec, &codes, 10, true), [true, false, true]);
-        assert_eq!(sparse(&spec, &codes, 11, true), [true, false, false]);
-        assert!(sparse(&spec, &codes, 100, true).is_empty());
-        assert!(sparse(&spec, &codes, 10, false).is_empty());
+        let sparse = |spec: &TrainSpec, global_batch, picks| {
+            let of = network(spec, &[200, 5, 85]);
+            let cancel = CancellationToken::new();
+            let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
+            let sparse = agree(spec, &of, (1000, global_batch), picks, &mut alone[0]).unwrap();
+            let parameters = of.parameters().iter();
+            let lens = parameters.map(|parameter| match parameter.name.as_str() {
+                "embedding" if sparse => 4 * (2 * global_batch as usize + 5),
+                _ => parameter.len(),
+            });
+            let due = lens.sum::<usize>() + TAIL;
+            assert_eq!(gradient_len(&of, sparse, global_batch), due);
+            sparse
+        };
+        assert!(sparse(&spec, 10, true));
+        assert!(sparse(&spec, 33, true));
+        assert!(!sparse(&spec, 34, true));
+        assert!(!sparse(&spec, 10, false));
         spec.optimizer.rule = Rule::Lbfgs { memory: 3 };
-        assert!(sparse(&spec, &codes, 10, true).is_empty());
+        assert!(!sparse(&spec, 10, true));
     }
 
     #[test]
     fn codes_of_peers_are_checked() {
-        let sizes = Sizes {
-            codes: vec![200, 5, 90],
-            continuous: 0,
-            bins: vec![],
-            outputs: 1,
-            rows: 0,
-        };
-        let layers = testing::custom_layers();
-        let of = Architecture::new(&testing::spec(), &sizes, 1.0, &layers).unwrap();
-        let read = |codes: &[u32]| {
-            let bytes = bytemuck::cast_slice(codes);
-            decode(1, bytes, &of, &[true, false, true])
-        };
-        assert_eq!(read(&[199, 205, 0, 294]).unwrap(), [199, 205, 0, 294]);
+        let of = network(&testing::spec(), &[200, 5, 90]);
+        let read = |codes: &[u32]| decode(1, bytemuck::cast_slice(codes), &of);
+        let sound = [199, 200, 205, 0, 204, 294];
+        assert_eq!(read(&sound).unwrap(), sound);
         assert!(read(&[]).unwrap().is_empty());
-        for wrong in [&[200, 205][..], &[0, 204], &[0, 295], &[0, 205, 1]] {
+        for wrong in [&[200, 200, 205][..], &[0, 205, 205], &[0, 200, 295], &[0, 200]] {
             let error = read(wrong).unwrap_err();
             assert!(error.to_string().contains("codes of a batch"), "{error}");
         }
-        assert!(decode(1, &[0; 7], &of, &[true, false, true]).is_err());
+        assert!(decode(1, &[0; 13], &of).is_err());
     }
 }

@@ -62,8 +62,8 @@ fn with_fit<R>(
     let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
     let tools = Tools {
-        gradient: alone[0].buffer(gradient_len(&architecture, &[], 0)).unwrap(),
-        sparse: Vec::new(),
+        gradient: alone[0].buffer(gradient_len(&architecture, false, 0)).unwrap(),
+        sparse: false,
         curve: Vec::new(),
         trace: Trace::new(false),
         threads: Threads::default(),
