@@ -139,7 +139,10 @@ impl Steps {
         let middle = 0.5 * skew / variance;
         let apart = (middle * middle + variance).sqrt();
         let values = [first + middle - apart, first + middle + apart];
-        (values.map(|x| x as f32), (0.5 * (1.0 + middle / apart)) as f32)
+        (
+            values.map(|x| x as f32),
+            (0.5 * (1.0 + middle / apart)) as f32,
+        )
     }
 }
 
@@ -257,7 +260,9 @@ pub(super) fn catch_up(
     weights: &mut [f32],
     slots: &mut [&mut [f32]],
 ) {
-    let behind = had.zip(0..).filter(|(had, _)| *had as usize != history.steps());
+    let behind = had
+        .zip(0..)
+        .filter(|(had, _)| *had as usize != history.steps());
     let behind: Vec<(u32, u32)> = behind.collect();
     if !behind.is_empty() {
         catch_up_of(history, width, &behind, weights, slots);
@@ -373,7 +378,10 @@ mod tests {
 
     #[test]
     fn rows_catch_up_with_what_steps_without_a_gradient_do() {
-        for (rule, averages) in rules().into_iter().flat_map(|r| [(r.clone(), false), (r, true)]) {
+        for (rule, averages) in rules()
+            .into_iter()
+            .flat_map(|r| [(r.clone(), false), (r, true)])
+        {
             let optimizer = Optimizer {
                 ema_momentum: averages.then_some(0.99),
                 rule: rule.clone(),
@@ -433,13 +441,19 @@ mod tests {
             (due - found).abs() <= most
         };
         for ((due, found), start) in due.iter().zip(&weights).zip(&start) {
-            assert!(near(*due, *found, (due - start).abs()), "{what}: {due} {found}");
+            assert!(
+                near(*due, *found, (due - start).abs()),
+                "{what}: {due} {found}"
+            );
         }
         let all = slots.iter().zip(&own).zip(&before);
         for ((due, found), before) in all {
             for ((due, found), before) in due.iter().zip(found.iter()).zip(before) {
                 let moved = (due - before).abs();
-                assert!(near(*due, *found, moved), "{what}: {due} {found} of {slots:?}");
+                assert!(
+                    near(*due, *found, moved),
+                    "{what}: {due} {found} of {slots:?}"
+                );
             }
         }
     }

@@ -30,9 +30,9 @@ use volley_proto::spec::Output;
 pub(super) use self::backward::{Wanted, backward};
 pub(crate) use self::catch_up::is_linear;
 use self::sparse::{Picked, take};
+use super::compute::Sparse;
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
-use super::compute::Sparse;
 use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
 use crate::Result;
 use crate::threads::Threads;
@@ -356,6 +356,7 @@ impl Compute for Host {
     }
 
     fn predict(&mut self, input: Input) -> Result<Vec<f32>> {
+        self.assert_whole();
         let Self {
             architecture,
             weights,
@@ -366,6 +367,7 @@ impl Compute for Host {
     }
 
     fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>> {
+        self.assert_whole();
         let Self {
             architecture,
             weights,
@@ -506,12 +508,24 @@ impl Compute for Host {
     }
 
     fn values(&self) -> Result<Vec<Vec<f32>>> {
+        self.assert_whole();
         Ok(self.weights.clone())
     }
 
     fn put(&mut self, values: &[Vec<f32>]) -> Result<()> {
+        self.assert_whole();
         self.weights.clone_from_slice(values);
         Ok(())
+    }
+}
+
+impl Host {
+    /// Checks that no picked rows are in use: others are not up to date, and codes mean other rows.
+    fn assert_whole(&self) {
+        assert!(
+            in_use(&self.picked).is_none(),
+            "rows catch up before they are read"
+        );
     }
 }
 

@@ -182,19 +182,23 @@ impl Picked {
         let mut first = 0;
         let widths = self.whole.tables().first().map(|table| &table.widths);
         let of_features = widths.into_iter().flatten().zip(&mut self.rows);
-        let of_features = of_features.enumerate().map(|(feature, ((codes, _), rows))| {
-            let places = places.split_off_mut(..*codes).unwrap_or_default();
-            let start = first;
-            first += codes;
-            (feature, start, places, rows)
-        });
+        let of_features = of_features
+            .enumerate()
+            .map(|(feature, ((codes, _), rows))| {
+                let places = places.split_off_mut(..*codes).unwrap_or_default();
+                let start = first;
+                first += codes;
+                (feature, start, places, rows)
+            });
         let of_features = of_features.collect();
         let count = codes.iter().map(Vec::len).sum();
         threads.spread(count, of_features, |(feature, first, places, rows)| {
             for row in rows.drain(..) {
                 places[row as usize] = NOWHERE;
             }
-            let own = codes.iter().flat_map(|codes| codes.iter().skip(feature).step_by(features));
+            let own = codes
+                .iter()
+                .flat_map(|codes| codes.iter().skip(feature).step_by(features));
             for code in own {
                 let row = *code as usize - first;
                 if places[row] == NOWHERE {
@@ -224,13 +228,7 @@ impl Picked {
     }
 
     /// Copies rows out of the tables of all, and brings them up to date.
-    fn gather(
-        &self,
-        of: OfFeature,
-        rows: &[u32],
-        weights: &mut [f32],
-        mut slots: Vec<&mut [f32]>,
-    ) {
+    fn gather(&self, of: OfFeature, rows: &[u32], weights: &mut [f32], mut slots: Vec<&mut [f32]>) {
         let whole = &self.tables[of.table];
         let copy = |from: &[f32], to: &mut [f32]| {
             // All that the copies wait for is asked for first.
@@ -385,7 +383,9 @@ impl Picked {
 /// The first so many numbers of what is left of each slot.
 pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [f32]> {
     let slots = slots.iter_mut();
-    slots.map(|slot| slot.split_off_mut(..len).unwrap_or_default()).collect()
+    slots
+        .map(|slot| slot.split_off_mut(..len).unwrap_or_default())
+        .collect()
 }
 
 /// Where the rows of a feature are in a table.

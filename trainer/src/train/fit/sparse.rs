@@ -168,7 +168,12 @@ mod tests {
         let sound = [199, 200, 205, 0, 204, 294];
         assert_eq!(read(&sound).unwrap(), sound);
         assert!(read(&[]).unwrap().is_empty());
-        for wrong in [&[200, 200, 205][..], &[0, 205, 205], &[0, 200, 295], &[0, 200]] {
+        for wrong in [
+            &[200, 200, 205][..],
+            &[0, 205, 205],
+            &[0, 200, 295],
+            &[0, 200],
+        ] {
             let error = read(wrong).unwrap_err();
             assert!(error.to_string().contains("codes of a batch"), "{error}");
         }

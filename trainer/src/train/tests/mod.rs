@@ -62,7 +62,9 @@ fn with_fit<R>(
     let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
     let tools = Tools {
-        gradient: alone[0].buffer(gradient_len(&architecture, false, 0)).unwrap(),
+        gradient: alone[0]
+            .buffer(gradient_len(&architecture, false, 0))
+            .unwrap(),
         sparse: false,
         curve: Vec::new(),
         trace: Trace::new(false),

@@ -20,7 +20,13 @@ fn many_stores() -> RecordBatch {
     let at = rows.schema().index_of("store").unwrap();
     let mut columns = rows.columns().to_vec();
     // Some stores have half of all rows.
-    let stores = (0..300).map(|row| if row % 2 == 0 { row % 7 } else { row * 37 % 160 });
+    let stores = (0..300).map(|row| {
+        if row % 2 == 0 {
+            row % 7
+        } else {
+            row * 37 % 160
+        }
+    });
     columns[at] = Arc::new(Int32Array::from_iter(stores));
     RecordBatch::try_new(rows.schema(), columns).unwrap()
 }

@@ -127,7 +127,9 @@ fn step_time_of_the_rossmann_network() {
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
             let tools = Tools {
-                gradient: alone[0].buffer(gradient_len(&architecture, false, 0)).unwrap(),
+                gradient: alone[0]
+                    .buffer(gradient_len(&architecture, false, 0))
+                    .unwrap(),
                 sparse: false,
                 curve: Vec::new(),
                 trace: Trace::new(false),
