@@ -1,4 +1,4 @@
-//! All-reduce: every rank ends with the same sum, by direct exchange, around the ring, or by reading
+//! All-reduce: every rank ends with the same sum, by direct exchange, between pairs, around the ring, or by reading
 //! each other's memory.
 
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::buffer::Views;
 use super::call::Call;
 use super::element::{Element, add};
 use super::error::Result;
-use super::exchange::{Inbox, exchange};
+use super::exchange::{Inbox, exchange, receive, send, swap};
 use super::frame::{Inbound, Outbound};
 use super::mesh::{Interest, Mesh};
 use super::ring::{Ring, Schedule};
@@ -60,6 +60,55 @@ fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
     own.copy_from_slice(sum);
 }
 
+/// Ranks from which on messages go [between pairs](doubling), not from every rank to every other.
+pub(super) const MANY: usize = 8;
+
+/// Pairs of ranks add up what both have, each time with a rank twice as far away, so that each sum is of twice as many
+/// ranks: ⌈log₂ N⌉ messages a rank. Both ranks of a pair add the same two numbers, and have the same bits. Of the ranks
+/// above the largest power of two, each hands its numbers to another one and gets the sum from it.
+///
+/// `scratch` holds at least one buffer.
+pub(super) fn doubling<T: Element>(
+    mesh: &mut Mesh,
+    call: &Call,
+    buffer: &mut [T],
+    scratch: &mut [T],
+    chunk: usize,
+) -> Result<()> {
+    let (rank, ranks) = (call.rank, mesh.world_size());
+    let paired = 1 << ranks.ilog2();
+    let others = &mut scratch[..buffer.len()];
+    if rank >= paired {
+        let peer = rank - paired;
+        let (own, sum) = (
+            bytemuck::cast_slice(buffer),
+            bytemuck::cast_slice_mut(others),
+        );
+        swap(mesh, call, peer, own, sum, chunk)?;
+        buffer.copy_from_slice(others);
+        return Ok(());
+    }
+    let represented = Some(rank + paired).filter(|peer| *peer < ranks);
+    if let Some(peer) = represented {
+        receive(mesh, call, peer, bytemuck::cast_slice_mut(others), chunk)?;
+        add(buffer, others);
+    }
+    let mut distance = 1;
+    while distance < paired {
+        let (own, theirs) = (
+            bytemuck::cast_slice(buffer),
+            bytemuck::cast_slice_mut(others),
+        );
+        swap(mesh, call, rank ^ distance, own, theirs, chunk)?;
+        add(buffer, others);
+        distance *= 2;
+    }
+    match represented {
+        Some(peer) => send(mesh, call, peer, bytemuck::cast_slice(buffer), chunk),
+        None => Ok(()),
+    }
+}
+
 /// Numbers added at a time: what a sum is made of stays in the first-level cache.
 const BLOCK: usize = 2048;
 
@@ -97,6 +146,9 @@ pub(super) fn shared(mesh: &mut Mesh, call: &Call, views: Views<'_>) -> Result<(
 
 /// Returns once every rank has come.
 pub(super) fn meet(mesh: &mut Mesh, call: &Call) -> Result<()> {
+    if mesh.world_size() >= MANY {
+        return doubling::<f32>(mesh, call, &mut [], &mut [], 0);
+    }
     let inboxes = (1..mesh.world_size()).map(|_| Inbox::Exact(&mut []));
     exchange(mesh, call, &[], inboxes, 0)
 }

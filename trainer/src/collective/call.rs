@@ -53,8 +53,10 @@ pub enum ElementType {
 /// How an all-reduce moves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Every rank sends all it has to every other: one step, for small messages.
+    /// Every rank sends all it has to every other: one step, for small messages between few ranks.
     Direct,
+    /// Pairs of ranks add up what both have, each time for twice as many: for small messages between many ranks.
+    Doubling,
     /// Reduce-scatter and all-gather around the ring: least bytes, for large messages.
     Ring,
     /// Every rank reads the others' numbers where they lie: for large messages on one host.
@@ -104,6 +106,7 @@ impl fmt::Display for Op {
                 };
                 let algorithm = match algorithm {
                     Algorithm::Direct => "direct",
+                    Algorithm::Doubling => "doubling",
                     Algorithm::Ring => "ring",
                     Algorithm::SharedMemory => "shared memory",
                 };

@@ -337,34 +337,35 @@ impl Communicator {
 
     fn all_reduce<T: Element>(&mut self, buffer: &mut [T]) -> Result<()> {
         let bytes = size_of_val(buffer);
-        let is_small = bytes < self.direct_below;
+        let algorithm = match self.world_size() < all_reduce::MANY {
+            _ if bytes >= self.direct_below => Algorithm::Ring,
+            true => Algorithm::Direct,
+            false => Algorithm::Doubling,
+        };
         let op = Op::AllReduceSum {
             element: T::TYPE,
-            algorithm: if is_small {
-                Algorithm::Direct
-            } else {
-                Algorithm::Ring
-            },
+            algorithm,
         };
         self.run(op, bytes, |this, call| {
             if this.world_size() == 1 {
                 return Ok(());
             }
-            let needed = if is_small {
-                (this.world_size() - 1) * bytes
-            } else {
-                this.chunk
+            let needed = match algorithm {
+                Algorithm::Direct => (this.world_size() - 1) * bytes,
+                Algorithm::Doubling => bytes,
+                Algorithm::Ring | Algorithm::SharedMemory => this.chunk,
             };
             let needed = needed.div_ceil(size_of::<f64>());
             if this.scratch.len() < needed {
                 this.scratch.resize(needed, 0.0);
             }
             let scratch = bytemuck::cast_slice_mut(&mut this.scratch[..needed]);
-            if is_small {
-                all_reduce::direct(&mut this.mesh, call, buffer, scratch, this.chunk)
-            } else {
-                all_reduce::ring(&mut this.mesh, call, buffer, scratch, this.chunk)
-            }
+            let reduce = match algorithm {
+                Algorithm::Direct => all_reduce::direct,
+                Algorithm::Doubling => all_reduce::doubling,
+                Algorithm::Ring | Algorithm::SharedMemory => all_reduce::ring,
+            };
+            reduce(&mut this.mesh, call, buffer, scratch, this.chunk)
         })
     }
 

@@ -1,5 +1,6 @@
 //! Direct exchange: every rank sends one message to every peer and receives one from each, all at
-//! once. One step, `(N − 1)·B` bytes sent; barrier, all-gather and the small all-reduce are this.
+//! once. One step, `(N − 1)·B` bytes sent; all-gather is this, and of few ranks the barrier and the small all-reduce. Messages
+//! between one rank and a single peer are exchanged the same way.
 
 use std::time::Instant;
 
@@ -20,49 +21,66 @@ pub(super) enum Inbox<'a> {
 /// Both directions of one peer's link.
 struct Lane<'a> {
     peer: usize,
-    out: Outbound,
+    /// Nothing where nothing is sent.
+    out: Option<Outbound>,
     sent: usize,
     inbound: Inbound,
-    inbox: Inbox<'a>,
+    /// Nothing where nothing is received.
+    inbox: Option<Inbox<'a>>,
     received: usize,
 }
 
-impl Lane<'_> {
+impl<'a> Lane<'a> {
+    fn new(call: &Call, peer: usize, inbox: Option<Inbox<'a>>, sends: bool) -> Self {
+        Self {
+            peer,
+            out: sends.then(|| Outbound::new(call, peer)),
+            sent: 0,
+            inbound: Inbound::new(peer),
+            inbox,
+            received: 0,
+        }
+    }
+
     fn is_sent(&self, own: &[u8]) -> bool {
-        self.out.header_is_sent() && self.sent == own.len()
+        let is_sent = |out: &Outbound| out.header_is_sent() && self.sent == own.len();
+        self.out.as_ref().is_none_or(is_sent)
     }
 
     fn is_received(&self) -> bool {
-        self.inbound
-            .theirs()
-            .is_some_and(|theirs| match &self.inbox {
-                Inbox::Exact(payload) => self.received == payload.len(),
-                Inbox::Growing(_) => self.received as u64 == theirs.bytes,
-            })
+        let Some(inbox) = &self.inbox else {
+            return true;
+        };
+        self.inbound.theirs().is_some_and(|theirs| match inbox {
+            Inbox::Exact(payload) => self.received == payload.len(),
+            Inbox::Growing(_) => self.received as u64 == theirs.bytes,
+        })
     }
 
     /// Moves what can be moved now; whether something did.
     fn advance(&mut self, mesh: &mut Mesh, call: &Call, own: &[u8], chunk: usize) -> Result<bool> {
         let mut moved = false;
-        if !self.is_sent(own) {
+        let is_sent = self.is_sent(own);
+        if let Some(out) = self.out.as_mut().filter(|_| !is_sent) {
             let end = own.len().min(self.sent + chunk);
-            if let Some(sent) = self.out.push(mesh, call, &own[self.sent..end])? {
+            if let Some(sent) = out.push(mesh, call, &own[self.sent..end])? {
                 self.sent += sent;
                 moved = true;
             }
         }
         if !self.is_received() {
             let room = match (&mut self.inbox, self.inbound.theirs()) {
-                (Inbox::Exact(payload), _) => {
+                (None, _) => return Ok(moved),
+                (Some(Inbox::Exact(payload)), _) => {
                     let end = payload.len().min(self.received + chunk);
                     &mut payload[self.received..end]
                 }
-                (Inbox::Growing(growing), Some(theirs)) => growing.room(theirs.bytes, chunk),
-                (Inbox::Growing(_), None) => &mut [],
+                (Some(Inbox::Growing(growing)), Some(theirs)) => growing.room(theirs.bytes, chunk),
+                (Some(Inbox::Growing(_)), None) => &mut [],
             };
             if let Some(received) = self.inbound.pull(mesh, call, room)? {
                 self.received += received;
-                if let Inbox::Growing(growing) = &mut self.inbox {
+                if let Some(Inbox::Growing(growing)) = &mut self.inbox {
                     growing.advance(received);
                 }
                 moved = true;
@@ -89,17 +107,56 @@ pub(super) fn exchange<'a>(
     chunk: usize,
 ) -> Result<()> {
     let peers = (0..mesh.world_size()).filter(|peer| *peer != call.rank);
-    let mut lanes: Vec<Lane<'_>> = peers
-        .zip(inboxes)
-        .map(|(peer, inbox)| Lane {
-            peer,
-            out: Outbound::new(call, peer),
-            sent: 0,
-            inbound: Inbound::new(peer),
-            inbox,
-            received: 0,
-        })
-        .collect();
+    let lanes = peers.zip(inboxes);
+    let lanes = lanes.map(|(peer, inbox)| Lane::new(call, peer, Some(inbox), true));
+    advance(mesh, call, own, lanes.collect(), chunk)
+}
+
+/// Sends `own` to one peer.
+pub(super) fn send(
+    mesh: &mut Mesh,
+    call: &Call,
+    peer: usize,
+    own: &[u8],
+    chunk: usize,
+) -> Result<()> {
+    let lane = Lane::new(call, peer, None, true);
+    advance(mesh, call, own, vec![lane], chunk)
+}
+
+/// Fills `payload` with what one peer sends.
+pub(super) fn receive(
+    mesh: &mut Mesh,
+    call: &Call,
+    peer: usize,
+    payload: &mut [u8],
+    chunk: usize,
+) -> Result<()> {
+    let lane = Lane::new(call, peer, Some(Inbox::Exact(payload)), false);
+    advance(mesh, call, &[], vec![lane], chunk)
+}
+
+/// Sends `own` to one peer, and fills `payload` with what that one sends.
+pub(super) fn swap(
+    mesh: &mut Mesh,
+    call: &Call,
+    peer: usize,
+    own: &[u8],
+    payload: &mut [u8],
+    chunk: usize,
+) -> Result<()> {
+    let lane = Lane::new(call, peer, Some(Inbox::Exact(payload)), true);
+    advance(mesh, call, own, vec![lane], chunk)
+}
+
+/// Moves what there is to move on all lanes.
+fn advance(
+    mesh: &mut Mesh,
+    call: &Call,
+    own: &[u8],
+    mut lanes: Vec<Lane<'_>>,
+    chunk: usize,
+) -> Result<()> {
     let mut idle_since = Instant::now();
     loop {
         mesh.check_abort(call)?;

@@ -60,7 +60,7 @@ pub struct Options {
     pub op_timeout: Duration,
     /// The most bytes one network send carries; at least 1 KiB is used.
     pub chunk: usize,
-    /// An all-reduce of fewer bytes goes by direct exchange; others around the ring, or through
+    /// An all-reduce of fewer bytes goes by direct exchange, or between pairs of many ranks; others around the ring, or through
     /// memory that ranks on one host share.
     pub direct_below: usize,
 }

@@ -26,12 +26,13 @@
 //!
 //! | Operation | Algorithm | Steps | Bytes sent by a rank |
 //! |---|---|---|---|
-//! | all-reduce, small | direct exchange | 1 | `(N−1)·B` |
+//! | all-reduce, small, fewer than 8 ranks | direct exchange | 1 | `(N−1)·B` |
+//! | all-reduce, small | recursive doubling: pairs, then pairs of pairs | `⌈log₂ N⌉`, and 2 more where N is no power of two | `log₂ N·B` |
 //! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
 //! | any other large all-reduce, as in [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
-//! | [barrier](Communicator::barrier) | direct exchange of headers | 1 | 0 |
+//! | [barrier](Communicator::barrier) | as the small all-reduce, of headers alone | 1 or `⌈log₂ N⌉` | 0 |
 //!
 //! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations" (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Its steps are not separated
@@ -41,8 +42,8 @@
 //! # Invariants
 //!
 //! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange
-//!   adds in the order of ranks on every rank, and in the ring and in shared memory each segment is
-//!   summed in one place.
+//!   adds in the order of ranks on every rank, both ranks of a pair add the same two numbers, and in the ring and in shared
+//!   memory each segment is summed in one place.
 //! - When an operation returns, all it had to send was handed to the kernel: the caller may
 //!   overwrite its buffer.
 //! - A connection belongs to one generation, and each message names its own. What comes from

@@ -27,7 +27,7 @@ pub(super) const ANSWER_BYTES: usize = 40;
 pub(super) const REPLY_HEAD_BYTES: usize = REPLY_BYTES - PROOF_BYTES;
 pub(super) const HEADER_BYTES: usize = 40;
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"VLYHELLO");
 const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
 const ANSWER_MAGIC: u64 = u64::from_le_bytes(*b"VLYPROOF");
@@ -202,6 +202,7 @@ pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
                 Algorithm::Direct => 1,
                 Algorithm::Ring => 2,
                 Algorithm::SharedMemory => 3,
+                Algorithm::Doubling => 4,
             };
             (1, element, algorithm, 0)
         }
@@ -244,6 +245,7 @@ pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
                 1 => Algorithm::Direct,
                 2 => Algorithm::Ring,
                 3 => Algorithm::SharedMemory,
+                4 => Algorithm::Doubling,
                 _ => return None,
             },
         },
@@ -308,7 +310,8 @@ mod tests {
     fn every_header_survives_the_wire() {
         let mut ops = vec![Op::AllGather, Op::Broadcast { root: 4 }, Op::Barrier];
         for element in [ElementType::F32, ElementType::F64] {
-            for algorithm in [Algorithm::Direct, Algorithm::Ring, Algorithm::SharedMemory] {
+            use Algorithm::{Direct, Doubling, Ring, SharedMemory};
+            for algorithm in [Direct, Ring, SharedMemory, Doubling] {
                 ops.push(Op::AllReduceSum { element, algorithm });
             }
         }
