@@ -35,8 +35,8 @@ impl Piece {
 
 /// A network's weights, where they are, and what computes with them.
 ///
-/// Gradients are where the weights are. Of weights in host memory that is a flat buffer, parameter after parameter, which
-/// is handed in as `flat`: what ranks exchange. A device's is kept there, and `flat` is not touched but where it is
+/// Gradients are where the weights are. Of weights in host memory that is a flat buffer, parameter after parameter unless rows
+/// are [picked](Sparse::pick), which is handed in as `flat`: what ranks exchange. A device's is kept there, and `flat` is not touched but where it is
 /// [read](Self::read_gradient) and [written](Self::write_gradient).
 ///
 /// # Errors

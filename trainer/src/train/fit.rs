@@ -94,7 +94,7 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) own: Covered,
     /// What all ranks had before it.
     earlier: Covered,
-    /// All parameters' gradients, in order, and the tail.
+    /// All parameters' gradients, in the network's order, then the tail, then room.
     gradient: Buffer,
     /// Numbers of a step's gradient, without the tail.
     len: usize,

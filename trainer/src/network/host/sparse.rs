@@ -25,6 +25,9 @@ const NOWHERE: u32 = u32::MAX;
 /// Rows that a thread gathers or puts back at once.
 const ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
+/// Picked rows of a feature that are worth a thread where they are put back.
+const PUT_BACK: usize = if cfg!(test) { 2 } else { 1024 };
+
 /// Tables that steps pick rows of.
 #[derive(Debug)]
 pub(super) struct Picked {
@@ -293,9 +296,10 @@ impl Picked {
                 let changed: Vec<_> = changed
                     .map(|slot| slot.split_off(..len).unwrap_or_default())
                     .collect();
-                // Each thread puts back the rows of some codes.
+                // Each thread puts back the rows of some codes, where there are enough for several.
                 let codes = of.codes.len();
-                let block = codes.div_ceil(threads.count()).max(ROWS);
+                let sharing = threads.count().min(rows.len() / PUT_BACK).max(1);
+                let block = codes.div_ceil(sharing).max(1);
                 for first in (0..codes).step_by(block) {
                     let len = block.min(codes - first) * of.width;
                     let mut to = take(&mut slots, len);
