@@ -98,7 +98,7 @@ pub(super) struct Fit<'a, C: Compute> {
     gradient: Buffer,
     /// Numbers of a step's gradient, without the tail.
     len: usize,
-    /// Whether the gradient has only rows of tables that a step picks.
+    /// The gradient has only the rows of tables that a step picks.
     sparse: bool,
     moments: Moments,
     /// The mean loss of some steps each, up to the step that is named, as seen in this generation.

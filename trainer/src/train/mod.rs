@@ -173,7 +173,7 @@ struct Own<'a> {
     observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
     computed: RankDevice,
-    /// Whether gradients have only picked rows of tables.
+    /// Gradients have only the picked rows of tables.
     sparse: bool,
     threads: Threads,
     start: Instant,

@@ -1,5 +1,5 @@
-//! Steps that rows of tables were left out of: what an optimizer does to a weight whose gradient is 0, for many steps at
-//! once.
+//! Lazy optimizer updates: the steps that a row of a table has skipped, applied at once. A skipped step is one whose gradient
+//! is 0.
 //!
 //! Without a gradient, a step is linear in a weight w, its average a and a quantity u that the optimizer's state has, so
 //! that any number of steps is too:
@@ -23,10 +23,11 @@ use volley_proto::spec::{Optimizer, Rule};
 use super::update::{ftrl_weight, penalties};
 use crate::network::update::Update;
 
-/// Steps that are kept apart, after which all rows catch up.
+/// The longest history: after so many steps all rows catch up.
 pub(super) const MOST_STEPS: usize = 4096;
 
-/// Whether rows can catch up with steps of an optimizer: of tables that are penalized, and the gradient with them.
+/// Test of whether skipped steps of an optimizer can be applied at once. `penalized` says that the table's gradient has an L1
+/// or L2 term.
 pub(crate) fn is_linear(optimizer: &Optimizer, penalized: bool) -> bool {
     match optimizer.rule {
         Rule::Adam {
@@ -45,22 +46,22 @@ pub(crate) fn is_linear(optimizer: &Optimizer, penalized: bool) -> bool {
 /// The steps since all rows of a table were last up to date.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Whether the table's weights decay.
+    /// The table has weight decay, and FTRL's penalties.
     penalized: bool,
-    /// Of each step, and of the time before the first, what has come since.
+    /// At index n, all steps after the n-th, composed.
     since: Vec<Steps>,
     last: Option<Last>,
 }
 
-/// What the last step says of all.
+/// Settings of the last step, which are those of all but for the learning rate.
 #[derive(Debug)]
 struct Last {
     quantity: Quantity,
-    /// Whether the last slot is an average of weights.
+    /// The last slot is an average of weights.
     averages: bool,
 }
 
-/// What u is.
+/// The definition of u.
 #[derive(Debug, Clone, Copy)]
 enum Quantity {
     /// 0: weights stay.
@@ -73,16 +74,16 @@ enum Quantity {
     Ftrl { rate: f32, l1: f32, l2: f32 },
 }
 
-/// Steps without a gradient, in one. Quantities are those of the module.
+/// A composition of skipped steps: coefficients as in the module's formulas.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Steps {
+struct Steps {
     factors: [f64; 2],
     decay: f64,
-    /// Besides, what Adam's ε beside √v, its square and its cube come to where they are summed as `shift` is.
+    /// The coefficient, and the first three moments of Adam's ε beside √v with the same weights.
     shift: [f64; 4],
     kept: f64,
     rest: f64,
-    /// As `shift`.
+    /// The same of the average.
     drift: [f64; 4],
     /// u of the last step, as a share of u before the first.
     share: f64,
@@ -124,12 +125,13 @@ impl Steps {
     }
 }
 
-/// Two values of Adam's ε that stand for those of all steps, by what these come to: see [`Steps::shift`].
+/// Gauss quadrature of 1 / (√v + ε) over the values of Adam's ε: two nodes and their weights, from the moments in
+/// [`Steps::shift`].
 #[derive(Debug, Clone, Copy)]
 struct Epsilons {
     less: f32,
     more: f32,
-    /// The share of the first.
+    /// Weight of the first node.
     share: f32,
 }
 
@@ -171,13 +173,13 @@ impl Epsilons {
 struct Step {
     factors: [f64; 2],
     decay: f64,
-    /// How much of u, as it is in this step, is taken from the weight.
+    /// Coefficient of this step's u in the weight's change.
     rate: f64,
     epsilon: f64,
-    /// What u, and 1 / √v, are multiplied by before.
+    /// Factors of u and of 1 / √v, applied first.
     share: f64,
     grown: f64,
-    /// What the average keeps of itself, if there is one.
+    /// EMA coefficient of the average of weights, if there is one.
     kept: Option<f64>,
 }
 
@@ -272,7 +274,8 @@ impl History {
     }
 }
 
-/// Brings rows of a width up to date, in their weights and in what the optimizer keeps: each has had so many steps.
+/// Applies the skipped steps to rows of a width, in their weights and optimizer state. `had` is the number of steps that each
+/// row has had.
 pub(super) fn catch_up(
     history: &History,
     width: usize,
@@ -289,7 +292,7 @@ pub(super) fn catch_up(
     }
 }
 
-/// The same, of rows that have had so many steps and are here.
+/// Applies them to `rows`: how many steps each has had, and its index.
 #[multiversion(targets = "simd")]
 fn catch_up_of(
     history: &History,

@@ -9,9 +9,8 @@
 //! A step so costs what its rows of data touch. Rows that it does not pick are [left behind](History), and catch up when they
 //! are picked, or all of them at once before anyone else reads them. Meanwhile the flat gradient, and what the optimizer keeps,
 //! have the picked rows only, after all other weights. Picked are the rows of the global batch, so that ranks stay the same.
-//! Whether a network's tables are picked from is for the training loop to say, and how codes get around.
+//! The training loop decides whether a network's steps are sparse, and exchanges the codes between ranks.
 
-use std::hint::black_box;
 use std::ops::Range;
 
 use super::catch_up::{History, MOST_STEPS, catch_up};
@@ -22,7 +21,7 @@ use crate::threads::Threads;
 /// The place of a row that is not picked.
 const NOWHERE: u32 = u32::MAX;
 
-/// Rows that a thread gathers or puts back at once.
+/// Rows of a part of the loop that gathers them.
 const ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
 /// Picked rows of a feature that are worth a thread where they are put back.
@@ -33,7 +32,7 @@ const PUT_BACK: usize = if cfg!(test) { 2 } else { 1024 };
 pub(super) struct Picked {
     /// The network with all rows.
     whole: Architecture,
-    /// Where the numbers of each parameter that is no table are in the flat order of all.
+    /// Ranges of the parameters that are no tables, in the flat order of all.
     others: Vec<Range<usize>>,
     /// Of each code, the place of its row among those picked of its feature, or [`NOWHERE`].
     places: Vec<u32>,
@@ -44,7 +43,7 @@ pub(super) struct Picked {
     tables: Vec<Whole>,
     /// What the optimizer keeps of all weights. Those of other parameters than tables are old.
     slots: Vec<Vec<f32>>,
-    /// Whether the smaller network is in use.
+    /// The smaller network is in use.
     in_use: bool,
 }
 
@@ -101,7 +100,7 @@ impl Picked {
         self.tables.first().map_or(0, |whole| whole.history.steps())
     }
 
-    /// Whether rows are to catch up before there are more steps.
+    /// Test of whether the history is as long as it may be.
     pub(super) fn is_full(&self) -> bool {
         self.steps() >= MOST_STEPS
     }
@@ -234,11 +233,9 @@ impl Picked {
     fn gather(&self, of: OfFeature, rows: &[u32], weights: &mut [f32], mut slots: Vec<&mut [f32]>) {
         let whole = &self.tables[of.table];
         let copy = |from: &[f32], to: &mut [f32]| {
-            // All that the copies wait for is asked for first.
-            let lines = rows.iter().flat_map(|row| of.lines(*row as usize));
-            black_box(lines.fold(0, |all, at| all ^ from[at].to_bits()));
             for (row, to) in rows.iter().zip(to.chunks_exact_mut(of.width)) {
-                to.copy_from_slice(&from[of.row(*row as usize)]);
+                let start = of.start + *row as usize * of.width;
+                to.copy_from_slice(&from[start..][..of.width]);
             }
         };
         copy(&whole.weights, weights);
@@ -392,7 +389,7 @@ pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [
         .collect()
 }
 
-/// Where the rows of a feature are in a table.
+/// The rows of a feature in a table.
 #[derive(Debug, Clone)]
 struct OfFeature {
     table: usize,
@@ -401,18 +398,4 @@ struct OfFeature {
     /// Where its rows begin.
     start: usize,
     width: usize,
-}
-
-impl OfFeature {
-    /// Where a row is.
-    fn row(&self, row: usize) -> Range<usize> {
-        let start = self.start + row * self.width;
-        start..start + self.width
-    }
-
-    /// A number of each of a row's cache lines.
-    fn lines(&self, row: usize) -> impl Iterator<Item = usize> {
-        const LINE: usize = 64 / size_of::<f32>();
-        self.row(row).step_by(LINE)
-    }
 }

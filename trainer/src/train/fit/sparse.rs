@@ -14,14 +14,14 @@ use crate::train::batch::Batch;
 use crate::train::pace;
 use crate::{Error, Result};
 
-/// Numbers of tables for each that a step may pick, from which on picking is worth it: a number that is picked takes as long
-/// as some that are passed over.
+/// Least ratio of a network's table numbers to those that a step may pick: copying a picked number takes about as long as
+/// updating this many in place.
 const TIMES: usize = 4;
 
-/// Numbers of tables from which on it is: a pass over fewer is not worth the exchange of codes.
+/// Least numbers of tables: updating fewer takes less time than the exchange of codes.
 const NUMBERS: usize = if cfg!(test) { 40 } else { 1 << 17 };
 
-/// Whether gradients are of picked rows; `picks` says whether this rank can.
+/// Agreement of all ranks on sparse gradients; `picks` says that this rank can compute them.
 pub(in crate::train) fn agree(
     spec: &TrainSpec,
     architecture: &Architecture,
