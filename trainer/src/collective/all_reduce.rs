@@ -18,11 +18,12 @@ use super::ring::{Ring, Schedule};
 pub(super) fn direct<T: Element>(
     mesh: &mut Mesh,
     call: &Call,
+    ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
     chunk: usize,
 ) -> Result<()> {
-    let peers = mesh.world_size() - 1;
+    let peers = ranks.len() - 1;
     let others = &mut scratch[..peers * buffer.len()];
     let mut rest = bytemuck::cast_slice_mut::<T, u8>(others);
     let own = bytemuck::cast_slice::<T, u8>(buffer);
@@ -31,9 +32,15 @@ pub(super) fn direct<T: Element>(
         rest = after;
         Inbox::Exact(inbox)
     });
-    exchange(mesh, call, own, inboxes, chunk)?;
-    sum_in_order(buffer, call.rank, others);
+    exchange(mesh, call, ranks.iter().copied(), own, inboxes, chunk)?;
+    sum_in_order(buffer, place(call, ranks), others);
     Ok(())
+}
+
+/// Where this rank is among those that add up.
+fn place(call: &Call, ranks: &[usize]) -> usize {
+    let place = ranks.iter().position(|rank| *rank == call.rank);
+    place.expect("a rank is one of those that it adds up with")
 }
 
 /// `own` becomes the sum over ranks, added in the order of ranks so that all get the same bits.
@@ -71,35 +78,36 @@ pub(super) const MANY: usize = 8;
 pub(super) fn doubling<T: Element>(
     mesh: &mut Mesh,
     call: &Call,
+    ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
     chunk: usize,
 ) -> Result<()> {
-    let (rank, ranks) = (call.rank, mesh.world_size());
-    let paired = 1 << ranks.ilog2();
+    let own = place(call, ranks);
+    let paired = 1 << ranks.len().ilog2();
     let others = &mut scratch[..buffer.len()];
-    if rank >= paired {
-        let peer = rank - paired;
-        let (own, sum) = (
+    if own >= paired {
+        let peer = ranks[own - paired];
+        let (mine, sum) = (
             bytemuck::cast_slice(buffer),
             bytemuck::cast_slice_mut(others),
         );
-        swap(mesh, call, peer, own, sum, chunk)?;
+        swap(mesh, call, peer, mine, sum, chunk)?;
         buffer.copy_from_slice(others);
         return Ok(());
     }
-    let represented = Some(rank + paired).filter(|peer| *peer < ranks);
+    let represented = ranks.get(own + paired).copied();
     if let Some(peer) = represented {
         receive(mesh, call, peer, bytemuck::cast_slice_mut(others), chunk)?;
         add(buffer, others);
     }
     let mut distance = 1;
     while distance < paired {
-        let (own, theirs) = (
+        let (mine, theirs) = (
             bytemuck::cast_slice(buffer),
             bytemuck::cast_slice_mut(others),
         );
-        swap(mesh, call, rank ^ distance, own, theirs, chunk)?;
+        swap(mesh, call, ranks[own ^ distance], mine, theirs, chunk)?;
         add(buffer, others);
         distance *= 2;
     }
@@ -112,45 +120,54 @@ pub(super) fn doubling<T: Element>(
 /// Numbers added at a time: what a sum is made of stays in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Every rank sums its segment of what all ranks have, and copies the other segments from those
-/// that summed them. Ranks wait for each other before, between and after, so that nobody reads
-/// what is still written; what one writes meanwhile, its own segment first and then the others',
-/// nobody reads at that time.
-pub(super) fn shared(mesh: &mut Mesh, call: &Call, views: Views<'_>) -> Result<()> {
-    let Views { own, peers } = views;
-    let ring = Ring {
-        rank: call.rank,
-        world_size: mesh.world_size(),
-        elements: own.len(),
-    };
-    meet(mesh, call)?;
-    let segment = ring.segment(call.rank);
-    let mut terms = [0.0; BLOCK];
-    for start in segment.clone().step_by(BLOCK) {
-        let block = start..segment.end.min(start + BLOCK);
-        let terms = &mut terms[..block.len()];
-        for peer in peers.iter().flatten() {
-            peer.read(start, terms);
-            add(&mut own[block.clone()], terms);
+/// Every rank that has a [column](super::hosts) sums it over what the ranks of its host have, and then with those of other
+/// hosts around a ring; then all copy the columns from those of their host that have them. The ranks of a host wait for each
+/// other before, between and after, so that nobody reads what is still written; what one writes meanwhile, its own column
+/// first and then the others', nobody reads at that time.
+pub(super) fn shared(
+    mesh: &mut Mesh,
+    call: &Call,
+    views: Views<'_>,
+    scratch: &mut [f32],
+    chunk: usize,
+) -> Result<()> {
+    let Views { own, peers, hosts } = views;
+    let seat = hosts.seat(call.rank);
+    let numbers = own.len();
+    meet(mesh, call, seat.host)?;
+    if let Some(column) = seat.column {
+        let column = hosts.column(numbers, column);
+        let mut terms = [0.0; BLOCK];
+        for start in column.clone().step_by(BLOCK) {
+            let block = start..column.end.min(start + BLOCK);
+            let terms = &mut terms[..block.len()];
+            for peer in peers.iter().flatten() {
+                peer.read(start, terms);
+                add(&mut own[block.clone()], terms);
+            }
+        }
+        if seat.ring.len() > 1 {
+            ring(mesh, call, &seat.ring, &mut own[column], scratch, chunk)?;
         }
     }
-    meet(mesh, call)?;
-    for (rank, peer) in peers.iter().enumerate() {
-        if let Some(peer) = peer {
-            let segment = ring.segment(rank);
-            peer.read(segment.start, &mut own[segment]);
+    // Others of this host wait for other hosts, and nothing moves here.
+    mesh.more_patiently(|mesh| meet(mesh, call, seat.host))?;
+    for (column, rank) in seat.host.iter().take(hosts.columns()).enumerate() {
+        if let Some(Some(peer)) = peers.get(*rank) {
+            let column = hosts.column(numbers, column);
+            peer.read(column.start, &mut own[column]);
         }
     }
-    meet(mesh, call)
+    meet(mesh, call, seat.host)
 }
 
-/// Returns once every rank has come.
-pub(super) fn meet(mesh: &mut Mesh, call: &Call) -> Result<()> {
-    if mesh.world_size() >= MANY {
-        return doubling::<f32>(mesh, call, &mut [], &mut [], 0);
+/// Returns once every one of these ranks has come.
+pub(super) fn meet(mesh: &mut Mesh, call: &Call, ranks: &[usize]) -> Result<()> {
+    if ranks.len() >= MANY {
+        return doubling::<f32>(mesh, call, ranks, &mut [], &mut [], 0);
     }
-    let inboxes = (1..mesh.world_size()).map(|_| Inbox::Exact(&mut []));
-    exchange(mesh, call, &[], inboxes, 0)
+    let inboxes = (1..ranks.len()).map(|_| Inbox::Exact(&mut []));
+    exchange(mesh, call, ranks.iter().copied(), &[], inboxes, 0)
 }
 
 /// Bytes of a segment at most, as measured with two and four ranks: little enough for the caches to
@@ -172,6 +189,10 @@ struct Position {
 /// What arrives never lands on what is still to be sent: a segment comes around only after each
 /// rank's own contribution has left it.
 struct RingStream<'a, T> {
+    /// The rank that this one receives from.
+    left: usize,
+    /// The rank that this one sends to.
+    right: usize,
     schedule: Schedule,
     buffer: &'a mut [T],
     /// What arrives to be added, one chunk at a time.
@@ -185,27 +206,31 @@ struct RingStream<'a, T> {
     chunk: usize,
 }
 
-/// All-reduce around the ring. `scratch` holds at least one element.
+/// All-reduce around the ring of these ranks. `scratch` holds at least one element.
 pub(super) fn ring<T: Element>(
     mesh: &mut Mesh,
     call: &Call,
+    ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
     chunk: usize,
 ) -> Result<()> {
     let ring = Ring {
-        rank: call.rank,
-        world_size: mesh.world_size(),
+        rank: place(call, ranks),
+        world_size: ranks.len(),
         elements: buffer.len(),
     };
+    let (left, right) = (ranks[ring.left()], ranks[ring.right()]);
     let mut stream = RingStream {
+        left,
+        right,
         schedule: Schedule::new(ring, SEGMENT / size_of::<T>()),
         buffer,
         scratch,
         partial: 0,
-        out: Outbound::new(call, ring.right()),
+        out: Outbound::new(call, right),
         sending: Position::default(),
-        inbound: Inbound::new(ring.left()),
+        inbound: Inbound::new(left),
         receiving: Position::default(),
         chunk,
     };
@@ -251,12 +276,12 @@ impl<T: Element> RingStream<'_, T> {
         let write = !self.out.header_is_sent() || self.sending.offset < self.sendable();
         [
             Interest {
-                peer: self.schedule.ring.left(),
+                peer: self.left,
                 read: !self.is_received(),
                 write: false,
             },
             Interest {
-                peer: self.schedule.ring.right(),
+                peer: self.right,
                 read: false,
                 write,
             },

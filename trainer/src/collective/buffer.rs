@@ -4,8 +4,7 @@
 //! Ranks on one host have their numbers in anonymous files (`memfd_create(2)`) that the others map
 //! too. A rank writes only to its own, and copies from those of others, which are never seen as slices: what a
 //! process sees as one must not change meanwhile. How sums come about is `all_reduce`'s; here is only the memory,
-//! and how ranks find each other's: each tells where its file is to be opened and which one it is,
-//! and unless every rank has every file, all have ordinary memory.
+//! and how ranks find each other's: each tells where its file is to be opened and which one it is.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -14,19 +13,28 @@ use std::ops::{Deref, DerefMut};
 use bytes::{Buf, BufMut};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
+use super::hosts::Hosts;
+
 /// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum).
 /// They are zero at first.
 #[derive(Debug)]
-pub struct Buffer(Memory);
+pub struct Buffer {
+    memory: Memory,
+    /// Memory of others that some ranks read.
+    shared: Option<Shared>,
+}
 
 #[derive(Debug)]
 enum Memory {
     Own(Vec<f32>),
-    Shared {
-        own: MmapMut,
-        /// By rank; none at the own one.
-        peers: Vec<Option<PeerMemory>>,
-    },
+    Mapped(MmapMut),
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// By rank; none at the own one, and at those of other hosts.
+    peers: Vec<Option<PeerMemory>>,
+    hosts: Hosts,
 }
 
 /// The numbers of another rank, which writes to them.
@@ -55,25 +63,43 @@ impl PeerMemory {
 /// What is shared, as an all-reduce uses it.
 pub(super) struct Views<'a> {
     pub(super) own: &'a mut [f32],
-    /// By rank; none at the own one.
+    /// By rank; none at the own one, and at those of other hosts.
     pub(super) peers: &'a [Option<PeerMemory>],
+    pub(super) hosts: &'a Hosts,
 }
 
 impl Buffer {
     /// These numbers, in ordinary memory.
     pub(super) fn own(numbers: Vec<f32>) -> Self {
-        Self(Memory::Own(numbers))
+        Self {
+            memory: Memory::Own(numbers),
+            shared: None,
+        }
     }
 
-    /// What is shared, if it is.
-    pub(super) fn views(&mut self) -> Option<Views<'_>> {
-        match &mut self.0 {
-            Memory::Own(_) => None,
-            Memory::Shared { own, peers } => Some(Views {
-                own: bytemuck::cast_slice_mut(own),
-                peers,
+    /// So many numbers of a rank that is alone on its host, where others are not.
+    pub(super) fn alone(len: usize, hosts: Hosts) -> Self {
+        Self {
+            memory: Memory::Own(vec![0.0; len]),
+            shared: Some(Shared {
+                peers: vec![],
+                hosts,
             }),
         }
+    }
+
+    /// The first so many numbers as what is shared, if some rank's are.
+    pub(super) fn views(&mut self, len: usize) -> Option<Views<'_>> {
+        let Shared { peers, hosts } = self.shared.as_ref()?;
+        let own = match &mut self.memory {
+            Memory::Own(numbers) => numbers,
+            Memory::Mapped(own) => bytemuck::cast_slice_mut(own),
+        };
+        Some(Views {
+            own: &mut own[..len],
+            peers,
+            hosts,
+        })
     }
 }
 
@@ -81,18 +107,18 @@ impl Deref for Buffer {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        match &self.0 {
+        match &self.memory {
             Memory::Own(numbers) => numbers,
-            Memory::Shared { own, .. } => bytemuck::cast_slice(own),
+            Memory::Mapped(own) => bytemuck::cast_slice(own),
         }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
-        match &mut self.0 {
+        match &mut self.memory {
             Memory::Own(numbers) => numbers,
-            Memory::Shared { own, .. } => bytemuck::cast_slice_mut(own),
+            Memory::Mapped(own) => bytemuck::cast_slice_mut(own),
         }
     }
 }
@@ -165,12 +191,12 @@ impl Offered {
         Ok(PeerMemory(MmapOptions::new().map_raw_read_only(&file)?))
     }
 
-    /// The buffer over this file and the peers', by rank.
-    pub(super) fn share(self, peers: Vec<Option<PeerMemory>>) -> Buffer {
-        Buffer(Memory::Shared {
-            own: self.own,
-            peers,
-        })
+    /// The buffer over this file and the peers' of this host, by rank.
+    pub(super) fn share(self, peers: Vec<Option<PeerMemory>>, hosts: Hosts) -> Buffer {
+        Buffer {
+            memory: Memory::Mapped(self.own),
+            shared: Some(Shared { peers, hosts }),
+        }
     }
 }
 

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::buffer::{Buffer, Offered, Views};
+use super::buffer::{Buffer, Offered};
 use super::call::{Algorithm, Call, ElementType, Op};
 use super::element::Element;
 use super::endpoint::Listener;
 use super::error::{Error, Result};
 use super::exchange::{Inbox, exchange};
 use super::frame::Growing;
+use super::hosts::Hosts;
 use super::link::{self, Link};
 use super::membership::{Membership, Options};
 use super::mesh::Mesh;
@@ -169,39 +170,55 @@ impl Communicator {
         }
     }
 
-    /// A buffer of `len` numbers for [`all_reduce_sum`](Self::all_reduce_sum), in memory that ranks
-    /// share if they are all on one host and it is large enough to gain by it. All ranks call it,
-    /// with the same `len`.
+    /// A buffer of `len` numbers for [`all_reduce_sum`](Self::all_reduce_sum), in memory that the ranks of
+    /// a host share if it is large enough to gain by it. All ranks call it, with the same `len`.
     ///
     /// # Errors
     ///
     /// Any loss of a peer.
     pub fn buffer(&mut self, len: usize) -> Result<Buffer> {
         let is_small = len * size_of::<f32>() < self.direct_below;
-        if self.world_size() == 1 || len == 0 || is_small || !self.mesh.is_local() {
+        if self.world_size() == 1 || len == 0 || is_small {
             return Ok(Buffer::own(vec![0.0; len]));
         }
         let unshared = |error: io::Error| {
             tracing::warn!(%error, "ranks share no memory; they send gradients to each other");
         };
-        let offered = Offered::new(len).and_then(|offered| Ok((offered.place()?, offered)));
-        let (place, offered) = offered.map_err(unshared).ok().unzip();
+        let offer = || Offered::new(len).and_then(|offered| Ok((offered.place()?, offered)));
+        let near = self.mesh.has_local_peers().then(offer);
+        let near = near.and_then(|offered| offered.map_err(unshared).ok());
+        let (place, offered) = near.unzip();
         let places = self.all_gather(&place.unwrap_or_default())?;
         let peers = offered.as_ref().and_then(|offered| {
             let others = places.iter().enumerate();
             let open = |(rank, place): (usize, &Vec<u8>)| {
-                let is_other = rank != self.rank;
-                is_other.then(|| offered.open(place)).transpose()
+                let is_near = self.mesh.is_local(rank);
+                is_near.then(|| offered.open(place)).transpose()
             };
             let peers: io::Result<Vec<_>> = others.map(open).collect();
             peers.map_err(unshared).ok()
         });
-        // Until all have opened all, nobody may close a file; if one could not, all do without.
-        let is_shared = self.all_gather(&[u8::from(peers.is_some())])?;
-        let everywhere = is_shared.iter().all(|shared| shared == &[1]);
+        let shares_with = |rank: &usize| {
+            let peer = peers.as_ref().and_then(|peers| peers[*rank].as_ref());
+            *rank == self.rank || peer.is_some()
+        };
+        let shares_with = (0..self.world_size()).filter(shares_with);
+        let said: Vec<u8> = shares_with
+            .flat_map(|rank| (rank as u64).to_le_bytes())
+            .collect();
+        // Until all have opened all, nobody may close a file.
+        let said = self.all_gather(&said)?;
+        let ranks = said.iter().map(|bytes| {
+            let ranks = bytes.as_chunks().0.iter();
+            let ranks = ranks.map(|rank| u64::from_le_bytes(*rank) as usize);
+            ranks.collect()
+        });
+        let Some(hosts) = Hosts::new(&ranks.collect::<Vec<_>>()) else {
+            return Ok(Buffer::own(vec![0.0; len]));
+        };
         Ok(match (offered, peers) {
-            (Some(offered), Some(peers)) if everywhere => offered.share(peers),
-            _ => Buffer::own(vec![0.0; len]),
+            (Some(offered), Some(peers)) => offered.share(peers, hosts),
+            _ => Buffer::alone(len, hosts),
         })
     }
 
@@ -227,16 +244,17 @@ impl Communicator {
     ///
     /// If the buffer has fewer.
     pub fn all_reduce_sum_of(&mut self, buffer: &mut Buffer, len: usize) -> Result<()> {
-        let Some(Views { own, peers }) = buffer.views() else {
+        let Some(views) = buffer.views(len) else {
             return self.all_reduce::<f32>(&mut buffer[..len]);
         };
-        let own = &mut own[..len];
         let op = Op::AllReduceSum {
             element: ElementType::F32,
             algorithm: Algorithm::SharedMemory,
         };
-        self.run(op, size_of_val(own), |this, call| {
-            all_reduce::shared(&mut this.mesh, call, Views { own, peers })
+        self.run(op, size_of_val(views.own), |this, call| {
+            let (mesh, chunk) = (&mut this.mesh, this.chunk);
+            let scratch = room(&mut this.scratch, chunk);
+            all_reduce::shared(mesh, call, views, scratch, chunk)
         })
     }
 
@@ -260,9 +278,11 @@ impl Communicator {
         self.run(Op::AllGather, payload.len(), |this, call| {
             let mut gathered: Vec<Growing> =
                 (1..this.world_size()).map(|_| Growing::default()).collect();
+            let ranks = 0..this.world_size();
             exchange(
                 &mut this.mesh,
                 call,
+                ranks,
                 payload,
                 gathered.iter_mut().map(Inbox::Growing),
                 this.chunk,
@@ -313,7 +333,8 @@ impl Communicator {
     /// Any loss of a peer.
     pub fn barrier(&mut self) -> Result<()> {
         self.run(Op::Barrier, 0, |this, call| {
-            all_reduce::meet(&mut this.mesh, call)
+            let all: Vec<usize> = (0..this.world_size()).collect();
+            all_reduce::meet(&mut this.mesh, call, &all)
         })
     }
 
@@ -355,17 +376,15 @@ impl Communicator {
                 Algorithm::Doubling => bytes,
                 Algorithm::Ring | Algorithm::SharedMemory => this.chunk,
             };
-            let needed = needed.div_ceil(size_of::<f64>());
-            if this.scratch.len() < needed {
-                this.scratch.resize(needed, 0.0);
-            }
-            let scratch = bytemuck::cast_slice_mut(&mut this.scratch[..needed]);
+            let scratch = room(&mut this.scratch, needed);
+            let all: Vec<usize> = (0..this.mesh.world_size()).collect();
+            let (mesh, chunk) = (&mut this.mesh, this.chunk);
             let reduce = match algorithm {
                 Algorithm::Direct => all_reduce::direct,
                 Algorithm::Doubling => all_reduce::doubling,
                 Algorithm::Ring | Algorithm::SharedMemory => all_reduce::ring,
             };
-            reduce(&mut this.mesh, call, buffer, scratch, this.chunk)
+            reduce(mesh, call, &all, buffer, scratch, chunk)
         })
     }
 
@@ -405,4 +424,13 @@ impl Communicator {
     ) {
         self.mesh.wrap(&mut decorate);
     }
+}
+
+/// So many bytes of what is kept, and some more where an element is left over.
+fn room<T: Element>(kept: &mut Vec<f64>, bytes: usize) -> &mut [T] {
+    let needed = bytes.div_ceil(size_of::<f64>());
+    if kept.len() < needed {
+        kept.resize(needed, 0.0);
+    }
+    bytemuck::cast_slice_mut(&mut kept[..needed])
 }

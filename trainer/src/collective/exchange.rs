@@ -98,15 +98,16 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Sends `own` to every peer and fills `inboxes`, by ascending rank without the own one.
+/// Sends `own` to every other one of these ranks and fills `inboxes`, in their order.
 pub(super) fn exchange<'a>(
     mesh: &mut Mesh,
     call: &Call,
+    ranks: impl IntoIterator<Item = usize>,
     own: &[u8],
     inboxes: impl IntoIterator<Item = Inbox<'a>>,
     chunk: usize,
 ) -> Result<()> {
-    let peers = (0..mesh.world_size()).filter(|peer| *peer != call.rank);
+    let peers = ranks.into_iter().filter(|peer| *peer != call.rank);
     let lanes = peers.zip(inboxes);
     let lanes = lanes.map(|(peer, inbox)| Lane::new(call, peer, Some(inbox), true));
     advance(mesh, call, own, lanes.collect(), chunk)

@@ -56,9 +56,24 @@ impl Mesh {
         std::mem::replace(&mut self.timeout, timeout)
     }
 
-    /// Whether all peers are on this host.
-    pub(super) fn is_local(&self) -> bool {
-        self.links.iter().flatten().all(|link| link.is_local())
+    /// Makes a call with more time: of those that it waits for, some wait for others.
+    pub(super) fn more_patiently<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
+        let usual = self.set_timeout(2 * self.timeout);
+        let outcome = call(self);
+        self.set_timeout(usual);
+        outcome
+    }
+
+    /// Whether a peer is on this host.
+    pub(super) fn is_local(&self, peer: usize) -> bool {
+        self.links[peer]
+            .as_ref()
+            .is_some_and(|link| link.is_local())
+    }
+
+    /// Whether any peer is on this host.
+    pub(super) fn has_local_peers(&self) -> bool {
+        (0..self.links.len()).any(|peer| self.is_local(peer))
     }
 
     /// Sends what the link takes of `parts`, which are not all empty. `None`: it is full.

@@ -28,7 +28,8 @@
 //! |---|---|---|---|
 //! | all-reduce, small, fewer than 8 ranks | direct exchange | 1 | `(N−1)·B` |
 //! | all-reduce, small | recursive doubling: pairs, then pairs of pairs | `⌈log₂ N⌉`, and 2 more where N is no power of two | `log₂ N·B` |
-//! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its segment, then copies the others | 3 | 0 |
+//! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its column, then copies the others | 3 | 0 |
+//! | the same, ranks on `H` hosts of which one has several | shared memory within a host; between, a ring for each of `C` columns, `C` the ranks of the host with the fewest | 3 and `2(H−1)` | `2(H−1)/H·B/C` of those that have a column, so `2(H−1)/H·B` of a host |
 //! | any other large all-reduce, as in [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
@@ -43,7 +44,7 @@
 //!
 //! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange
 //!   adds in the order of ranks on every rank, both ranks of a pair add the same two numbers, and in the ring and in shared
-//!   memory each segment is summed in one place.
+//!   memory each segment or column is summed in one place.
 //! - When an operation returns, all it had to send was handed to the kernel: the caller may
 //!   overwrite its buffer.
 //! - A connection belongs to one generation, and each message names its own. What comes from
@@ -83,6 +84,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod frame;
+mod hosts;
 mod link;
 mod membership;
 mod mesh;

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-/// One rank's place in the ring.
+/// One rank's place in the ring. Ranks are numbered around it: who they are in the world is not said here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     pub(super) rank: usize,
@@ -100,7 +100,7 @@ impl Schedule {
 }
 
 /// One of as many parts, whose lengths differ by at most one; the first ones are the longer.
-fn part(whole: usize, parts: usize, index: usize) -> Range<usize> {
+pub(super) fn part(whole: usize, parts: usize, index: usize) -> Range<usize> {
     let (length, longer) = (whole / parts, whole % parts);
     let start = index * length + index.min(longer);
     start..start + length + usize::from(index < longer)

@@ -27,7 +27,7 @@ pub(super) const ANSWER_BYTES: usize = 40;
 pub(super) const REPLY_HEAD_BYTES: usize = REPLY_BYTES - PROOF_BYTES;
 pub(super) const HEADER_BYTES: usize = 40;
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"VLYHELLO");
 const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
 const ANSWER_MAGIC: u64 = u64::from_le_bytes(*b"VLYPROOF");

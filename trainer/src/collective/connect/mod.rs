@@ -124,7 +124,7 @@ impl<'a> Assembly<'a> {
         } = membership;
         let dials = (0..*rank).map(|peer| {
             let hello = Hello::new(group, *generation, *rank, peer, peers.len());
-            let (to, own) = ((peer, &peers[peer]), listener.endpoint());
+            let (to, own) = ((peer, &peers[peer]), &peers[*rank]);
             Dial::new(to, own, hello, secret, listener.tls())
         });
         let dials = dials.collect();

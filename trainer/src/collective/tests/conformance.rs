@@ -127,6 +127,34 @@ fn a_buffer_is_sent_only_to_other_hosts() {
 }
 
 #[test]
+fn a_host_sends_what_one_rank_of_a_ring_would() {
+    const ELEMENTS: usize = 100_000;
+    // Ranks of two hosts in turn: two on each, and three on one of them.
+    for world_size in [4, 5] {
+        let sent = spawn(
+            world(world_size, Transport::Hosts, &options()),
+            |mut rank| {
+                let mut buffer = rank.buffer(ELEMENTS).unwrap();
+                buffer.fill(1.5);
+                let before = rank.counters().bytes_sent;
+                rank.all_reduce_sum(&mut buffer).unwrap();
+                assert!(buffer.iter().all(|sum| *sum == 1.5 * world_size as f32));
+                rank.counters().bytes_sent - before
+            },
+        );
+        for host in [0, 1] {
+            let of_host: u64 = sent.iter().skip(host).step_by(2).sum();
+            // 2 (H − 1) / H of all bytes; ranks of a host meet by headers.
+            let due = 4 * ELEMENTS as u64;
+            assert!(
+                (due..due + 2_000).contains(&of_host),
+                "host {host}: {sent:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn ranks_that_share_different_lengths_share_nothing() {
     let lengths = [100_000, 100_001];
     let outcomes = spawn(world(2, Transport::Unix, &options()), |mut rank| {

@@ -22,13 +22,16 @@ pub(super) enum Transport {
     Tls,
     Unix,
     InProcess,
+    /// Unix sockets within each of two hosts, which ranks are of in turn, and TCP between.
+    Hosts,
 }
 
-pub(super) const TRANSPORTS: [Transport; 4] = [
+pub(super) const TRANSPORTS: [Transport; 5] = [
     Transport::Tcp,
     Transport::Tls,
     Transport::Unix,
     Transport::InProcess,
+    Transport::Hosts,
 ];
 
 /// Patient enough for a busy machine: a test that gets here by a deadline has failed.
@@ -52,7 +55,7 @@ pub(super) fn world(
         Transport::InProcess => {
             return Communicator::in_process(world_size, options, &abort).unwrap();
         }
-        Transport::Unix => Some(dir.path()),
+        Transport::Unix | Transport::Hosts => Some(dir.path()),
         Transport::Tcp | Transport::Tls => None,
     };
     let tls = matches!(transport, Transport::Tls).then(|| certificates(dir.path(), "127.0.0.1"));
@@ -60,7 +63,12 @@ pub(super) fn world(
     let listeners: Vec<Listener> = (0..world_size)
         .map(|_| listener().with_tls(tls.clone()))
         .collect();
-    let peers = endpoints(&listeners);
+    let mut peers = endpoints(&listeners);
+    if matches!(transport, Transport::Hosts) {
+        for (rank, peer) in peers.iter_mut().enumerate() {
+            peer.host_id = format!("host {}", rank % 2);
+        }
+    }
     let memberships = (0..world_size)
         .map(|rank| membership(rank, 7, &peers))
         .collect::<Vec<_>>();

@@ -1,0 +1,132 @@
+//! Which ranks share memory, and who of them adds up what: the arithmetic of an all-reduce over several hosts.
+//! Nothing here sends anything.
+//!
+//! A buffer has as many columns as the host with the fewest ranks has ranks. On each host one rank adds up a column over its
+//! host's memory, and goes around a ring with those of the other hosts that have the same column; then all ranks of a host
+//! copy the columns. So what crosses the network is what a ring of as many ranks as hosts sends, whatever the number of ranks.
+//!
+//! ```text
+//!   host a                        host b
+//!   rank 0  column 0 ◀──ring──▶  rank 2  column 0        2 hosts, 2 columns
+//!   rank 1  column 1 ◀──ring──▶  rank 3  column 1        rank 4, of host b too, has none and only copies
+//! ```
+
+use std::ops::Range;
+
+use super::ring::part;
+
+/// The ranks of each host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hosts(Vec<Vec<usize>>);
+
+/// One rank's place among them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seat<'h> {
+    /// The ranks of its host, ascending.
+    pub(super) host: &'h [usize],
+    /// The column that it adds up.
+    pub(super) column: Option<usize>,
+    /// The ranks of all hosts that have the same column, by host.
+    pub(super) ring: Vec<usize>,
+}
+
+impl Hosts {
+    /// By which ranks each one shares memory with, itself among them; `None` where they do not say the same of each other, or
+    /// no two share.
+    pub(super) fn new(shares_with: &[Vec<usize>]) -> Option<Self> {
+        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        for (rank, host) in shares_with.iter().enumerate() {
+            if host.first() == Some(&rank) {
+                hosts.push(host.clone());
+            }
+        }
+        let said = |rank: &usize, host: &Vec<usize>| shares_with.get(*rank) == Some(host);
+        let agree = hosts
+            .iter()
+            .all(|host| host.iter().all(|rank| said(rank, host)));
+        let all = hosts.iter().map(Vec::len).sum::<usize>() == shares_with.len();
+        (agree && all && hosts.len() < shares_with.len()).then_some(Self(hosts))
+    }
+
+    /// Columns of a buffer.
+    pub(super) fn columns(&self) -> usize {
+        self.0.iter().map(Vec::len).min().unwrap_or(1)
+    }
+
+    /// The numbers of a column, of so many.
+    pub(super) fn column(&self, numbers: usize, column: usize) -> Range<usize> {
+        part(numbers, self.columns(), column)
+    }
+
+    /// The place of a rank.
+    pub(super) fn seat(&self, rank: usize) -> Seat<'_> {
+        let host = self.0.iter().find(|host| host.contains(&rank));
+        let host = host.map_or(&[][..], Vec::as_slice);
+        let column = host.iter().position(|of| *of == rank);
+        let column = column.filter(|column| *column < self.columns());
+        let ring = column.map(|column| self.0.iter().map(|host| host[column]).collect());
+        Seat {
+            host,
+            column,
+            ring: ring.unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(hosts: &[&[usize]]) -> Option<Hosts> {
+        let ranks = hosts.iter().map(|host| host.len()).sum();
+        let mut shares_with = vec![vec![]; ranks];
+        for host in hosts {
+            host.iter()
+                .for_each(|rank| shares_with[*rank] = host.to_vec());
+        }
+        Hosts::new(&shares_with)
+    }
+
+    #[test]
+    fn every_column_is_added_up_once_a_host_and_once_by_all() {
+        for (hosts, columns) in [
+            (&[&[0, 2][..], &[1, 3]][..], 2),
+            (&[&[0, 1, 2], &[3, 4]], 2),
+            (&[&[0], &[1, 2, 3], &[4, 5]], 1),
+            (&[&[0, 1, 2]], 3),
+        ] {
+            let found = of(hosts).unwrap();
+            assert_eq!(found.columns(), columns);
+            let mut end = 0;
+            for column in 0..columns {
+                let numbers = found.column(1000, column);
+                assert_eq!(numbers.start, end);
+                end = numbers.end;
+                let mut ring = vec![];
+                for host in hosts {
+                    let has = |rank: &&usize| found.seat(**rank).column == Some(column);
+                    let who: Vec<_> = host.iter().filter(has).collect();
+                    assert_eq!(who.len(), 1);
+                    ring.push(*who[0]);
+                }
+                assert!(ring.iter().all(|rank| found.seat(*rank).ring == ring));
+            }
+            assert_eq!(end, 1000);
+            for host in hosts {
+                assert!(host.iter().all(|rank| found.seat(*rank).host == *host));
+            }
+        }
+        let found = of(&[&[0, 1, 2], &[3, 4]]).unwrap();
+        assert_eq!((found.seat(2).column, found.seat(2).ring), (None, vec![]));
+    }
+
+    #[test]
+    fn ranks_must_say_the_same_of_each_other() {
+        assert_eq!(of(&[&[0], &[1]]), None, "nobody shares");
+        assert_eq!(Hosts::new(&[vec![0, 1], vec![1]]), None);
+        assert_eq!(Hosts::new(&[vec![0, 1], vec![0, 1], vec![1, 2]]), None);
+        assert_eq!(Hosts::new(&[vec![0, 1], vec![]]), None);
+        assert_eq!(Hosts::new(&[vec![0, 7], vec![1]]), None);
+        assert_eq!(Hosts::new(&[vec![0, 0], vec![1]]), None);
+    }
+}
