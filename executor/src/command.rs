@@ -52,8 +52,8 @@ struct Args {
     /// Memory for queries; beyond it they spill to the work folder
     #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
     memory: ByteSize,
-    /// Memory that each rank may take; training whose ranks need more is refused [default: three quarters of the
-    /// host's, divided by the slots]
+    /// Memory that each rank may take; rows beyond it are in files of the work folder, training whose ranks need more all
+    /// the same is refused [default: three quarters of the host's, divided by the slots]
     #[arg(long, env = "VOLLEY_RANK_MEMORY")]
     rank_memory: Option<ByteSize>,
     /// Where ranks compute, unless a job says: auto, cpu, cuda (one of its GPUs) or cuda:N

@@ -36,7 +36,8 @@ pub struct ExecutorConfig {
     pub work_dir: PathBuf,
     /// Memory for queries; operators that need more spill to the work folder.
     pub memory: ByteSize,
-    /// Memory that each of its ranks may take: training whose ranks need more does not run here.
+    /// Memory that each of its ranks may take: rows beyond it are in files, and training whose ranks need more all the same
+    /// does not run here.
     pub rank_memory: ByteSize,
     /// Where its ranks compute, unless a job says.
     pub device: Device,

@@ -1,5 +1,7 @@
 //! The crate's error: why a rank, or a prediction, could not go on.
 
+use std::path::PathBuf;
+
 use arrow::error::ArrowError;
 use volley_proto::store::{Coverage, Position};
 
@@ -66,6 +68,18 @@ pub enum Error {
         shard: usize,
         /// The stream's error.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Rows that memory has no room for cannot be written to files.
+    #[error(
+        "the rows do not fit into the rank's memory, and cannot be kept in {}: free space there, or raise --rank-memory of \
+         volley-executor",
+        folder.display()
+    )]
+    Spill {
+        /// The folder of the files.
+        folder: PathBuf,
+        /// The file system's error.
+        source: std::io::Error,
     },
     /// The rows lack a column.
     #[error("the rows have no column {column:?}, which is {role}")]

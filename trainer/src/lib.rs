@@ -47,7 +47,7 @@ pub mod custom {
 }
 
 pub use device::{ResolvedDevice, gpus, resolve_device, resolve_gpu};
-pub use encode::{Defect, LoadedShards, Rule, ShardCache, load};
+pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};

@@ -324,8 +324,15 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     );
     let memory = memory.map(|memory| {
         let with_rows = rows.number().zip(ranks).map(|(rows, ranks)| {
-            let bytes = bytes(memory.of_rank(Some(rows), ranks));
-            format!(", ~{bytes} with its rows")
+            let in_memory = memory.in_memory(rows, ranks);
+            let in_files = memory.in_files(rows, ranks);
+            let in_files = in_files.filter(|in_files| *in_files < in_memory);
+            let in_files = in_files.map(|least| format!(", ~{} with rows in files", bytes(least)));
+            let in_memory = bytes(in_memory);
+            format!(
+                ", ~{in_memory} with its rows{}",
+                in_files.unwrap_or_default()
+            )
         });
         format!(
             "≥ {} for weights, gradient, optimizer, best weights and a step{}",

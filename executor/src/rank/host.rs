@@ -33,6 +33,8 @@ pub(crate) struct RankHost {
     layers: CustomLayers,
     /// Slots of the executor: a rank takes no more threads.
     slots: NonZeroUsize,
+    /// Bytes that a rank may take.
+    memory: u64,
     scheduler: Authorized,
     parking: Parking,
     tls: Option<Tls>,
@@ -46,6 +48,7 @@ impl RankHost {
             socket_dir: config.work_dir.clone(),
             layers: config.layers.clone(),
             slots: NonZeroUsize::new(config.vcores).unwrap_or(NonZeroUsize::MIN),
+            memory: config.rank_memory.as_u64(),
             scheduler,
             parking,
             tls: config.tls.clone(),
@@ -99,6 +102,7 @@ impl RankHost {
             executor: &self.executor,
             device,
             threads,
+            memory: self.memory,
             layers: &self.layers,
             seat,
             rendezvous: &rendezvous,

@@ -22,8 +22,8 @@ use volley_proto::spec::TrainSpec;
 use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice, ShardCache,
-    load, run_rank,
+    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice, RowMemory,
+    ShardCache, load, run_rank,
 };
 
 use super::origin::{Found, look_up};
@@ -61,6 +61,8 @@ pub(super) struct RankRun<'a> {
     pub(super) executor: &'a str,
     pub(super) device: ResolvedDevice,
     pub(super) threads: NonZeroUsize,
+    /// Bytes that the rank may take.
+    pub(super) memory: u64,
     pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
     pub(super) rendezvous: &'a Rendezvous,
@@ -119,7 +121,7 @@ impl RankRun<'_> {
             let rows = task.rows(at);
             (*shard, move || rows().map(mark_lost))
         });
-        let cache = ShardCache::new(task.folder.join(SHARDS));
+        let cache = ShardCache::new(task.folder.join(SHARDS), self.memory_of_rows());
         let schema = task.input.schema();
         let loaded = load(
             self.spec,
@@ -134,6 +136,20 @@ impl RankRun<'_> {
                 "its shards did not arrive within loading_timeout, which is {limit}"
             ))
         })
+    }
+
+    /// Bytes that rows may take, beside the network as far as that is known; all of them where steps take all rows.
+    fn memory_of_rows(&self) -> RowMemory {
+        let ranks = self.seat.world_size as u64;
+        let memory = self.spec.rank_memory();
+        if memory.is_some_and(|memory| memory.in_files(0, ranks).is_none()) {
+            return RowMemory::UNLIMITED;
+        }
+        let network = memory.map_or(0, |memory| memory.without_rows(None, ranks));
+        RowMemory {
+            loading: self.memory,
+            training: self.memory.saturating_sub(network),
+        }
     }
 
     /// Stops the rank once its generation has ended.

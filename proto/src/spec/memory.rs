@@ -2,7 +2,8 @@
 //!
 //! Counted are weights, gradient, the optimizer's state, the best epoch's weights, a step's activations, and the rank's
 //! rows once they are encoded. Or, where that is more, these rows before their numbers are scaled, when there is no network
-//! yet. Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
+//! yet. Rows that do not fit are in files: then a rank needs memory for some shards at a time, and rows as such take none.
+//! Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
 //! checkpoint takes for a moment. Of [custom](Layer::Custom) layers only executors know.
 
 use super::{
@@ -17,6 +18,8 @@ const NUMBER: u64 = 4;
 const KEY: u64 = 8;
 /// Rows of a step, where the number of rows will say: the most of these.
 const STEP_ROWS: u64 = 256;
+/// Bytes that a shard takes while it is settled, for each of its own: its columns, the order of its rows, and both sorted.
+pub const SETTLING: u64 = 3;
 /// The most rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;
 
@@ -32,6 +35,8 @@ pub struct RankMemory {
     row: u64,
     /// Bytes that a row has besides until its numbers are scaled.
     unscaled: u64,
+    /// Shards of all rows.
+    shards: u64,
     step: StepRows,
     /// Parts that a step's rows are computed in.
     parts: u64,
@@ -56,7 +61,7 @@ enum StepRows {
 }
 
 impl RankMemory {
-    /// That of rows of so many bytes, and of nothing else.
+    /// That of rows of so many bytes in memory, and of nothing else.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
             shared: 0,
@@ -64,22 +69,46 @@ impl RankMemory {
             members: EnsembleSize::ONE,
             row,
             unscaled: 0,
-            step: StepRows::OfAll(0),
+            shards: 0,
+            step: StepRows::Whole,
             parts: 1,
         }
     }
 
-    /// Bytes of one of so many ranks, with its share of so many rows; where these are not known, but for what goes with
-    /// rows.
+    /// Bytes of one of so many ranks at least, with its share of so many rows in memory or in files, whichever takes less;
+    /// where their number is not known, but for what goes with rows.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
         let Some(rows) = rows else {
             return self.network(None).parameters;
         };
+        let in_memory = self.in_memory(rows, ranks);
+        let in_files = self.in_files(rows, ranks);
+        in_files.map_or(in_memory, |in_files| in_files.min(in_memory))
+    }
+
+    /// Bytes of one of so many ranks, with its share of so many rows in memory.
+    pub fn in_memory(&self, rows: u64, ranks: u64) -> u64 {
         let own = rows.div_ceil(ranks.max(1));
+        let loading = own.saturating_mul(self.row.saturating_add(self.unscaled));
+        let loading = loading.saturating_add(self.settling(rows));
         let rows = own.saturating_mul(self.row);
-        let loading = rows.saturating_add(own.saturating_mul(self.unscaled));
         let training = self.without_rows(Some(own), ranks).saturating_add(rows);
         loading.max(training)
+    }
+
+    /// Bytes of one of so many ranks, with its share of so many rows in files; `None` where steps take all rows.
+    pub fn in_files(&self, rows: u64, ranks: u64) -> Option<u64> {
+        if self.step == StepRows::Whole {
+            return None;
+        }
+        let network = self.without_rows(Some(rows.div_ceil(ranks.max(1))), ranks);
+        Some(network.max(self.settling(rows)))
+    }
+
+    /// Bytes of a shard that is settled, of so many rows of all shards.
+    fn settling(&self, rows: u64) -> u64 {
+        let shard = rows.checked_div(self.shards).unwrap_or(0);
+        shard.saturating_mul(SETTLING * self.row.saturating_add(self.unscaled))
     }
 
     /// Bytes of one of so many ranks that has so many rows, but for these rows.
@@ -145,6 +174,7 @@ impl TrainSpec {
             members: self.network.ensemble_size,
             row: NUMBER * columns as u64 + KEY,
             unscaled: NUMBER * numbers,
+            shards: self.shards as u64,
             step,
             parts: (self.accumulate as u64).max(1),
         })
@@ -270,6 +300,7 @@ mod tests {
             members: EnsembleSize::ONE,
             row: 20,
             unscaled: 0,
+            shards: 0,
             step: StepRows::OfAll(60),
             parts: 1,
         }
@@ -280,13 +311,9 @@ mod tests {
         let memory = adam(1000);
         assert_eq!(memory.of_rank(None, 2), 20_000);
         assert_eq!(memory.without_rows(None, 2), 20_000 + 30 * 100);
-        assert_eq!(
-            memory.of_rank(Some(20), 2),
-            20_000 + 10 * 120,
-            "a small step"
-        );
-        assert_eq!(memory.of_rank(Some(1000), 2), 20_000 + 30 * 100 + 500 * 20);
-        assert_eq!(memory.of_rank(Some(1000), 1), 20_000 + 60 * 100 + 1000 * 20);
+        assert_eq!(memory.in_memory(20, 2), 20_000 + 10 * 120, "a small step");
+        assert_eq!(memory.in_memory(1000, 2), 20_000 + 30 * 100 + 500 * 20);
+        assert_eq!(memory.in_memory(1000, 1), 20_000 + 60 * 100 + 1000 * 20);
         let parts = RankMemory { parts: 3, ..memory };
         assert_eq!(parts.without_rows(None, 2), 20_000 + 10 * 100);
     }
@@ -298,10 +325,33 @@ mod tests {
             ..adam(1000)
         };
         let training = |rows: u64| 20_000 + 60 * 100 + rows * 20;
-        assert_eq!(memory.of_rank(Some(1000), 1), training(1000));
+        assert_eq!(memory.in_memory(1000, 1), training(1000));
         // The network is not there yet.
-        assert_eq!(memory.of_rank(Some(10_000), 1), 10_000 * 32);
+        assert_eq!(memory.in_memory(10_000, 1), 10_000 * 32);
         assert_eq!(memory.of_row(), 20);
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_are_in_files() {
+        let memory = RankMemory {
+            shards: 100,
+            unscaled: 10,
+            ..adam(1000)
+        };
+        let network = 20_000 + 60 * 100;
+        assert_eq!(memory.in_memory(100, 1), network + 100 * 20);
+        assert_eq!(
+            memory.in_memory(1_000_000, 1),
+            1_000_000 * 30 + 10_000 * 3 * 30
+        );
+        assert_eq!(memory.of_rank(Some(100), 1), network);
+        // One shard after the other.
+        assert_eq!(memory.of_rank(Some(1_000_000), 1), 10_000 * 3 * 30);
+        let solved = RankMemory {
+            step: StepRows::Whole,
+            ..memory
+        };
+        assert!(solved.of_rank(Some(1_000_000), 1) > 1_000_000 * 30);
     }
 
     #[test]

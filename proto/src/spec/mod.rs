@@ -32,7 +32,7 @@ pub(crate) use check::value_type;
 use check::{check_column, is_category, option};
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
-pub use memory::{PIECE, RankMemory};
+pub use memory::{PIECE, RankMemory, SETTLING};
 pub use network::{
     Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,

@@ -21,6 +21,7 @@ mod files;
 mod jwt;
 mod labels;
 mod limits;
+mod memory;
 mod mistakes;
 mod models;
 mod numbers;

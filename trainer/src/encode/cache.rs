@@ -1,31 +1,64 @@
 //! The cache of encoded shards: files that the next rank here reads instead of streaming their rows again.
 //!
 //! When the membership changes, most shards stay on their executor. Memory holds them settled, which depends on all ranks,
-//! so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it.
+//! so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it. Shards that the
+//! rank's memory has no room for are read from there in this rank too: they are [spilled](super::spill).
 //!
 //! ```text
-//!   length of the header ─ header: JSON, with the dictionaries ─ columns, as they lie in memory, one after the other
+//!   length of the header ─ header: JSON, with the dictionaries ─ columns, one after the other
 //! ```
 //!
 //! It is no format for others: the same host reads it, for the same plan. A file that cannot be read is a cache miss.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use bytemuck::{AnyBitPattern, NoUninit, checked};
+use bytemuck::{Pod, checked};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use volley_proto::spec::SETTLING;
 
 use super::defect::Defect;
 use super::dictionary::Dictionary;
 use super::shard::{LocalShard, Part};
+use super::spill::{self, Storage};
+use super::stored::{ColumnReader, ColumnWriter, Stored, malformed};
+use crate::Result;
 
-/// The cache of an attempt's encoded shards on one executor: a file each in a folder.
+/// The cache of an attempt's encoded shards on one executor: a file each in a folder, and what they may take in memory.
 #[derive(Debug, Clone)]
 pub struct ShardCache {
-    path: PathBuf,
+    folder: Arc<Path>,
+    room: Arc<Mutex<Room>>,
+}
+
+/// Bytes of memory for a rank's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowMemory {
+    /// Until they are scaled, when there is no network yet.
+    pub loading: u64,
+    /// From then on.
+    pub training: u64,
+}
+
+impl RowMemory {
+    /// For all rows, whatever their number.
+    pub const UNLIMITED: Self = Self {
+        loading: u64::MAX,
+        training: u64::MAX,
+    };
+}
+
+/// What is left of it.
+#[derive(Debug)]
+struct Room {
+    left: RowMemory,
+    /// Bytes of the largest shard so far.
+    largest: u64,
 }
 
 /// What a file says before the columns.
@@ -44,16 +77,50 @@ struct Header<'a> {
 }
 
 impl ShardCache {
-    /// In a folder that is made with the first file. Its owner removes it.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        Self { path }
+    /// In a folder that is made with the first file; its owner removes it. Shards beyond what memory has room for are
+    /// in its files.
+    pub fn new(folder: impl Into<PathBuf>, memory: RowMemory) -> Self {
+        let room = Room {
+            left: memory,
+            largest: 0,
+        };
+        Self {
+            folder: folder.into().into(),
+            room: Arc::new(Mutex::new(room)),
+        }
+    }
+
+    /// How many shards may be encoded or settled at once, as large as the largest so far.
+    pub(super) fn at_once(&self) -> usize {
+        let room = self.room.lock();
+        let shards = room.left.loading / (SETTLING * room.largest).max(1);
+        usize::try_from(shards).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Where the rows of a shard are to be: in memory, where that leaves enough to settle one shard after the other.
+    fn admit(&self, shard: &LocalShard) -> Storage {
+        let mut room = self.room.lock();
+        let (loading, training) = (shard.bytes(), shard.settled_bytes());
+        room.largest = room.largest.max(loading);
+        let working = SETTLING * room.largest;
+        let RowMemory {
+            loading: left,
+            training: later,
+        } = room.left;
+        if left < loading.saturating_add(working) || later < training {
+            return Storage::Files(Arc::clone(&self.folder));
+        }
+        room.left = RowMemory {
+            loading: left - loading,
+            training: later - training,
+        };
+        Storage::Memory
     }
 
     /// A shard, if it is cached.
     pub(super) async fn get(&self, id: usize) -> Option<LocalShard> {
-        let file = self.file(id);
-        let read = move || match read(id, &file) {
+        let (file, cache) = (self.file(id), self.clone());
+        let read = move || match read(id, &file, |shard| cache.admit(shard)) {
             Ok(shard) => Some(shard),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -65,21 +132,35 @@ impl ShardCache {
         blocking(read).await
     }
 
-    /// Caches a shard, as far as there is room.
-    pub(super) async fn put(&self, shard: LocalShard) -> LocalShard {
-        let (folder, file) = (self.path.clone(), self.file(shard.id));
+    /// Caches a shard, and spills it if there is no room for it in memory.
+    ///
+    /// # Errors
+    /// When a shard that is to be spilled cannot be written.
+    pub(super) async fn put(&self, shard: LocalShard) -> Result<LocalShard> {
+        let (file, cache) = (self.file(shard.id), self.clone());
         let put = move || {
-            if let Err(error) = fs::create_dir_all(&folder).and_then(|()| write(&shard, &file)) {
-                let file = file.display();
-                tracing::warn!(%file, %error, "a shard is not cached, its rows are streamed again if the membership changes");
+            let folder = &*cache.folder;
+            let written = fs::create_dir_all(folder).and_then(|()| write(&shard, &file));
+            let storage = cache.admit(&shard);
+            match (written, storage) {
+                (Ok(()), Storage::Memory) => Ok(shard),
+                (Ok(()), storage) => {
+                    let spilled = read(shard.id, &file, |_| storage);
+                    spilled.map_err(|error| spill::failed(folder, error))
+                }
+                (Err(error), Storage::Memory) => {
+                    let file = file.display();
+                    tracing::warn!(%file, %error, "a shard is not cached, its rows are streamed again if the membership changes");
+                    Ok(shard)
+                }
+                (Err(error), Storage::Files(_)) => Err(spill::failed(folder, error)),
             }
-            shard
         };
         blocking(put).await
     }
 
     fn file(&self, id: usize) -> PathBuf {
-        self.path.join(id.to_string())
+        self.folder.join(id.to_string())
     }
 }
 
@@ -91,10 +172,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
-fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
+fn write(shard: &LocalShard, path: &Path) -> io::Result<()> {
     // A reader finds all of it or none, and an unfinished one is removed.
-    let folder = file.parent().unwrap_or(file);
-    let mut out = BufWriter::new(NamedTempFile::new_in(folder)?);
+    let folder = path.parent().unwrap_or(path);
+    let mut file = ColumnWriter::new(NamedTempFile::new_in(folder)?);
     let header = serde_json::to_vec(&Header {
         rows: shard.rows(),
         continuous: shard.continuous.len(),
@@ -107,33 +188,32 @@ fn write(shard: &LocalShard, file: &Path) -> io::Result<()> {
         classes: shard.classes.as_ref().map(Cow::Borrowed),
         defects: Cow::Borrowed(&shard.defects),
     })?;
-    out.write_all(&(header.len() as u64).to_ne_bytes())?;
-    out.write_all(&header)?;
+    file.bytes(&(header.len() as u64).to_ne_bytes())?;
+    file.bytes(&header)?;
     for codes in &shard.codes {
-        out.write_all(bytes(codes))?;
+        file.column([&**codes])?;
     }
     for numbers in shard.continuous.iter().chain(&shard.labels) {
-        out.write_all(bytes(numbers))?;
+        file.column([&**numbers])?;
     }
-    out.write_all(bytes(&shard.weights))?;
-    out.write_all(bytes(&shard.sequence))?;
-    out.write_all(&shard.folds)?;
-    out.write_all(bytes(&shard.parts))?;
-    out.into_inner()?.persist(file)?;
+    file.column([&*shard.weights])?;
+    file.column([&*shard.sequence])?;
+    file.column([&*shard.folds])?;
+    file.column([&*shard.parts])?;
+    file.finish()?.persist(path)?;
     Ok(())
 }
 
-fn bytes<T: NoUninit>(values: &[T]) -> &[u8] {
-    bytemuck::cast_slice(values)
-}
-
-fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
-    let mut from = BufReader::new(File::open(file)?);
-    let mut length = [0; size_of::<u64>()];
-    from.read_exact(&mut length)?;
-    let mut header = Vec::new();
-    let length = u64::from_ne_bytes(length);
-    from.by_ref().take(length).read_to_end(&mut header)?;
+/// A shard whose columns are where `admit` wants them.
+fn read(
+    id: usize,
+    path: &Path,
+    admit: impl FnOnce(&LocalShard) -> Storage,
+) -> io::Result<LocalShard> {
+    let mut file = ColumnReader::new(&File::open(path)?)?;
+    let length = file.bytes(size_of::<u64>())?;
+    let length = u64::from_ne_bytes(length.try_into().map_err(|_| malformed())?);
+    let length = usize::try_from(length).map_err(|_| malformed())?;
     let Header {
         rows,
         continuous,
@@ -145,49 +225,49 @@ fn read(id: usize, file: &Path) -> io::Result<LocalShard> {
         dictionaries,
         classes,
         defects,
-    } = serde_json::from_slice(&header)?;
+    } = serde_json::from_slice(file.bytes(length)?)?;
     let of = |there: bool| if there { rows } else { 0 };
-    let codes = columns(&mut from, dictionaries.len(), rows)?;
-    let continuous = columns(&mut from, continuous, rows)?;
-    let labels = columns(&mut from, labels, rows)?;
-    let weights = column(&mut from, of(has_weights))?;
-    let sequence = column(&mut from, of(has_sequence))?;
-    let folds = column(&mut from, of(has_folds))?;
-    let parts: Vec<u8> = column(&mut from, rows)?;
-    let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
-    if from.read(&mut [0])? > 0 {
+    let mut shard = LocalShard {
+        id,
+        storage: Storage::Memory,
+        codes: columns(&mut file, dictionaries.len(), rows)?,
+        continuous: columns(&mut file, continuous, rows)?,
+        labels: columns(&mut file, labels, rows)?,
+        weights: file.column(of(has_weights))?,
+        sequence: file.column(of(has_sequence))?,
+        folds: file.column(of(has_folds))?,
+        parts: {
+            let parts: Stored<u8> = file.column(rows)?;
+            let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
+            parts.to_vec()
+        },
+        dictionaries: dictionaries.into_owned(),
+        classes: classes.map(Cow::into_owned),
+        weightless,
+        defects: defects.into_owned(),
+    };
+    if !file.is_at_end() {
         return Err(malformed());
     }
-    Ok(LocalShard {
-        id,
-        dictionaries: dictionaries.into_owned(),
-        codes,
-        continuous,
-        classes: classes.map(Cow::into_owned),
-        labels,
-        weights,
-        weightless,
-        parts: parts.to_vec(),
-        sequence,
-        folds,
-        defects: defects.into_owned(),
-    })
+    shard.storage = admit(&shard);
+    if shard.storage == Storage::Memory {
+        for numbers in shard.continuous.iter_mut().chain(&mut shard.labels) {
+            numbers.to_mut();
+        }
+        for codes in &mut shard.codes {
+            codes.to_mut();
+        }
+        shard.weights.to_mut();
+        shard.sequence.to_mut();
+        shard.folds.to_mut();
+    }
+    Ok(shard)
 }
 
-fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "it is not as it was written")
-}
-
-fn columns<T: NoUninit + AnyBitPattern>(
-    from: &mut impl Read,
+fn columns<T: Pod>(
+    file: &mut ColumnReader,
     count: usize,
     rows: usize,
-) -> io::Result<Vec<Vec<T>>> {
-    (0..count).map(|_| column(from, rows)).collect()
-}
-
-fn column<T: NoUninit + AnyBitPattern>(from: &mut impl Read, rows: usize) -> io::Result<Vec<T>> {
-    let mut values = vec![T::zeroed(); rows];
-    from.read_exact(bytemuck::cast_slice_mut(&mut values))?;
-    Ok(values)
+) -> io::Result<Vec<Stored<T>>> {
+    (0..count).map(|_| file.column(rows)).collect()
 }

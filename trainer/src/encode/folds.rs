@@ -4,6 +4,7 @@
 
 use super::load::LoadedShards;
 use super::shard::Part;
+use super::stored::Stored;
 
 impl LoadedShards {
     /// How many rows each of so many folds has.
@@ -20,7 +21,7 @@ impl LoadedShards {
         for shard in &mut self.shards {
             match cross_validates {
                 true => shard.parts.fill(Part::Train),
-                false => shard.folds = vec![],
+                false => shard.folds = Stored::default(),
             }
         }
     }

@@ -8,6 +8,8 @@ use std::time::Instant;
 use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::TrainSpec;
@@ -18,11 +20,14 @@ use super::categories::Class;
 use super::columns::Columns;
 use super::defect::{self, Defect};
 use super::shard::LocalShard;
+use super::spill::Storage;
 use super::tally::Tally;
 use crate::{Error, Result};
 
-/// Shards that stream at once; each is one connection to whoever holds its rows.
+/// Shards that stream at once, at most; each is one connection to whoever holds its rows.
 const CONCURRENT_SHARDS: usize = 16;
+/// Shards that stream before it is known how large one is.
+const FIRST_SHARDS: usize = 4;
 
 /// One rank's encoded shards.
 pub struct LoadedShards {
@@ -36,6 +41,8 @@ pub struct LoadedShards {
     label: Option<Class>,
     rows: u64,
     seconds: f64,
+    /// How many of the shards may be settled at once.
+    pub(crate) at_once: usize,
 }
 
 impl LoadedShards {
@@ -113,7 +120,7 @@ impl fmt::Debug for LoadedShards {
 /// counted, and [`train`](crate::train()) refuses them on all ranks.
 ///
 /// # Errors
-/// When a stream fails, a column does not suit its role, or `cancel` is cancelled.
+/// When a stream fails, a column does not suit its role, rows that memory has no room for cannot be written, or `cancel` is cancelled.
 pub async fn load<O, S, E>(
     spec: &TrainSpec,
     schema: &Schema,
@@ -128,16 +135,21 @@ where
 {
     let start = Instant::now();
     let columns = Arc::new(Columns::try_new(spec, schema)?);
+    let permits = Arc::new(Permits::new(cache));
     let encoded = stream::iter(shards)
         .map(|(id, open)| {
+            let (cache, columns) = (cache.cloned(), Arc::clone(&columns));
+            let permits = Arc::clone(&permits);
             // A set of one, which ends it when nobody waits any more.
             let mut task = JoinSet::new();
-            task.spawn(find_or_encode(
-                id,
-                open,
-                cache.cloned(),
-                Arc::clone(&columns),
-            ));
+            task.spawn(async move {
+                let permit = permits.left.acquire().await;
+                let shard = find_or_encode(id, open, cache.as_ref(), columns).await;
+                if let (Ok(permit), Some(cache)) = (permit, cache) {
+                    permits.give_back(permit, cache.at_once());
+                }
+                shard
+            });
             async move { ended(task.join_next().await) }
         })
         .buffer_unordered(CONCURRENT_SHARDS)
@@ -149,13 +161,17 @@ where
     shards.sort_by_key(|(shard, _)| shard.id);
     let (shards, found): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
     let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
+    let spilled = shards
+        .iter()
+        .filter(|shard| shard.storage != Storage::Memory)
+        .count();
     let seconds = start.elapsed().as_secs_f64();
     let found = found.into_iter().filter(|found| *found).count();
     let streamed = shards.len() - found;
     tracing::info!(
         rows,
         seconds,
-        "{streamed} shards streamed, {found} read from the cache"
+        "{streamed} shards streamed, {found} read from the cache; {spilled} stay in files"
     );
     let categories = columns
         .categorical
@@ -169,7 +185,43 @@ where
         label: columns.classes,
         rows,
         seconds,
+        at_once: cache.map_or(usize::MAX, ShardCache::at_once),
     })
+}
+
+/// How many shards stream at once: some, and more once one has said that memory has room for them.
+#[derive(Debug)]
+struct Permits {
+    left: Semaphore,
+    /// Permits that there are, with those in use.
+    all: Mutex<usize>,
+}
+
+impl Permits {
+    fn new(cache: Option<&ShardCache>) -> Self {
+        let first = match cache {
+            Some(_) => FIRST_SHARDS,
+            None => CONCURRENT_SHARDS,
+        };
+        Self {
+            left: Semaphore::new(first),
+            all: Mutex::new(first),
+        }
+    }
+
+    /// Gives a permit back where so many shards may stream at once: it ends where there are more, and others begin where
+    /// there are fewer.
+    fn give_back(&self, permit: SemaphorePermit<'_>, at_once: usize) {
+        let most = at_once.min(CONCURRENT_SHARDS);
+        let mut all = self.all.lock();
+        if *all > most {
+            permit.forget();
+            *all -= 1;
+        } else {
+            self.left.add_permits(most - *all);
+            *all = most;
+        }
+    }
 }
 
 /// The result of a task; its panic goes on here.
@@ -186,7 +238,7 @@ fn ended<T>(task: Option<Result<Result<T>, JoinError>>) -> Result<T> {
 async fn find_or_encode<O, S, E>(
     id: usize,
     open: O,
-    cache: Option<ShardCache>,
+    cache: Option<&ShardCache>,
     columns: Arc<Columns>,
 ) -> Result<(LocalShard, bool)>
 where
@@ -201,7 +253,7 @@ where
         return Ok((shard, true));
     }
     let shard = encode(id, open, &columns).await?;
-    Ok((cache.put(shard).await, false))
+    Ok((cache.put(shard).await?, false))
 }
 
 async fn encode<O, S, E>(id: usize, open: O, columns: &Columns) -> Result<LocalShard>

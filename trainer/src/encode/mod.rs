@@ -18,6 +18,8 @@
 //! Numbers are `f64` until they are scaled: 1e9 + x has no digit of x in `f32`. Rows of weight 0 are left out as a shard
 //! streams, so that nothing behind counts them.
 //!
+//! Shards that memory has no room for are in mapped files, from their last row on; everyone else sees slices.
+//!
 //! It does no training and no communication: values are exchanged by `train`.
 
 mod cache;
@@ -31,20 +33,24 @@ mod scaling;
 mod sequence;
 mod settle;
 mod shard;
+mod spill;
 mod statistics;
+mod stored;
 mod tally;
 mod vocabulary;
 
 #[cfg(test)]
 mod tests;
 
-pub use cache::ShardCache;
+pub use cache::{RowMemory, ShardCache};
 pub(crate) use categories::{Categories, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
 pub use load::{LoadedShards, load};
 pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};
+pub(crate) use spill::Storage;
 pub(crate) use statistics::Statistics;
+pub(crate) use stored::Stored;
 pub(crate) use tally::Tally;
 pub(crate) use vocabulary::Vocabulary;

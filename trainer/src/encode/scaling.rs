@@ -181,6 +181,7 @@ impl Scaling {
             id: shard.id,
             train: self.apply_to_rows(shard.train),
             eval: self.apply_to_rows(shard.eval),
+            storage: shard.storage,
         }
     }
 
@@ -198,7 +199,7 @@ impl Scaling {
         let labels = scaled.map(|(label, scale)| scale.apply(*label) as f32);
         Rows {
             codes: rows.codes,
-            continuous,
+            continuous: continuous.into(),
             labels: labels.collect(),
             weights: rows.weights,
             keys: rows.keys,
@@ -266,8 +267,8 @@ mod tests {
         let row = |at: usize| columns.iter().map(move |column| column[at]);
         let rows = Rows {
             continuous: (0..labels.len()).flat_map(row).collect(),
-            labels: labels.to_vec(),
-            keys: vec![0; labels.len()],
+            labels: labels.to_vec().into(),
+            keys: vec![0; labels.len()].into(),
             ..Rows::default()
         };
         let rows = scaling.apply_to_rows(rows);

@@ -1,30 +1,50 @@
 //! From a loaded shard to the rows that are trained on: global codes, canonical order, split.
 
+use std::ops::Range;
+
+use bytemuck::Pod;
+
 use super::shard::{LocalShard, Part};
+use super::spill::Storage;
+use super::stored::Stored;
 use super::vocabulary::Vocabulary;
 use crate::random::{Key, Purpose};
 
 /// Encoded rows, one after the other. C categorical and N continuous features. Numbers are `f64` until they are
 /// [scaled](super::Scaling::apply), and `f32` from then on.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Rows<Number = f32> {
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Rows<Number: Pod = f32> {
     /// Rows of the embedding table, `[len × C]`.
-    pub(crate) codes: Vec<u32>,
+    pub(crate) codes: Stored<u32>,
     /// `[len × N]`, null not a number; what enters the network once they are scaled.
-    pub(crate) continuous: Vec<Number>,
+    pub(crate) continuous: Stored<Number>,
     /// Transformed, and scaled with them, `[len × L]` of L labels; or the numbers of classes, `[len]`.
-    pub(crate) labels: Vec<Number>,
+    pub(crate) labels: Stored<Number>,
     /// Above 0, `[len]`; none, where all are 1.
-    pub(crate) weights: Vec<f32>,
+    pub(crate) weights: Stored<f32>,
     /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
-    pub(crate) keys: Vec<u64>,
+    pub(crate) keys: Stored<u64>,
     /// The member of the ensemble that holds out each row, `[len]`; none without cross-validation.
-    pub(crate) folds: Vec<u8>,
+    pub(crate) folds: Stored<u8>,
     /// Their weights in evaluation, `[len]`, where these lack those of classes.
-    pub(crate) eval_weights: Option<Vec<f32>>,
+    pub(crate) eval_weights: Option<Stored<f32>>,
 }
 
-impl<Number> Rows<Number> {
+impl<Number: Pod> Default for Rows<Number> {
+    fn default() -> Self {
+        Self {
+            codes: Stored::default(),
+            continuous: Stored::default(),
+            labels: Stored::default(),
+            weights: Stored::default(),
+            keys: Stored::default(),
+            folds: Stored::default(),
+            eval_weights: None,
+        }
+    }
+}
+
+impl<Number: Pod> Rows<Number> {
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -39,11 +59,29 @@ impl<Number> Rows<Number> {
         self.weights.get(row).copied().unwrap_or(1.0)
     }
 
-    fn reserve(&mut self, rows: usize, categorical: usize, continuous: usize, labels: usize) {
-        self.codes.reserve_exact(rows * categorical);
-        self.continuous.reserve_exact(rows * continuous);
-        self.labels.reserve_exact(rows * labels);
-        self.keys.reserve_exact(rows);
+    /// Has the system read rows that are in a file ahead of their use.
+    pub(crate) fn will_need(&self, rows: Range<usize>) {
+        fn of<T: Pod>(column: &Stored<T>, rows: &Range<usize>, of: usize) {
+            let width = column.len() / of;
+            column.will_need(rows.start * width..rows.end * width);
+        }
+        if rows.is_empty() {
+            return;
+        }
+        of(&self.codes, &rows, self.len());
+        of(&self.continuous, &rows, self.len());
+        of(&self.labels, &rows, self.len());
+        of(&self.weights, &rows, self.len());
+        of(&self.keys, &rows, self.len());
+        of(&self.folds, &rows, self.len());
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        let numbers = size_of::<Number>() * (self.continuous.len() + self.labels.len());
+        let others = size_of::<u32>() * self.codes.len() + size_of::<u64>() * self.keys.len();
+        let optional = size_of::<f32>() * self.weights.len() + self.folds.len();
+        (numbers + others + optional) / self.len().max(1)
     }
 }
 
@@ -54,15 +92,17 @@ impl Rows {
             let class = self.labels[row] as usize;
             self.weight(row) * classes.get(class).map_or(1.0, |weight| *weight as f32)
         });
-        let weights = weights.collect();
+        let weights: Stored<f32> = weights.collect();
         let own = std::mem::replace(&mut self.weights, weights);
         self.eval_weights = Some(own).filter(|_| !self.folds.is_empty());
     }
 
     /// So many of the first of them.
     pub(crate) fn first(&self, rows: usize) -> Self {
-        fn part<T: Clone>(all: &[T], rows: usize, of: usize) -> Vec<T> {
-            all[..all.len().checked_div(of).unwrap_or(0) * rows].to_vec()
+        fn part<T: Pod>(all: &[T], rows: usize, of: usize) -> Stored<T> {
+            all[..all.len().checked_div(of).unwrap_or(0) * rows]
+                .to_vec()
+                .into()
         }
         let of = self.len();
         Self {
@@ -77,13 +117,13 @@ impl Rows {
     }
 
     /// Adds rows of the same columns behind these.
-    pub(crate) fn append(&mut self, mut rows: Self) {
-        self.codes.append(&mut rows.codes);
-        self.continuous.append(&mut rows.continuous);
-        self.labels.append(&mut rows.labels);
-        self.weights.append(&mut rows.weights);
-        self.keys.append(&mut rows.keys);
-        self.folds.append(&mut rows.folds);
+    pub(crate) fn append(&mut self, rows: &Self) {
+        self.codes.to_mut().extend_from_slice(&rows.codes);
+        self.continuous.to_mut().extend_from_slice(&rows.continuous);
+        self.labels.to_mut().extend_from_slice(&rows.labels);
+        self.weights.to_mut().extend_from_slice(&rows.weights);
+        self.keys.to_mut().extend_from_slice(&rows.keys);
+        self.folds.to_mut().extend_from_slice(&rows.folds);
     }
 
     /// A row's codes.
@@ -102,14 +142,16 @@ impl Rows {
 
     /// Has no member of an ensemble hold out rows any more.
     pub(crate) fn merge_folds(&mut self) {
-        (self.folds, self.eval_weights) = (vec![], None);
+        (self.folds, self.eval_weights) = (Stored::default(), None);
     }
 }
 
 /// A shard ready for training; rows for testing are gone.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Settled<Number = f32> {
+pub(crate) struct Settled<Number: Pod = f32> {
     pub(crate) id: usize,
+    /// Where its rows are to be.
+    pub(crate) storage: Storage,
     pub(crate) train: Rows<Number>,
     pub(crate) eval: Rows<Number>,
 }
@@ -118,7 +160,7 @@ pub(crate) struct Settled<Number = f32> {
 /// canonical order.
 ///
 /// The order is that of a hash of the encoded content; rows that tie are equal. So it does not
-/// depend on the order in which rows arrived, nor on which rank has the shard.
+/// depend on the order in which rows arrived, nor on which rank has the shard. Rows are in memory.
 pub(crate) fn settle(
     shard: LocalShard,
     vocabularies: &[Vocabulary],
@@ -126,16 +168,22 @@ pub(crate) fn settle(
 ) -> Settled<f64> {
     let LocalShard {
         id,
+        storage,
         dictionaries,
-        mut codes,
+        codes,
         continuous,
         classes: label_values,
-        mut labels,
+        labels,
         weights,
         parts,
         folds,
         ..
     } = shard;
+    // They are read in any order.
+    let mut codes: Vec<_> = codes.into_iter().map(Stored::into_vec).collect();
+    let continuous: Vec<_> = continuous.into_iter().map(Stored::into_vec).collect();
+    let mut labels: Vec<_> = labels.into_iter().map(Stored::into_vec).collect();
+    let (weights, folds) = (weights.into_vec(), folds.into_vec());
     let mut offset = 0;
     for ((column, dictionary), vocabulary) in codes.iter_mut().zip(&dictionaries).zip(vocabularies)
     {
@@ -183,33 +231,36 @@ pub(crate) fn settle(
         .collect();
     order.sort_unstable();
 
-    let evaluated = |row: usize| parts[row] == Part::Eval;
-    let mut settled = Settled {
-        id,
-        train: Rows::default(),
-        eval: Rows::default(),
+    let part = |due: Part| {
+        let of_part = || order.iter().filter(|(_, row)| parts[*row] == due);
+        let count = of_part().count();
+        fn gathered<'r, T: Copy + 'r>(
+            columns: &[Vec<T>],
+            rows: impl Iterator<Item = &'r (u64, usize)>,
+            count: usize,
+        ) -> Stored<T> {
+            let mut all = Vec::with_capacity(count * columns.len());
+            rows.for_each(|(_, row)| all.extend(columns.iter().map(|column| column[*row])));
+            all.into()
+        }
+        Rows {
+            codes: gathered(&codes, of_part(), count),
+            continuous: gathered(&continuous, of_part(), count),
+            labels: gathered(&labels, of_part(), count),
+            weights: of_part()
+                .filter_map(|(_, row)| weights.get(*row).copied())
+                .collect(),
+            keys: of_part().map(|(key, _)| *key).collect(),
+            folds: of_part()
+                .filter_map(|(_, row)| folds.get(*row).copied())
+                .collect(),
+            eval_weights: None,
+        }
     };
-    let eval_rows = order.iter().filter(|(_, row)| evaluated(*row)).count();
-    let train_rows = order.len() - eval_rows;
-    for (rows, count) in [
-        (&mut settled.eval, eval_rows),
-        (&mut settled.train, train_rows),
-    ] {
-        rows.reserve(count, codes.len(), continuous.len(), labels.len());
+    Settled {
+        id,
+        train: part(Part::Train),
+        eval: part(Part::Eval),
+        storage,
     }
-    for (key, row) in order {
-        let rows = if evaluated(row) {
-            &mut settled.eval
-        } else {
-            &mut settled.train
-        };
-        rows.codes.extend(codes.iter().map(|column| column[row]));
-        rows.continuous
-            .extend(continuous.iter().map(|column| column[row]));
-        rows.labels.extend(labels.iter().map(|column| column[row]));
-        rows.weights.extend(weights.get(row));
-        rows.keys.push(key);
-        rows.folds.extend(folds.get(row));
-    }
-    settled
 }

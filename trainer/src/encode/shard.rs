@@ -15,6 +15,8 @@ use super::columns::{Column, Columns, SplitBy};
 use super::defect::{Defect, Rule};
 use super::dictionary::Dictionary;
 use super::sequence;
+use super::spill::Storage;
+use super::stored::Stored;
 use super::tally::Tally;
 use crate::{Error, Result};
 
@@ -35,24 +37,26 @@ pub(super) enum Part {
 pub(crate) struct LocalShard {
     /// The shard's global number.
     pub(super) id: usize,
+    /// Where its columns are, and where its rows are to be once they are settled.
+    pub(crate) storage: Storage,
     pub(super) dictionaries: Vec<Dictionary>,
     /// Per categorical feature, per row.
-    pub(super) codes: Vec<Vec<u32>>,
+    pub(super) codes: Vec<Stored<u32>>,
     /// Per continuous feature, per row; null is not a number.
-    pub(super) continuous: Vec<Vec<f64>>,
+    pub(super) continuous: Vec<Stored<f64>>,
     /// The values of a classifier's label.
     pub(super) classes: Option<Dictionary>,
     /// Per label, per row: transformed, or the code of the class; 0 where the row is for testing.
-    pub(super) labels: Vec<Vec<f64>>,
+    pub(super) labels: Vec<Stored<f64>>,
     /// The rows' weights, above 0; none, where all are 1.
-    pub(super) weights: Vec<f32>,
+    pub(super) weights: Stored<f32>,
     /// Rows of weight 0, which are not among these.
     pub(super) weightless: u64,
     pub(super) parts: Vec<Part>,
     /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
-    pub(super) sequence: Vec<u64>,
+    pub(super) sequence: Stored<u64>,
     /// The fold of each row, where there may be some.
-    pub(super) folds: Vec<u8>,
+    pub(super) folds: Stored<u8>,
     pub(super) defects: Vec<Defect>,
 }
 
@@ -60,26 +64,47 @@ impl LocalShard {
     pub(super) fn new(id: usize, columns: &Columns) -> Self {
         Self {
             id,
+            storage: Storage::Memory,
             dictionaries: columns
                 .categorical
                 .iter()
                 .map(|(_, class)| Dictionary::new(*class, columns.buckets))
                 .collect(),
-            codes: vec![Vec::new(); columns.categorical.len()],
-            continuous: vec![Vec::new(); columns.continuous.len()],
+            codes: vec![Stored::default(); columns.categorical.len()],
+            continuous: vec![Stored::default(); columns.continuous.len()],
             classes: columns.classes.map(|class| Dictionary::new(class, None)),
-            labels: vec![Vec::new(); columns.labels.len()],
-            weights: Vec::new(),
+            labels: vec![Stored::default(); columns.labels.len()],
+            weights: Stored::default(),
             weightless: 0,
             parts: Vec::new(),
-            sequence: Vec::new(),
-            folds: Vec::new(),
+            sequence: Stored::default(),
+            folds: Stored::default(),
             defects: Vec::new(),
         }
     }
 
     pub(super) fn rows(&self) -> usize {
         self.parts.len()
+    }
+
+    /// Bytes of its rows until they are scaled.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes_by(size_of::<f64>()) + (self.rows() * size_of::<Part>()) as u64
+    }
+
+    /// Bytes of its rows from then on.
+    pub(super) fn settled_bytes(&self) -> u64 {
+        self.bytes_by(size_of::<f32>()) + (self.rows() * size_of::<u32>()) as u64
+    }
+
+    /// Bytes of its columns and of the keys of its rows, with numbers of so many.
+    fn bytes_by(&self, number: usize) -> u64 {
+        let numbers = self.continuous.len() + self.labels.len();
+        let codes = size_of::<u32>() * self.codes.len();
+        let row = number * numbers + codes + size_of::<u64>();
+        let weights = size_of::<f32>() * self.weights.len();
+        let sequence = size_of::<u64>() * self.sequence.len();
+        (self.rows() * row + weights + sequence + self.folds.len()) as u64
     }
 
     /// The values of each categorical feature, and those of a label that is a class.
@@ -130,15 +155,16 @@ impl LocalShard {
                         value.map_or("null".into(), |value| value.to_string())
                     });
                 }
-                self.weights.push(weight.unwrap_or(0.0));
+                self.weights.to_mut().push(weight.unwrap_or(0.0));
             }
         }
         for (at, (column, class)) in columns.categorical.iter().enumerate() {
             let values = Categories::read(batch.column(column.index), *class, &column.name)?;
-            self.dictionaries[at].encode(&values, &mut self.codes[at]);
+            self.dictionaries[at].encode(&values, self.codes[at].to_mut());
         }
         for (at, column) in columns.continuous.iter().enumerate() {
             let values = numbers(batch.column(column.index), &column.name)?;
+            let encoded = self.continuous[at].to_mut();
             for (value, part) in values.iter().zip(&self.parts[first..]) {
                 let is_wrong = |x: &f64| *part != Part::Test && !is_finite(*x);
                 if let Some(value) = value.filter(is_wrong) {
@@ -146,7 +172,7 @@ impl LocalShard {
                         value.to_string()
                     });
                 }
-                self.continuous[at].push(value.unwrap_or(f64::NAN));
+                encoded.push(value.unwrap_or(f64::NAN));
             }
         }
         Ok(())
@@ -196,13 +222,13 @@ impl LocalShard {
                         false => Part::Train,
                     });
                     if *count > 0 {
-                        folds.push((drawn * *count as f64) as u8);
+                        folds.to_mut().push((drawn * *count as f64) as u8);
                     }
                 }
             }
             SplitBy::Sequence(column) => {
                 let values = batch.column(column.index);
-                sequence::extend(sequence, values, &column.name)?;
+                sequence::extend(sequence.to_mut(), values, &column.name)?;
                 parts.resize(parts.len() + batch.num_rows(), Part::Train);
             }
             SplitBy::Text(column) => {
@@ -272,7 +298,7 @@ impl LocalShard {
             Part::Test => 0.0,
             Part::Train | Part::Eval => codes.next().map_or(f64::NAN, f64::from),
         };
-        self.labels[0].extend(parts.iter().map(label));
+        self.labels[0].to_mut().extend(parts.iter().map(label));
         Ok(())
     }
 
@@ -311,7 +337,7 @@ impl LocalShard {
                     value.map_or("null".into(), |value| value.to_string())
                 });
             }
-            self.labels[at].push(label);
+            self.labels[at].to_mut().push(label);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use volley_proto::spec::{
     FeatureKind, LabelTransform, Split, Task, TrainSpec, VocabularyRule, split,
 };
 
-use super::{Defect, LoadedShards, Rule, Settled, ShardCache, settle};
+use super::{Defect, LoadedShards, RowMemory, Rule, Settled, ShardCache, Storage, settle};
 use crate::random::{Key, Purpose};
 use crate::testing::{load_cached, load_now, rows, shards, spec};
 use crate::{Error, Result};
@@ -89,7 +89,7 @@ fn types_of_one_class_have_the_same_values() {
         (loaded.vocabularies(), settled(loaded))
     });
     assert!(encoded.iter().all(|form| *form == encoded[0]));
-    let mut codes = encoded[0].1[0].train.codes.clone();
+    let mut codes = encoded[0].1[0].train.codes.to_vec();
     codes.sort_unstable();
     assert_eq!(codes, [1, 2, 2]);
 }
@@ -195,13 +195,26 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
         sample_weight: Some("w".into()),
         ..narrow(sequential)
     };
-    for (spec, batches) in [
+    let cases = [
         (spec(), shards(&rows(0..100), 4)),
         (classifier, vec![(7, vec![batch(columns)])]),
-    ] {
+    ];
+    // In memory, and in files.
+    for ((spec, batches), memory) in cases.iter().flat_map(|case| {
+        let none = RowMemory {
+            loading: 0,
+            training: 0,
+        };
+        [(case, RowMemory::UNLIMITED), (case, none)]
+    }) {
         let folder = tempfile::tempdir().unwrap();
-        let cache = ShardCache::new(folder.path().join("not/yet/there"));
-        let first = load_cached(&spec, batches.clone(), Some(&cache), |_| {}).unwrap();
+        let cache = ShardCache::new(folder.path().join("not/yet/there"), memory);
+        let first = load_cached(spec, batches.clone(), Some(&cache), |_| {}).unwrap();
+        let in_files = first
+            .shards
+            .iter()
+            .all(|shard| shard.storage != Storage::Memory);
+        assert_eq!(in_files, memory != RowMemory::UNLIMITED);
         // One has moved here, and one has been cut short.
         let file = |id: usize| folder.path().join("not/yet/there").join(id.to_string());
         let moved = batches[0].0;
@@ -214,7 +227,7 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
         }
         let opened = Arc::new(Mutex::new(vec![]));
         let told = Arc::clone(&opened);
-        let again = load_cached(&spec, batches.clone(), Some(&cache), move |id| {
+        let again = load_cached(spec, batches.clone(), Some(&cache), move |id| {
             told.lock().push(id)
         });
         assert_eq!(contents(&again.unwrap()), contents(&first));
@@ -222,7 +235,7 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
         let mut opened = std::mem::take(&mut *opened.lock());
         opened.sort_unstable();
         assert_eq!(opened, streamed);
-        let all = load_cached(&spec, batches, Some(&cache), |id| {
+        let all = load_cached(spec, batches.clone(), Some(&cache), |id| {
             panic!("shard {id} is cached")
         });
         assert_eq!(contents(&all.unwrap()), contents(&first));
@@ -251,7 +264,10 @@ fn a_flag_splits() {
         ("y", labels(&[1.0, 2.0, 3.0])),
     ]);
     let shard = settled(load(&spec, vec![rows]).unwrap()).remove(0);
-    assert_eq!((shard.train.len(), shard.eval.labels), (2, vec![1.0]));
+    assert_eq!(
+        (shard.train.len(), shard.eval.labels.into_vec()),
+        (2, vec![1.0])
+    );
 }
 
 #[test]
@@ -298,7 +314,7 @@ fn a_random_split_depends_on_the_seed_and_the_hash_alone() {
             (split::HASH, Arc::new(UInt64Array::from_iter_values(hashes))),
         ];
         let shard = settled(load(&spec, vec![batch(columns)]).unwrap()).remove(0);
-        let mut eval = shard.eval.labels;
+        let mut eval = shard.eval.labels.into_vec();
         eval.sort_unstable_by(f64::total_cmp);
         assert_eq!(shard.train.len() + eval.len(), 2000);
         eval
@@ -397,9 +413,10 @@ fn rows_of_weight_zero_leave_nothing() {
     assert_eq!(loaded.defects(), vec![]);
     let vocabulary = loaded.vocabularies().remove(0);
     assert_eq!([7, 8, 9].map(|x| vocabulary.code_of_whole(x)), [1, 0, 2]);
-    let mut train = settled(loaded).remove(0).train;
-    train.weights.sort_unstable_by(f32::total_cmp);
-    assert_eq!((train.len(), train.weights), (2, vec![1.0, 2.5]));
+    let train = settled(loaded).remove(0).train;
+    let mut weights = train.weights.to_vec();
+    weights.sort_unstable_by(f32::total_cmp);
+    assert_eq!((train.len(), weights), (2, vec![1.0, 2.5]));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::coverage::Covered;
 use super::state::ShardRows;
 use crate::collective::Communicator;
 use crate::encode::{
-    Defect, FeatureScale, LoadedShards, Scaling, Settled, Statistics, Tally, Vocabulary,
+    Defect, FeatureScale, LoadedShards, Scaling, Settled, Statistics, Storage, Tally, Vocabulary,
     merge_defects,
 };
 use crate::{Error, Result};
@@ -158,6 +158,8 @@ pub(super) struct Census {
     largest_label: Option<f64>,
     /// Rows of weight 0, which are in no shard.
     weightless: u64,
+    /// Some shards are in files.
+    spills: bool,
 }
 
 /// What a shard holds.
@@ -214,6 +216,7 @@ impl Census {
             shards: shards.iter().map(of_shard).collect(),
             largest_label: all_labels.copied().reduce(f64::max),
             weightless: 0,
+            spills: shards.iter().any(|shard| shard.storage != Storage::Memory),
         }
     }
 
@@ -241,6 +244,8 @@ pub(super) struct World {
     /// The means of what batch norm normalises; none before it is known how numbers are scaled.
     pub(super) means: Vec<f64>,
     pub(super) ranks: usize,
+    /// Some rank has shards in files.
+    pub(super) spills: bool,
 }
 
 impl World {
@@ -272,6 +277,7 @@ pub(super) fn on_rows(
         classes: vec![0.0; classes],
         means: vec![],
         ranks: all.len(),
+        spills: all.iter().any(|census| census.spills),
     };
     let mut weightless = 0_u64;
     let mut statistics = BTreeMap::new();

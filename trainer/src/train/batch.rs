@@ -1,7 +1,9 @@
 //! Gathers rows from shards into a batch.
 
+use bytemuck::Pod;
+
 use super::schedule::Place;
-use crate::encode::{Rows, Settled};
+use crate::encode::{Rows, Stored};
 use crate::threads::Threads;
 
 /// The rows of a batch, one after the other; continuous features are raw.
@@ -19,14 +21,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Copies the rows at `places` out of the part of the shards that `rows` picks.
-    pub(super) fn gather(
-        shards: &[Settled],
-        rows: fn(&Settled) -> &Rows,
+    /// Copies the rows at `places` out of those of each shard, which is given by its index.
+    pub(super) fn gather<'r>(
+        rows: impl Fn(usize) -> &'r Rows + Sync,
         places: &[Place],
         threads: &Threads,
     ) -> Self {
-        let of = |place: &Place| (rows(&shards[place.shard as usize]), place.row as usize);
+        let of = |place: &Place| (rows(place.shard as usize), place.at as usize);
         let mut batch = Self {
             codes: gathered(places, of, |rows| &rows.codes, threads),
             continuous: gathered(places, of, |rows| &rows.continuous, threads),
@@ -70,10 +71,10 @@ impl Batch {
 }
 
 /// Copies some values of the rows at `places`, one row after the other.
-fn gathered<'a, T: Copy + Default + Send + Sync>(
+fn gathered<'a, T: Pod + Send + Sync>(
     places: &[Place],
     of: impl Fn(&Place) -> (&'a Rows, usize) + Sync,
-    values: fn(&Rows) -> &[T],
+    values: fn(&Rows) -> &Stored<T>,
     threads: &Threads,
 ) -> Vec<T> {
     let row = |place: &Place| {
@@ -81,7 +82,7 @@ fn gathered<'a, T: Copy + Default + Send + Sync>(
         row(values(rows), rows.len(), at)
     };
     let width = places.first().map_or(0, |place| row(place).len());
-    let mut all = vec![T::default(); places.len() * width];
+    let mut all = vec![T::zeroed(); places.len() * width];
     threads.rows(&mut all, width, 4, |own, all| {
         for (place, to) in places[own].iter().zip(all.chunks_exact_mut(width)) {
             to.copy_from_slice(row(place));

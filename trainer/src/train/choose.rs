@@ -28,7 +28,7 @@ use super::state::ShardRows;
 use super::trace::Trace;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
-use crate::encode::{Rows, Settled};
+use crate::encode::{Rows, Settled, Storage};
 use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, uncovered};
 use crate::threads::Threads;
 use crate::{Error, Result};
@@ -279,6 +279,7 @@ impl Trial {
                 id: shard.id,
                 train: shard.train.first(rows),
                 eval: Rows::default(),
+                storage: Storage::Memory,
             }
         });
         let shards: Vec<Settled> = shards.collect();

@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_row_s_mask_is_its_own_and_units_are_dropped_at_the_rate() {
-        let place = |shard, row| Place { shard, row };
+        let place = |shard, row| Place { shard, row, at: 0 };
         let places = [place(0, 5), place(1, 5), place(0, 6)];
         let dropout = Dropout {
             width: 501,

@@ -85,12 +85,18 @@ impl<C: Compute> Fit<'_, C> {
             (0..rows).map(move |row| Place {
                 shard: shard as u32,
                 row,
+                at: row,
             })
         };
-        let places: Vec<Place> = self.shards.iter().enumerate().flat_map(rows).collect();
-        for places in places.chunks(BATCH) {
+        let mut all = self.shards.iter().enumerate().flat_map(rows);
+        loop {
+            let places: Vec<Place> = all.by_ref().take(BATCH).collect();
+            if places.is_empty() {
+                break;
+            }
             check(cancel)?;
-            let mut batch = Batch::gather(self.shards, part, places, &self.threads);
+            let rows = |shard: usize| part(&self.shards[shard]);
+            let mut batch = Batch::gather(rows, &places, &self.threads);
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);
             }

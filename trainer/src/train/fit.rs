@@ -30,7 +30,8 @@ use super::metrics::{EpochTotals, Sums};
 use super::optimizer::{Optimizer, split};
 use super::pace;
 use super::rank::{Observer, Step};
-use super::schedule::{Place, Schedule, steps_per_epoch};
+use super::schedule::{Epoch, Place, Schedule, steps_per_epoch};
+use super::shuffle::Shuffle;
 use super::state::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
 use super::trace::{Part, Slice, Trace};
 use crate::collective::{Buffer, Communicator};
@@ -49,6 +50,9 @@ const EPOCHS_A_CHECKPOINT: usize = 10;
 /// How often a step is taken back before training ends for want of a loss.
 const MOST_RETREATS: usize = 20;
 
+/// Bytes of rows in files that are read ahead at once.
+const READ_AHEAD: usize = 16 << 20;
+
 /// Points of the curve in an epoch, about.
 const POINTS: u64 = 100;
 
@@ -61,6 +65,9 @@ pub(super) struct Fit<'a, C: Compute> {
     /// The shards' global numbers.
     ids: Vec<usize>,
     schedule: Schedule,
+    shuffle: Shuffle,
+    /// Some rank has rows in files.
+    spills: bool,
     /// Passes over the rows, at most.
     epochs: usize,
     /// What all ranks are to train on in an epoch.
@@ -190,6 +197,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             shards,
             ids,
             schedule,
+            shuffle: Shuffle::new(shards),
+            spills: world.spills,
             epochs: pace::last_epoch(spec, steps, selected, &history),
             manifest: world.train,
             basis,
@@ -350,7 +359,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         cancel: &CancellationToken,
     ) -> Result<()> {
         let (start, reducing) = (Instant::now(), communicator.counters().time);
-        let rows = self.schedule.epoch(self.position.epoch);
+        let rows = self.ordered(communicator, cancel)?;
         if self.resident {
             self.begin_epoch(&rows)?;
         }
@@ -360,7 +369,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             check(cancel)?;
             let steps = match by_itself {
                 true => self.replay(&mut pace)?,
-                false => vec![self.step(rows.step(self.position.step), communicator)?],
+                false => vec![self.step(&rows, communicator)?],
             };
             for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
                 observer.step(&Step {
@@ -419,6 +428,27 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(())
     }
 
+    /// This rank's rows in the order of the epoch; those of files are copied, if that was not done ahead.
+    fn ordered(
+        &mut self,
+        communicator: &mut Communicator,
+        cancel: &CancellationToken,
+    ) -> Result<Epoch> {
+        let epoch = self.position.epoch;
+        let rows = match self.resident {
+            true => self.schedule.epoch(epoch),
+            false => {
+                let last = epoch == self.epochs;
+                self.shuffle.take(&self.schedule, epoch, last, cancel)?
+            }
+        };
+        if self.spills {
+            // Ranks have more or fewer rows to copy.
+            communicator.patiently(Communicator::barrier)?;
+        }
+        Ok(rows)
+    }
+
     /// The sums of all ranks' evaluation rows, and of the seconds they spent before.
     fn evaluated(
         &mut self,
@@ -456,13 +486,18 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     /// One step of all ranks: all of it or, on an error, nothing. Returns how many rows it had, and
     /// the sum of their losses.
-    fn step(&mut self, places: &[Place], communicator: &mut Communicator) -> Result<(u64, f64)> {
+    fn step(&mut self, epoch: &Epoch, communicator: &mut Communicator) -> Result<(u64, f64)> {
         let number = self.position.steps + 1;
         self.trace.begins();
+        let places = match self.resident {
+            true => vec![],
+            false => epoch.step(self.position.step),
+        };
         let (mine, mut batch) = match self.resident {
             true => (self.gather_resident()?, None),
             false => {
-                let (mine, batch) = self.gather(places);
+                epoch.read_ahead(self.position.step, READ_AHEAD);
+                let (mine, batch) = self.gather(epoch, &places);
                 (mine, Some(batch))
             }
         };
@@ -482,7 +517,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             statistics.apply(&mut batch.continuous);
         }
         let loss = match batch {
-            Some(batch) => self.backward(places, batch, weight)?,
+            Some(batch) => self.backward(&places, batch, weight)?,
             None => self.backward_resident(&statistics, weight)?,
         };
         let tail = &mut self.gradient[self.len..];
@@ -516,8 +551,9 @@ impl<'a, C: Compute> Fit<'a, C> {
     }
 
     /// Copies this rank's rows of a step, and sums up what peers are to know of them.
-    fn gather(&mut self, places: &[Place]) -> (Covered, Batch) {
-        let batch = Batch::gather(self.shards, |shard| &shard.train, places, &self.threads);
+    fn gather(&mut self, epoch: &Epoch, places: &[Place]) -> (Covered, Batch) {
+        let rows = |shard| epoch.rows(shard, self.shards);
+        let batch = Batch::gather(rows, places, &self.threads);
         let normalized: &[f32] = if self.architecture.batch_norm {
             &batch.continuous
         } else {

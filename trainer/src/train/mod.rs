@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  agree      values, defects, failures of all ranks ─▶ the same vocabularies, or the same error
-//!  settle     shards in canonical order; census of rows ─▶ shard manifest, steps an epoch, scaling of numbers
+//!  settle     shards in canonical order, in memory or in files; census of rows ─▶ shard manifest, steps an epoch, scaling of numbers
 //!  sample     where numbers are ranked or binned: those of sampled rows ─▶ quantiles
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
@@ -48,6 +48,7 @@ mod rank;
 mod refit;
 mod sample;
 mod schedule;
+mod shuffle;
 mod state;
 mod tensorboard;
 #[cfg(test)]
@@ -74,7 +75,7 @@ use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use choose::{Chosen, Subject, choose};
-use fit::{Fit, Tools, agree_on_sparse, gradient_len};
+use fit::{Fit, Tools, agree_on_sparse, check, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
 use trace::Trace;
@@ -115,8 +116,8 @@ pub fn train(
         observer.loaded(loaded.rows(), loaded.seconds());
     }
     // Ranks have more or fewer rows to settle.
-    let prepared =
-        communicator.patiently(|peers| prepare(spec, loaded, &origin, layers, &threads, peers));
+    let prepared = communicator
+        .patiently(|peers| prepare(spec, loaded, &origin, layers, (&threads, cancel), peers));
     let mut prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -271,7 +272,10 @@ fn run<C: Compute>(
         rows: all_rows,
     });
     if refit.is_some() {
-        world = refit::merge(&mut shards, &world, class_weights.as_deref());
+        (shards, world) = match refit::merge(shards, &world, class_weights.as_deref(), cancel) {
+            Ok(merged) => merged,
+            Err(error) => return Err(interrupted(error, state)),
+        };
         trained = match trained_codes(&shards, &vocabularies, communicator) {
             Ok(trained) => trained,
             Err(error) => return Err(interrupted(error, state)),
@@ -370,7 +374,7 @@ fn prepare(
     loaded: Result<LoadedShards>,
     origin: &Origin,
     layers: &CustomLayers,
-    threads: &Threads,
+    (threads, cancel): (&Threads, &CancellationToken),
     communicator: &mut Communicator,
 ) -> Result<Prepared> {
     let (loaded, mut vocabularies) = agree::on_values(spec, loaded, communicator)?;
@@ -390,8 +394,9 @@ fn prepare(
     let load_seconds = loaded.seconds();
     let weightless = loaded.weightless();
     let features = loaded.features;
-    let settled = |shard| settle(shard, &vocabularies, classes.as_ref());
-    let unscaled: Vec<Settled<f64>> = threads.map(loaded.shards, settled);
+    let at_once = loaded.at_once;
+    let settled = |shard| settle(shard, &vocabularies, classes.as_ref()).stored();
+    let unscaled = some_at_once(threads, cancel, at_once, loaded.shards, settled)?;
     let continuous = features
         .iter()
         .filter(|feature| feature.kind == FeatureKind::Continuous);
@@ -406,16 +411,18 @@ fn prepare(
     };
     let fitted = Scaling::fit(spec, &world.features, &world.labels, &samples);
     let scaling = agree::on_scaling(origin.scaling(), fitted, communicator)?;
-    let mut shards: Vec<Settled> = threads.map(unscaled, |shard| scaling.apply(shard));
     let class_weights = match &classes {
         Some(classes) => class_weights(spec, classes, &world.classes)?,
         None => None,
     };
-    if let Some(weights) = &class_weights {
-        shards
-            .iter_mut()
-            .for_each(|shard| shard.train.weigh(weights));
-    }
+    let scaled = |shard| {
+        let mut shard = scaling.apply(shard);
+        if let Some(weights) = &class_weights {
+            shard.train.weigh(weights);
+        }
+        shard.stored()
+    };
+    let shards = some_at_once(threads, cancel, at_once, unscaled, scaled)?;
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
@@ -472,6 +479,28 @@ fn prepare(
         population,
         agreed,
     })
+}
+
+/// What each shard becomes, so many at once: what is worked on is in memory.
+fn some_at_once<T: Send, U: Send>(
+    threads: &Threads,
+    cancel: &CancellationToken,
+    at_once: usize,
+    shards: Vec<T>,
+    work: impl Fn(T) -> Result<U> + Sync,
+) -> Result<Vec<U>> {
+    let mut shards = shards.into_iter();
+    let mut done = Vec::with_capacity(shards.len());
+    loop {
+        check(cancel)?;
+        let some: Vec<T> = shards.by_ref().take(at_once).collect();
+        if some.is_empty() {
+            return Ok(done);
+        }
+        for shard in threads.map(some, &work) {
+            done.push(shard?);
+        }
+    }
 }
 
 /// Checks that a label's values can be told apart.

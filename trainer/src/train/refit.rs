@@ -2,22 +2,37 @@
 //!
 //! When there is one and for how many epochs is not decided here.
 
+use tokio_util::sync::CancellationToken;
+
 use super::agree::World;
 use super::coverage::Covered;
+use super::fit::check;
 use super::state::ShardRows;
+use crate::Result;
 use crate::encode::Settled;
 
 /// Makes training rows of those that were evaluated, with the weights of their classes, in this rank's shards. What all
 /// ranks hold then, statistics of numbers but as they were fitted.
-pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64]>) -> World {
-    for shard in shards {
+///
+/// # Errors
+/// When a spilled shard cannot be written, or training is cancelled.
+pub(super) fn merge(
+    shards: Vec<Settled>,
+    world: &World,
+    classes: Option<&[f64]>,
+    cancel: &CancellationToken,
+) -> Result<(Vec<Settled>, World)> {
+    let merged = shards.into_iter().map(|mut shard| {
+        check(cancel)?;
         let mut rows = std::mem::take(&mut shard.eval);
         if let Some(weights) = classes {
             rows.weigh(weights);
         }
-        shard.train.append(rows);
+        shard.train.append(&rows);
         shard.train.merge_folds();
-    }
+        shard.stored()
+    });
+    let shards = merged.collect::<Result<_>>()?;
     let merged = |rows: &ShardRows| {
         let mut train = rows.train;
         train.add(rows.eval);
@@ -28,7 +43,7 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
     };
     let mut train = world.train;
     train.add(world.eval);
-    World {
+    let world = World {
         shards: world
             .shards
             .iter()
@@ -37,5 +52,6 @@ pub(super) fn merge(shards: &mut [Settled], world: &World, classes: Option<&[f64
         train,
         eval: Covered::default(),
         ..world.clone()
-    }
+    };
+    Ok((shards, world))
 }

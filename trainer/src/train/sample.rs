@@ -112,7 +112,7 @@ mod tests {
     use super::super::agree::{Census, on_rows};
     use super::*;
     use crate::collective::Options;
-    use crate::encode::Rows;
+    use crate::encode::{Rows, Storage};
 
     #[test]
     fn rows_are_drawn_once_and_alike() {
@@ -143,14 +143,15 @@ mod tests {
         };
         let train = Rows {
             continuous: (0..rows).flat_map(|row| [number(row), -0.0]).collect(),
-            labels: vec![1.0; rows],
-            keys: vec![0; rows],
+            labels: vec![1.0; rows].into(),
+            keys: vec![0; rows].into(),
             ..Rows::default()
         };
         Settled {
             id,
             train,
             eval: Rows::default(),
+            storage: Storage::Memory,
         }
     }
 

@@ -10,14 +10,19 @@
 //!  step     0 1 2 3 0   1 2 3   0 1 2 3
 //! ```
 //!
+//! An order of a shard's rows lists them as its steps take them; a step's are neighbours in it. Where rows of files are copied
+//! in that order, a step's values are neighbours too.
+//!
 //! So every row is used once an epoch; all global batches have the same number of rows, or one
 //! less; each holds every shard's share; ranks with neighbouring shards get even work; and a
 //! global batch does not depend on which rank has which shard.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rand::seq::SliceRandom;
 
+use crate::encode::{Rows, Settled, Stored};
 use crate::random::{Key, Purpose};
 
 /// A training row of this rank.
@@ -27,6 +32,8 @@ pub(super) struct Place {
     pub(super) shard: u32,
     /// The row, by its place in the shard's canonical order.
     pub(super) row: u32,
+    /// Where its values are among those that are read.
+    pub(super) at: u32,
 }
 
 /// Steps that an epoch takes.
@@ -35,14 +42,14 @@ pub(super) fn steps_per_epoch(rows: u64, global_batch: u64) -> u64 {
 }
 
 /// One rank's part in the order of training.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Schedule {
     seed: u64,
     steps: u64,
     shards: Vec<Span>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Span {
     /// The shard's global number.
     id: usize,
@@ -100,70 +107,164 @@ impl Schedule {
         (most + run.div_ceil(self.steps)) as usize
     }
 
-    /// This rank's rows in an epoch, step by step.
+    /// This rank's rows in an epoch, step by step, read where the shards have them.
     pub(super) fn epoch(&self, epoch: usize) -> Epoch {
-        let rotation = Key::new(self.seed, Purpose::Rotation).at(epoch as u64) % self.steps;
-        let orders: Vec<Vec<u32>> = self
-            .shards
-            .iter()
-            .map(|span| self.order(epoch, span))
-            .collect();
-        let step =
-            |span: &Span, at: usize| ((span.first + at as u64 + rotation) % self.steps) as usize;
-
-        // A counting sort by step.
-        let mut ends = vec![0_usize; self.steps as usize + 1];
-        for (span, order) in self.shards.iter().zip(&orders) {
-            (0..order.len()).for_each(|at| ends[step(span, at) + 1] += 1);
-        }
-        (0..self.steps as usize).for_each(|step| ends[step + 1] += ends[step]);
-        let starts = ends.clone();
-        let mut places = vec![Place { shard: 0, row: 0 }; ends[self.steps as usize]];
-        for (shard, (span, order)) in self.shards.iter().zip(&orders).enumerate() {
-            for (at, row) in order.iter().enumerate() {
-                let slot = &mut ends[step(span, at)];
-                places[*slot] = Place {
-                    shard: shard as u32,
-                    row: *row,
-                };
-                *slot += 1;
-            }
-        }
-        Epoch { places, starts }
+        let shards = 0..self.shards.len();
+        let shards = shards.map(|shard| Ordered {
+            order: self.order(epoch, shard).into(),
+            rows: None,
+        });
+        self.epoch_of(epoch, shards.collect())
     }
 
-    fn order(&self, epoch: usize, span: &Span) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..span.rows).collect();
+    /// This rank's rows in an epoch, whose shards are ordered.
+    pub(super) fn epoch_of(&self, epoch: usize, shards: Vec<Ordered>) -> Epoch {
+        let spans = self.shards.iter().zip(shards);
+        let dealt = spans.map(|(span, of)| Dealt {
+            deal: self.deal(epoch, span),
+            of,
+        });
+        Epoch {
+            steps: self.steps,
+            shards: dealt.collect(),
+        }
+    }
+
+    /// A shard's rows as an epoch's steps take them. The shard is given by its index on this rank.
+    pub(super) fn order(&self, epoch: usize, shard: usize) -> Vec<u32> {
+        let span = &self.shards[shard];
+        let mut line: Vec<u32> = (0..span.rows).collect();
         let key = Key::new(self.seed, Purpose::Order)
             .with(epoch as u64)
             .with(span.id as u64);
-        order.shuffle(&mut key.stream());
-        order
+        line.shuffle(&mut key.stream());
+        let deal = self.deal(epoch, span);
+        let firsts = (deal.first..self.steps.min(deal.rows)).chain(0..deal.first.min(deal.rows));
+        let of_step = |first: u64| line[first as usize..].iter().step_by(self.steps as usize);
+        firsts.flat_map(of_step).copied().collect()
     }
+
+    fn deal(&self, epoch: usize, span: &Span) -> Deal {
+        let rotation = Key::new(self.seed, Purpose::Rotation).at(epoch as u64) % self.steps;
+        let step_of_first_row = (span.first + rotation) % self.steps;
+        Deal {
+            first: (self.steps - step_of_first_row) % self.steps,
+            rows: u64::from(span.rows),
+        }
+    }
+}
+
+/// How a shard's rows are dealt to the steps of an epoch.
+#[derive(Debug)]
+struct Deal {
+    /// Where in the shard's part of the line the first row of step 0 is, or would be if it had more rows.
+    first: u64,
+    rows: u64,
+}
+
+impl Deal {
+    /// How many rows the steps before this one have, of so many.
+    fn before(&self, step: u64, steps: u64) -> usize {
+        let (rounds, rest) = (self.rows / steps, self.rows % steps);
+        let end = self.first + step;
+        let more = end.min(steps).min(rest).saturating_sub(self.first);
+        let around = end.saturating_sub(steps).min(rest);
+        (rounds * step + more + around) as usize
+    }
+}
+
+/// A shard's rows in the order of an epoch.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    /// Their places in the shard.
+    pub(super) order: Stored<u32>,
+    /// Their values in that order, where they were copied.
+    pub(super) rows: Option<Rows>,
+}
+
+#[derive(Debug)]
+struct Dealt {
+    deal: Deal,
+    of: Ordered,
 }
 
 /// One rank's rows in one epoch.
 #[derive(Debug)]
 pub(super) struct Epoch {
-    places: Vec<Place>,
-    starts: Vec<usize>,
+    steps: u64,
+    shards: Vec<Dealt>,
 }
 
 impl Epoch {
-    /// This rank's rows, step after step.
-    pub(super) fn places(&self) -> &[Place] {
-        &self.places
+    /// Places of this rank's rows in their shards, step after step, as pairs of the shard's index and the row.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, u32)> {
+        let steps = (0..self.steps).flat_map(|step| self.step(step));
+        steps.map(|place| (place.shard as usize, place.row))
     }
 
     /// Where each step's rows begin, and where the last one's end.
     pub(super) fn starts(&self) -> Vec<u32> {
-        self.starts.iter().map(|start| *start as u32).collect()
+        let start = |step| {
+            let before = self.shards.iter();
+            let before = before.map(|shard| shard.deal.before(step, self.steps));
+            before.sum::<usize>() as u32
+        };
+        (0..=self.steps).map(start).collect()
     }
 
     /// This rank's rows in a step; there may be none.
-    pub(super) fn step(&self, step: u64) -> &[Place] {
-        let step = step as usize;
-        &self.places[self.starts[step]..self.starts[step + 1]]
+    pub(super) fn step(&self, step: u64) -> Vec<Place> {
+        let mut places = Vec::new();
+        for (shard, dealt) in self.shards.iter().enumerate() {
+            let range = self.range(dealt, step, 1);
+            let rows = &dealt.of.order[range.clone()];
+            places.extend(rows.iter().zip(range).map(|(row, at)| Place {
+                shard: shard as u32,
+                row: *row,
+                at: match dealt.of.rows {
+                    Some(_) => at as u32,
+                    None => *row,
+                },
+            }));
+        }
+        places
+    }
+
+    /// Where the rows of so many steps are in a shard's order.
+    fn range(&self, dealt: &Dealt, step: u64, count: u64) -> Range<usize> {
+        let before = |step: u64| dealt.deal.before(step.min(self.steps), self.steps);
+        before(step)..before(step + count)
+    }
+
+    /// The values of a shard's training rows, as places find them.
+    pub(super) fn rows<'r>(&'r self, shard: usize, shards: &'r [Settled]) -> &'r Rows {
+        self.shards[shard]
+            .of
+            .rows
+            .as_ref()
+            .unwrap_or(&shards[shard].train)
+    }
+
+    /// Has the system read copied rows ahead of their steps, about so many bytes at a time.
+    pub(super) fn read_ahead(&self, step: u64, bytes: usize) {
+        let copied = || {
+            self.shards.iter().filter_map(|dealt| {
+                let rows = dealt.of.rows.as_ref()?;
+                Some((dealt, rows))
+            })
+        };
+        let of_epoch: usize = copied()
+            .map(|(_, rows)| rows.len() * rows.row_bytes())
+            .sum();
+        if of_epoch == 0 {
+            return;
+        }
+        let steps = (bytes as u64 * self.steps / of_epoch as u64).max(1);
+        if step.is_multiple_of(steps) {
+            for (dealt, rows) in copied() {
+                rows.will_need(self.range(dealt, step + steps, steps));
+            }
+        }
     }
 }
 
@@ -185,7 +286,9 @@ mod tests {
         for mine in ranks {
             let epoch = Schedule::new(9, steps, &shards, mine.iter().copied()).epoch(epoch);
             for (step, batch) in batches.iter_mut().enumerate() {
-                for place in epoch.step(step as u64) {
+                let places = epoch.step(step as u64);
+                assert!(places.iter().all(|place| place.at == place.row));
+                for place in places {
                     let new = batch.insert((mine[place.shard as usize], place.row));
                     assert!(new, "a row twice in a step");
                 }
@@ -228,6 +331,38 @@ mod tests {
             global_batches(&sizes, 9, 1, &[&[4, 1], &[], &[3, 0, 2]])
         );
         assert_ne!(one, global_batches(&sizes, 9, 2, &[&[0, 1, 2, 3, 4]]));
+    }
+
+    /// By the definition, which is slow.
+    #[test]
+    fn a_step_takes_the_rows_whose_places_in_the_line_are_its_own() {
+        for (sizes, steps) in [([13, 0, 40, 7, 22], 9), ([3, 1, 0, 2, 5], 30), ([4; 5], 1)] {
+            let shards: BTreeMap<_, _> = sizes.into_iter().enumerate().collect();
+            let schedule = Schedule::new(9, steps, &shards, 0..5);
+            for number in 0..7 {
+                let epoch = schedule.epoch(number);
+                let rotation = Key::new(9, Purpose::Rotation).at(number as u64) % steps;
+                let mut due = vec![vec![]; steps as usize];
+                let mut place = 0;
+                for (shard, rows) in sizes.into_iter().enumerate() {
+                    let mut line: Vec<u32> = (0..rows as u32).collect();
+                    let key = Key::new(9, Purpose::Order).with(number as u64);
+                    line.shuffle(&mut key.with(shard as u64).stream());
+                    for row in line {
+                        due[((place + rotation) % steps) as usize].push((shard, row));
+                        place += 1;
+                    }
+                }
+                let found: Vec<_> = epoch.places().collect();
+                assert_eq!(found, due.concat());
+                let starts = due.iter().scan(0, |start, step| {
+                    *start += step.len() as u32;
+                    Some(*start)
+                });
+                let starts: Vec<u32> = [0].into_iter().chain(starts).collect();
+                assert_eq!(epoch.starts(), starts);
+            }
+        }
     }
 
     #[test]

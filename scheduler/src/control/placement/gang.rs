@@ -52,14 +52,14 @@ impl Memory {
         let needed = self.needed(ranks);
         let enough = self.enough(offers, ranks);
         let largest = offers.largest();
-        let rows = match self.rows {
-            Some(rows) => format!(" with its share of {rows} rows"),
-            None => String::new(),
+        let (rows, shards) = match self.rows {
+            Some(rows) => (format!(" with its share of {rows} rows"), "raise shards, "),
+            None => (String::new(), ""),
         };
         format!(
             "training does not fit into memory: each of {ranks} ranks takes {}{rows} at least, and {enough} of {} \
-             executors offer a rank so much, {} at most: make the network or the batch smaller, spread the rows over \
-             more ranks, or raise --rank-memory of volley-executor",
+             executors offer a rank so much, {} at most: make the network or the batch smaller, {shards}spread the rows \
+             over more ranks, or raise --rank-memory of volley-executor",
             text(needed),
             offers.executors(),
             text(largest),

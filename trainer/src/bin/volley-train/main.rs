@@ -19,23 +19,34 @@ mod tables;
 use std::error::Error;
 use std::io::{Write, stderr, stdout};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::process::ExitCode;
 
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use bytesize::ByteSize;
+use futures::stream;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{Beginning, Observer, Origin, Position, Rank, Step, resolve_device, train};
+use volley_trainer::{
+    Beginning, LoadedShards, Observer, Origin, Position, Rank, RowMemory, ShardCache, Step, load,
+    resolve_device, train,
+};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
 usage: volley-train [--network rossmann|default-ensemble|linear|tables] [--codes N] [--device cpu|cuda:N]
-                    [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]";
+                    [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]
+                    [--ranks N] [--shards N] [--row-memory SIZE]";
+
+/// Shards of the rows, where their number is not given.
+const SHARDS: usize = 4;
 
 /// Rows that losses are compared on, if they are more than one batch: few, for the CPU's sake.
 const COMPARED_ROWS: usize = 8192;
@@ -53,7 +64,39 @@ struct Args {
     rows: Option<usize>,
     epochs: Option<usize>,
     threads: NonZeroUsize,
+    ranks: usize,
+    shards: usize,
+    /// Memory for a rank's rows, those beyond it in temporary files; for all of them, where it is not given.
+    row_memory: Option<ByteSize>,
     compare: bool,
+}
+
+/// Rows that are made up as they are asked for.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    rows: usize,
+    /// How many values of all features there are, in tables of any size.
+    codes: Option<usize>,
+}
+
+impl Source {
+    /// Rows of a record batch, at most.
+    const BATCH: usize = 1000;
+
+    /// The batches of one of so many shards.
+    fn shard(self, shard: usize, shards: usize) -> impl Iterator<Item = RecordBatch> + Send {
+        let end = |shard: usize| self.rows * shard / shards;
+        let (first, end) = (end(shard), end(shard + 1));
+        let firsts = (first..end).step_by(Self::BATCH);
+        firsts.map(move |first| self.batch(first..end.min(first + Self::BATCH)))
+    }
+
+    fn batch(self, rows: Range<usize>) -> RecordBatch {
+        match self.codes {
+            Some(codes) => tables::batch(codes, rows),
+            None => rossmann::batch(rows),
+        }
+    }
 }
 
 /// One training.
@@ -66,6 +109,9 @@ struct Case<'a> {
     batch: usize,
     epochs: usize,
     threads: NonZeroUsize,
+    ranks: usize,
+    shards: usize,
+    row_memory: Option<ByteSize>,
 }
 
 /// What a training came to.
@@ -98,9 +144,13 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let args = Args::parse(std::env::args().skip(1))?;
     for batch in &args.batches {
-        let rows = match args.network.as_str() {
-            "tables" => tables::rows(args.codes, args.rows_of(*batch)),
-            _ => rossmann::rows(args.rows_of(*batch)),
+        let rows = args.rows_of(*batch);
+        let source = match args.network.as_str() {
+            "tables" => Source {
+                rows: rows.max(tables::values(args.codes)),
+                codes: Some(args.codes),
+            },
+            _ => Source { rows, codes: None },
         };
         let case = |device, precision| Case {
             network: &args.network,
@@ -109,15 +159,18 @@ fn run() -> Result<()> {
             batch: *batch,
             epochs: args.epochs.unwrap_or(if args.compare { 1 } else { 4 }),
             threads: args.threads,
+            ranks: args.ranks,
+            shards: args.shards.max(args.ranks),
+            row_memory: args.row_memory,
         };
         let on_cpu = match args.compare {
-            true => Some(case(Device::Cpu, None).train(&rows)?),
+            true => Some(case(Device::Cpu, None).train(source)?),
             false => None,
         };
         for precision in args.precisions.iter().copied() {
             let case = case(args.device, precision);
-            let trained = case.train(&rows)?;
-            let mut line = case.describe(&rows, &trained);
+            let trained = case.train(source)?;
+            let mut line = case.describe(source, &trained);
             match &on_cpu {
                 Some(on_cpu) => compare(&trained, on_cpu, &mut line),
                 None => speeds(&trained, &mut line),
@@ -142,6 +195,9 @@ impl Args {
             rows: None,
             epochs: None,
             threads: NonZeroUsize::MIN,
+            ranks: 1,
+            shards: SHARDS,
+            row_memory: None,
             compare: false,
         };
         while let Some(name) = words.next() {
@@ -158,6 +214,9 @@ impl Args {
                 "--rows",
                 "--epochs",
                 "--threads",
+                "--ranks",
+                "--shards",
+                "--row-memory",
             ];
             if !known.contains(&name.as_str()) {
                 return Err(format!("unknown argument {name}\n{USAGE}").into());
@@ -178,6 +237,9 @@ impl Args {
                 }
                 "--rows" => args.rows = Some(positive(&value)?),
                 "--threads" => args.threads = positive(&value)?.try_into()?,
+                "--ranks" => args.ranks = positive(&value)?,
+                "--shards" => args.shards = positive(&value)?,
+                "--row-memory" => args.row_memory = Some(value.parse()?),
                 _ => args.epochs = Some(positive(&value)?),
             }
         }
@@ -206,25 +268,50 @@ fn positive(text: &str) -> Result<usize> {
 }
 
 impl Case<'_> {
-    fn train(&self, rows: &[RecordBatch]) -> Result<Trained> {
+    fn train(&self, source: Source) -> Result<Trained> {
         let spec = TrainSpec {
+            shards: self.shards,
             epochs: Some(self.epochs),
             device: self.device,
             precision: self.precision,
             ..networks::spec(self.network, self.batch)?
         };
         let cancel = CancellationToken::new();
-        let mut ranks = Communicator::in_process(1, &Options::default(), &cancel)?;
-        let rank = Rank {
-            communicator: &mut ranks[0],
-            device: resolve_device(self.device)?,
-            threads: self.threads,
-            layers: &CustomLayers::new(),
-            observer: &Silent,
-            cancel: &cancel,
-            origin: Origin::Fresh,
+        let ranks = Communicator::in_process(self.ranks, &Options::default(), &cancel)?;
+        let device = resolve_device(self.device)?;
+        let files = tempfile::tempdir()?;
+        let work = |mut communicator: Communicator| {
+            let rank = communicator.rank();
+            let end = |rank: usize| spec.shards * rank / self.ranks;
+            let folder = files.path().join(rank.to_string());
+            let cache = self.row_memory.map(|memory| {
+                let memory = RowMemory {
+                    loading: memory.as_u64(),
+                    training: memory.as_u64(),
+                };
+                ShardCache::new(folder, memory)
+            });
+            let loaded = loaded(&spec, source, end(rank)..end(rank + 1), cache.as_ref());
+            let rank = Rank {
+                communicator: &mut communicator,
+                device,
+                threads: self.threads,
+                layers: &CustomLayers::new(),
+                observer: &Silent,
+                cancel: &cancel,
+                origin: Origin::Fresh,
+            };
+            train(&spec, loaded, rank)
         };
-        let outcome = train(&spec, Ok(rossmann::loaded(&spec, rows)), rank)?;
+        let outcomes = std::thread::scope(|scope| {
+            let work = &work;
+            let start = |rank| scope.spawn(move || work(rank));
+            let threads: Vec<_> = ranks.into_iter().map(start).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.collect::<Vec<_>>()
+        });
+        let outcome = outcomes.into_iter().next().ok_or("there are no ranks")?;
+        let outcome = outcome.map_err(|_| "rank 0 panicked")??;
         let artifacts = outcome.artifacts.ok_or("rank 0 has no model")?;
         Ok(Trained {
             history: artifacts.manifest.history,
@@ -233,8 +320,7 @@ impl Case<'_> {
         })
     }
 
-    fn describe(&self, rows: &[RecordBatch], trained: &Trained) -> Map<String, Value> {
-        let rows: usize = rows.iter().map(RecordBatch::num_rows).sum();
+    fn describe(&self, source: Source, trained: &Trained) -> Map<String, Value> {
         let line = json!({
             "system": "Volley",
             "network": self.network,
@@ -242,15 +328,59 @@ impl Case<'_> {
             "computed_on": trained.computed.device,
             "precision": trained.computed.precision,
             "batch": self.batch,
-            "rows": rows,
+            "rows": source.rows,
             "epochs": self.epochs,
             "threads": self.threads,
+            "ranks": self.ranks,
+            "row_memory": self.row_memory.map(|memory| memory.as_u64()),
+            "memory": memory(),
         });
         match line {
             Value::Object(line) => line,
             _ => Map::new(),
         }
     }
+}
+
+/// Some of the shards of the rows.
+fn loaded(
+    spec: &TrainSpec,
+    source: Source,
+    shards: Range<usize>,
+    cache: Option<&ShardCache>,
+) -> volley_trainer::Result<LoadedShards> {
+    let shards = shards.map(|shard| {
+        let rows = source.shard(shard, spec.shards).map(Ok::<_, ArrowError>);
+        (shard, move || Ok(stream::iter(rows)))
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime without threads or I/O");
+    let schema = source.batch(0..1).schema();
+    runtime.block_on(load(
+        spec,
+        &schema,
+        shards.collect(),
+        cache,
+        &CancellationToken::new(),
+    ))
+}
+
+/// Bytes of memory that this process has now and has had at most, and how many of the first no file has; nothing where the
+/// system does not tell.
+fn memory() -> Map<String, Value> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let fields = [
+        ("resident", "VmRSS:"),
+        ("peak", "VmHWM:"),
+        ("anonymous", "RssAnon:"),
+    ];
+    let read = |(name, field): (&str, &str)| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some((name.to_owned(), (kib << 10).into()))
+    };
+    fields.into_iter().filter_map(read).collect()
 }
 
 fn losses(trained: &Trained) -> Vec<f64> {
@@ -316,7 +446,7 @@ mod tests {
 
     #[test]
     fn rows_are_those_of_the_python_program() {
-        let batch = rossmann::rows(393_216).pop().expect("there are rows");
+        let batch = rossmann::batch(393_215..393_216);
         let last = |column: &str| {
             let column = cast(&batch[column], &DataType::Float64).expect("a number");
             column

@@ -2,14 +2,12 @@
 //!
 //! `benchmarks/peers/rossmann_rows.py` makes the same rows for other systems: change both.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, StringArray, UInt64Array};
-use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
-use futures::stream;
-use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
     Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
@@ -17,7 +15,6 @@ use volley_proto::spec::{
     split,
 };
 use volley_proto::{TrainId, splitmix};
-use volley_trainer::{LoadedShards, load};
 
 /// Distinct values of each categorical feature in the real tables.
 const VALUES: [u64; 18] = [
@@ -28,9 +25,6 @@ const PROMO: usize = 15;
 /// Of the categorical features, those that are text.
 const TEXTS: [usize; 5] = [1, 9, 10, 11, 14];
 const CONTINUOUS: usize = 18;
-const SHARDS: usize = 4;
-/// Rows of a record batch, at most.
-const ROWS_A_BATCH: usize = 1000;
 
 /// A draw of a row: of a feature, or of the noise in its sales.
 fn draw(row: usize, column: usize) -> u64 {
@@ -53,58 +47,32 @@ fn sales(row: usize) -> i32 {
     (8.1 + effects).exp().round() as i32
 }
 
-/// So many rows with the columns of [`spec`], and the hashes that random splits go by.
-pub(crate) fn rows(count: usize) -> Vec<RecordBatch> {
-    let batch = |first: usize| {
-        let rows = first..count.min(first + ROWS_A_BATCH);
-        let categorical = (0..VALUES.len()).map(|at| {
-            let codes = rows.clone().map(|row| code(row, at));
-            let array: ArrayRef = if TEXTS.contains(&at) {
-                let texts = codes.map(|code| Some(code.to_string()));
-                Arc::new(StringArray::from_iter(texts))
-            } else {
-                Arc::new(Int32Array::from_iter_values(codes))
-            };
-            (format!("c{at}"), array)
-        });
-        let continuous = (0..CONTINUOUS).map(|at| {
-            let numbers = rows.clone().map(|row| (100.0 * share(row, at)) as f32);
-            let array = Float32Array::from_iter_values(numbers);
-            (format!("n{at}"), Arc::new(array) as ArrayRef)
-        });
-        let sales: ArrayRef = Arc::new(Int32Array::from_iter_values(rows.clone().map(sales)));
-        let hashes = rows.clone().map(|row| splitmix::at(3, row as u64));
-        let hashes: ArrayRef = Arc::new(UInt64Array::from_iter_values(hashes));
-        let others = [
-            ("sales".to_owned(), sales),
-            (split::HASH.to_owned(), hashes),
-        ];
-        let columns = categorical.chain(continuous).chain(others);
-        RecordBatch::try_from_iter(columns).expect("columns are of one length")
-    };
-    (0..count).step_by(ROWS_A_BATCH).map(batch).collect()
-}
-
-/// The rows as one rank's shards.
-pub(crate) fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
-    let shards = rows.chunks(rows.len().div_ceil(SHARDS)).map(|rows| {
-        let rows = rows.iter().cloned().map(Ok::<_, ArrowError>);
-        let rows = stream::iter(rows.collect::<Vec<_>>());
-        || Ok(rows)
+/// Rows with the columns of [`spec`], and the hashes that random splits go by.
+pub(crate) fn batch(rows: Range<usize>) -> RecordBatch {
+    let categorical = (0..VALUES.len()).map(|at| {
+        let codes = rows.clone().map(|row| code(row, at));
+        let array: ArrayRef = if TEXTS.contains(&at) {
+            let texts = codes.map(|code| Some(code.to_string()));
+            Arc::new(StringArray::from_iter(texts))
+        } else {
+            Arc::new(Int32Array::from_iter_values(codes))
+        };
+        (format!("c{at}"), array)
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime without threads or I/O");
-    let shards = shards.enumerate().collect();
-    runtime
-        .block_on(load(
-            spec,
-            &rows[0].schema(),
-            shards,
-            None,
-            &CancellationToken::new(),
-        ))
-        .expect("the rows suit the spec")
+    let continuous = (0..CONTINUOUS).map(|at| {
+        let numbers = rows.clone().map(|row| (100.0 * share(row, at)) as f32);
+        let array = Float32Array::from_iter_values(numbers);
+        (format!("n{at}"), Arc::new(array) as ArrayRef)
+    });
+    let sales: ArrayRef = Arc::new(Int32Array::from_iter_values(rows.clone().map(sales)));
+    let hashes = rows.clone().map(|row| splitmix::at(3, row as u64));
+    let hashes: ArrayRef = Arc::new(UInt64Array::from_iter_values(hashes));
+    let others = [
+        ("sales".to_owned(), sales),
+        (split::HASH.to_owned(), hashes),
+    ];
+    let columns = categorical.chain(continuous).chain(others);
+    RecordBatch::try_from_iter(columns).expect("columns are of one length")
 }
 
 /// The Rossmann network.
@@ -182,7 +150,7 @@ pub(crate) fn spec(batch_size: usize) -> TrainSpec {
         start: Start::Fresh,
         checkpoint_every: None,
         trace: false,
-        shards: SHARDS,
+        shards: 1,
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,

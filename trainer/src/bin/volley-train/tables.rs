@@ -1,6 +1,7 @@
 //! Rows of 26 categorical features, as many as Criteo's click logs have, with tables of any size: what a step costs of rows
 //! that it does not touch.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, UInt64Array};
@@ -14,44 +15,36 @@ use volley_proto::splitmix;
 use super::networks;
 
 const FEATURES: usize = 26;
-/// Rows of a record batch, at most.
-const ROWS_A_BATCH: usize = 4096;
 
-/// Values of each feature, of so many of all.
-fn values(codes: usize) -> usize {
+/// Values of each feature, of so many of all; as many rows have every one.
+pub(crate) fn values(codes: usize) -> usize {
     codes.div_ceil(FEATURES)
 }
 
-/// Rows, at least this many, in which every value is.
-pub(crate) fn rows(codes: usize, least: usize) -> Vec<RecordBatch> {
+/// Rows that have every value once in so many of them, each feature's in another order.
+pub(crate) fn batch(codes: usize, rows: Range<usize>) -> RecordBatch {
     let values = values(codes);
-    let count = least.max(values);
-    let batch = |first: usize| {
-        let rows = first..count.min(first + ROWS_A_BATCH);
-        // Every value once in so many rows, each feature's in another order.
-        let value = |row: usize, feature: usize| {
-            let start = splitmix::at(5, feature as u64) as usize % values;
-            ((row + start) % values) as i32
-        };
-        let features = (0..FEATURES).map(|feature| {
-            let values = rows.clone().map(|row| value(row, feature));
-            let array = Int32Array::from_iter_values(values);
-            (format!("c{feature}"), Arc::new(array) as ArrayRef)
-        });
-        let label = rows.clone().map(|row| {
-            let effect = splitmix::unit(splitmix::at(6, value(row, 0) as u64));
-            (effect + splitmix::unit(splitmix::at(7, row as u64))) as f32
-        });
-        let label: ArrayRef = Arc::new(Float32Array::from_iter_values(label));
-        let hashes = rows.clone().map(|row| splitmix::at(3, row as u64));
-        let hashes: ArrayRef = Arc::new(UInt64Array::from_iter_values(hashes));
-        let others = [
-            ("sales".to_owned(), label),
-            (split::HASH.to_owned(), hashes),
-        ];
-        RecordBatch::try_from_iter(features.chain(others)).expect("columns are of one length")
+    let value = |row: usize, feature: usize| {
+        let start = splitmix::at(5, feature as u64) as usize % values;
+        ((row + start) % values) as i32
     };
-    (0..count).step_by(ROWS_A_BATCH).map(batch).collect()
+    let features = (0..FEATURES).map(|feature| {
+        let values = rows.clone().map(|row| value(row, feature));
+        let array = Int32Array::from_iter_values(values);
+        (format!("c{feature}"), Arc::new(array) as ArrayRef)
+    });
+    let label = rows.clone().map(|row| {
+        let effect = splitmix::unit(splitmix::at(6, value(row, 0) as u64));
+        (effect + splitmix::unit(splitmix::at(7, row as u64))) as f32
+    });
+    let label: ArrayRef = Arc::new(Float32Array::from_iter_values(label));
+    let hashes = rows.clone().map(|row| splitmix::at(3, row as u64));
+    let hashes: ArrayRef = Arc::new(UInt64Array::from_iter_values(hashes));
+    let others = [
+        ("sales".to_owned(), label),
+        (split::HASH.to_owned(), hashes),
+    ];
+    RecordBatch::try_from_iter(features.chain(others)).expect("columns are of one length")
 }
 
 /// Embeddings of 16 numbers, and two layers, with what `CREATE MODEL` has by default for the rest.

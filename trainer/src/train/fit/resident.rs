@@ -92,9 +92,9 @@ impl<C: Compute> Fit<'_, C> {
             Some(start)
         });
         let firsts: Vec<u32> = starts.collect();
-        let order = rows.places().iter();
-        let order: Vec<u32> = order
-            .map(|place| firsts[place.shard as usize] + place.row)
+        let order: Vec<u32> = rows
+            .places()
+            .map(|(shard, row)| firsts[shard] + row)
             .collect();
         let Position { epoch, step, steps } = self.position;
         let numbers = (0..self.schedule.steps()).map(|at| match at.checked_sub(step) {
@@ -216,7 +216,7 @@ impl<C: Compute> Fit<'_, C> {
             let start = Instant::now();
             let steps = match self.resident && by_itself {
                 true => self.replay(&mut Pace::default())?,
-                false => vec![self.step(rows.step(self.position.step), alone)?],
+                false => vec![self.step(&rows, alone)?],
             };
             losses.extend(steps.into_iter().map(|(_, loss)| loss));
             spent = start.elapsed();

@@ -46,7 +46,7 @@ struct Values {
 }
 
 impl ShardRows {
-    pub(in crate::train) fn of<Number>(shard: &Settled<Number>) -> Self {
+    pub(in crate::train) fn of<Number: bytemuck::Pod>(shard: &Settled<Number>) -> Self {
         let covered = |rows: &crate::encode::Rows<Number>| Covered {
             rows: rows.len() as u64,
             checksum: rows.checksum(),

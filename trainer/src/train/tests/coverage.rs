@@ -11,7 +11,7 @@ use crate::{Error, Result};
 fn train(spoil_key: bool, spoil_fit: impl FnOnce(&mut CpuFit<'_>)) -> Result<()> {
     let spoil_shards = |shards: &mut [Settled]| {
         if spoil_key {
-            shards[0].train.keys[3] ^= 1 << 40;
+            shards[0].train.keys.to_mut()[3] ^= 1 << 40;
         }
     };
     with_fit(spoil_shards, |fit, communicator| {

@@ -52,7 +52,7 @@ fn manifest(outcomes: &[Outcome]) -> &Manifest {
 }
 
 /// Each row has an id, a number and a label that follow from nothing; rows of so many groups have the same hash.
-fn noise(rows: u64, groups: u64) -> RecordBatch {
+pub(super) fn noise(rows: u64, groups: u64) -> RecordBatch {
     let draw = |what, row: u64| Key::new(9, Purpose::Content).with(what).with(row);
     let columns: [(&str, ArrayRef); 5] = [
         ("id", Arc::new(Int64Array::from_iter_values(0..rows as i64))),
@@ -85,7 +85,7 @@ fn noise(rows: u64, groups: u64) -> RecordBatch {
 }
 
 /// Four members, cross-validated.
-fn cross_validated(epochs: usize) -> TrainSpec {
+pub(super) fn cross_validated(epochs: usize) -> TrainSpec {
     let feature = |column: &str, kind| Feature {
         column: column.into(),
         kind,

@@ -14,6 +14,7 @@ mod resume;
 mod runs;
 mod sparse;
 mod speed;
+mod spilled;
 mod warm;
 mod weighted;
 mod worlds;

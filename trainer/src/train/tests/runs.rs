@@ -10,8 +10,8 @@ use volley_proto::store::{EpochRecord, Position};
 
 use crate::testing::{Seat, load_split, rows, spec, train_seats};
 use crate::{
-    Artifacts, Beginning, Error, Interrupted, Observer, Origin, Outcome, Result, Step,
-    TrainingState,
+    Artifacts, Beginning, Error, Interrupted, LoadedShards, Observer, Origin, Outcome, Result,
+    Step, TrainingState,
 };
 
 /// 210 rows to train on: seven steps an epoch.
@@ -80,6 +80,15 @@ pub(super) struct Run {
 
 /// Trains a world of ranks that bring these, each of which ends after so many steps if told.
 pub(super) fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) -> Run {
+    run_loaded(spec, load_split(spec, data, ranks.len()), ranks)
+}
+
+/// The same of ranks that have loaded these.
+pub(super) fn run_loaded(
+    spec: &TrainSpec,
+    loaded: Vec<Result<LoadedShards>>,
+    ranks: Vec<(Origin, Option<u64>)>,
+) -> Run {
     let watches: Vec<_> = ranks
         .iter()
         .map(|(_, stop_after)| Watch {
@@ -87,7 +96,7 @@ pub(super) fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Opti
             ..Watch::default()
         })
         .collect();
-    let seats = load_split(spec, data, ranks.len()).into_iter().zip(ranks);
+    let seats = loaded.into_iter().zip(ranks);
     let seats = seats
         .zip(&watches)
         .map(|((loaded, (origin, _)), watch)| Seat {

@@ -11,7 +11,7 @@ use volley_proto::spec::{
 use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
-use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics};
+use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics, Storage};
 use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
@@ -52,24 +52,30 @@ fn rossmann(batch_size: usize) -> TrainSpec {
 
 fn shard(rows: usize) -> Settled {
     let key = Key::new(1, Purpose::Content);
-    let mut train = Rows::default();
+    let (mut codes, mut continuous) = (vec![], vec![]);
+    let (mut labels, mut keys) = (vec![], vec![]);
     for row in 0..rows as u64 {
         let mut offset = 0;
         for (at, values) in VOCABULARIES.iter().enumerate() {
             let value = key.with(row).at(at as u64) % *values as u64;
-            train.codes.push(offset + 1 + value as u32);
+            codes.push(offset + 1 + value as u32);
             offset += *values as u32 + 1;
         }
-        train
-            .continuous
-            .extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
-        train.labels.push(8.0 + key.with(row).unit() as f32);
-        train.keys.push(key.with(row).hash());
+        continuous.extend((0..18).map(|at| key.with(row).with(at).unit() as f32));
+        labels.push(8.0 + key.with(row).unit() as f32);
+        keys.push(key.with(row).hash());
     }
     Settled {
         id: 0,
-        train,
+        train: Rows {
+            codes: codes.into(),
+            continuous: continuous.into(),
+            labels: labels.into(),
+            keys: keys.into(),
+            ..Rows::default()
+        },
         eval: Rows::default(),
+        storage: Storage::Memory,
     }
 }
 
@@ -102,6 +108,7 @@ fn step_time_of_the_rossmann_network() {
             classes: vec![],
             means: vec![0.5; 18],
             ranks: 1,
+            spills: false,
         };
         let sizes = Sizes {
             codes: VOCABULARIES.iter().map(|values| values + 1).collect(),

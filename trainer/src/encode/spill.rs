@@ -1,0 +1,143 @@
+//! Shards that their rank's memory has no room for: their rows are in mapped files instead.
+//!
+//! A file has no name, so that it is gone with the last who maps it, however that ends. Rows are the same, in the same order,
+//! as in memory. Where shards are cached for the next rank here, [another module](super::cache) says.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::settle::{Rows, Settled};
+use super::stored::{ColumnReader, ColumnWriter, Stored};
+use crate::{Error, Result};
+
+/// Where a shard's rows are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Storage {
+    #[default]
+    Memory,
+    /// In files of this folder.
+    Files(Arc<Path>),
+}
+
+impl Storage {
+    /// The folder of files, if rows are in some.
+    pub(crate) fn folder(&self) -> Option<&Arc<Path>> {
+        match self {
+            Self::Memory => None,
+            Self::Files(folder) => Some(folder),
+        }
+    }
+}
+
+impl<Number: Pod> Settled<Number> {
+    /// The shard with its rows where they are to be.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(crate) fn stored(self) -> Result<Self> {
+        let Some(folder) = self.storage.folder() else {
+            return Ok(self);
+        };
+        let written = |rows: &Rows<Number>| {
+            if rows.len() == 0 {
+                return Ok(Rows::default());
+            }
+            write(folder, |file| {
+                file.column([&*rows.codes])?;
+                file.column([&*rows.continuous])?;
+                file.column([&*rows.labels])?;
+                file.column([&*rows.weights])?;
+                file.column([&*rows.keys])?;
+                file.column([&*rows.folds])?;
+                file.column(rows.eval_weights.as_deref())
+            })
+            .and_then(|mut file| rows.mapped(&mut file))
+        };
+        let written = written(&self.train).and_then(|train| Ok((train, written(&self.eval)?)));
+        let (train, eval) = written.map_err(|source| failed(folder, source))?;
+        Ok(Self {
+            train,
+            eval,
+            ..self
+        })
+    }
+}
+
+impl<Number: Pod> Rows<Number> {
+    /// As many rows of the same columns, in a file.
+    fn mapped(&self, file: &mut ColumnReader) -> io::Result<Self> {
+        Ok(Self {
+            codes: file.column(self.codes.len())?,
+            continuous: file.column(self.continuous.len())?,
+            labels: file.column(self.labels.len())?,
+            weights: file.column(self.weights.len())?,
+            keys: file.column(self.keys.len())?,
+            folds: file.column(self.folds.len())?,
+            eval_weights: match &self.eval_weights {
+                Some(weights) => Some(file.column(weights.len())?),
+                None => None,
+            },
+        })
+    }
+
+    /// A copy in this order, in a file of a folder, with the order. Weights in evaluation are left out.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn in_order(&self, order: &[u32], folder: &Path) -> Result<(Self, Stored<u32>)> {
+        if order.is_empty() {
+            return Ok((Self::default(), Stored::default()));
+        }
+        // All of it is read, in any order.
+        self.will_need(0..self.len());
+        let written = write(folder, |file| {
+            file.column(in_order(&self.codes, order, self.len()))?;
+            file.column(in_order(&self.continuous, order, self.len()))?;
+            file.column(in_order(&self.labels, order, self.len()))?;
+            file.column(in_order(&self.weights, order, self.len()))?;
+            file.column(in_order(&self.keys, order, self.len()))?;
+            file.column(in_order(&self.folds, order, self.len()))?;
+            file.column([order])
+        });
+        let mapped = written.and_then(|mut file| {
+            let shape = Self {
+                eval_weights: None,
+                ..self.clone()
+            };
+            Ok((shape.mapped(&mut file)?, file.column(order.len())?))
+        });
+        mapped.map_err(|source| failed(folder, source))
+    }
+}
+
+/// A column's values by row, in an order; nothing of a column that rows lack.
+fn in_order<'c, T: Pod>(
+    column: &'c [T],
+    order: &'c [u32],
+    rows: usize,
+) -> impl Iterator<Item = &'c [T]> {
+    let width = column.len() / rows;
+    let of_row = move |row: &u32| &column[*row as usize * width..][..width];
+    order.iter().map(of_row)
+}
+
+/// A file without a name, written by `columns`.
+fn write(
+    folder: &Path,
+    columns: impl FnOnce(&mut ColumnWriter<fs::File>) -> io::Result<()>,
+) -> io::Result<ColumnReader> {
+    let mut file = ColumnWriter::new(tempfile::tempfile_in(folder)?);
+    columns(&mut file)?;
+    ColumnReader::new(&file.finish()?)
+}
+
+pub(super) fn failed(folder: &Path, source: io::Error) -> Error {
+    Error::Spill {
+        folder: folder.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,239 @@
+//! Numbers of rows, in memory or in a mapped file, and files of such columns.
+//!
+//! Readers see a slice either way; what is to be changed is copied into memory first. A mapped column takes no memory that
+//! the system cannot have back: it drops pages and reads them again. A disk that fails to read one ends the process
+//! (`SIGBUS`), as it does where it holds the program.
+//!
+//! ```text
+//!  bytes of a header ─ column ─ column ─ …      each aligned, in the byte order of this host
+//! ```
+//!
+//! Which shards are in files is not decided here.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use bytemuck::{NoUninit, Pod};
+use memmap2::{Advice, Mmap};
+
+/// Alignment of a column in a file.
+const ALIGNMENT: usize = 64;
+
+/// Numbers in memory or in a mapped file.
+#[derive(Clone)]
+pub(crate) struct Stored<T>(Place<T>);
+
+#[derive(Clone)]
+enum Place<T> {
+    Memory(Vec<T>),
+    File {
+        map: Arc<Mmap>,
+        /// The column's bytes, aligned.
+        bytes: Range<usize>,
+        of: PhantomData<T>,
+    },
+}
+
+impl<T: Pod> Stored<T> {
+    /// The numbers in memory, to be changed.
+    pub(crate) fn to_mut(&mut self) -> &mut Vec<T> {
+        if let Place::File { .. } = self.0 {
+            self.0 = Place::Memory(self.to_vec());
+        }
+        match &mut self.0 {
+            Place::Memory(numbers) => numbers,
+            Place::File { .. } => unreachable!("they were copied"),
+        }
+    }
+
+    /// The numbers in memory.
+    pub(crate) fn into_vec(mut self) -> Vec<T> {
+        std::mem::take(self.to_mut())
+    }
+
+    /// Has the system read some of a file's numbers ahead of their use, as it sees fit.
+    pub(crate) fn will_need(&self, numbers: Range<usize>) {
+        if let Place::File { map, bytes, .. } = &self.0 {
+            let start = bytes.start + numbers.start * size_of::<T>();
+            let len = numbers.len() * size_of::<T>();
+            if let Err(error) = map.advise_range(Advice::WillNeed, start, len) {
+                tracing::debug!(%error, "rows are not read ahead");
+            }
+        }
+    }
+}
+
+impl<T: Pod> Deref for Stored<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Place::Memory(numbers) => numbers,
+            Place::File { map, bytes, .. } => bytemuck::cast_slice(&map[bytes.clone()]),
+        }
+    }
+}
+
+impl<T> Default for Stored<T> {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl<T> From<Vec<T>> for Stored<T> {
+    fn from(numbers: Vec<T>) -> Self {
+        Self(Place::Memory(numbers))
+    }
+}
+
+impl<T> FromIterator<T> for Stored<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(numbers: I) -> Self {
+        Vec::from_iter(numbers).into()
+    }
+}
+
+impl<'s, T: Pod> IntoIterator for &'s Stored<T> {
+    type Item = &'s T;
+    type IntoIter = std::slice::Iter<'s, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for Stored<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Pod> AsRef<[T]> for Stored<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Pod + PartialEq, Other: AsRef<[T]>> PartialEq<Other> for Stored<T> {
+    fn eq(&self, other: &Other) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+/// A file of columns that is being written.
+#[derive(Debug)]
+pub(super) struct ColumnWriter<W: Write> {
+    out: BufWriter<W>,
+    at: usize,
+}
+
+impl<W: Write> ColumnWriter<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self {
+            out: BufWriter::new(out),
+            at: 0,
+        }
+    }
+
+    /// Appends bytes as they are.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.at += bytes.len();
+        self.out.write_all(bytes)
+    }
+
+    /// Appends a column, given in parts.
+    pub(super) fn column<'n, T: NoUninit>(
+        &mut self,
+        parts: impl IntoIterator<Item = &'n [T]>,
+    ) -> io::Result<()> {
+        let padding = self.at.next_multiple_of(ALIGNMENT) - self.at;
+        self.bytes(&[0; ALIGNMENT][..padding])?;
+        let mut parts = parts.into_iter();
+        parts.try_for_each(|part| self.bytes(bytemuck::cast_slice(part)))
+    }
+
+    /// What it was written to.
+    pub(super) fn finish(self) -> io::Result<W> {
+        Ok(self.out.into_inner()?)
+    }
+}
+
+/// A file of columns that is being read, in the order in which they were written.
+#[derive(Debug)]
+pub(super) struct ColumnReader {
+    map: Arc<Mmap>,
+    at: usize,
+}
+
+impl ColumnReader {
+    /// Maps a file that nobody changes any more.
+    pub(super) fn new(file: &File) -> io::Result<Self> {
+        // SAFETY: files of columns lie in folders that are the executor's own. They are written by this module, and opened by
+        // name only once they are whole; nobody writes to them or truncates them afterwards, and a file that is removed
+        // stays while it is mapped.
+        #[allow(unsafe_code)]
+        let map = unsafe { Mmap::map(file)? };
+        let map = Arc::new(map);
+        Ok(Self { map, at: 0 })
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> io::Result<&[u8]> {
+        let start = self.at;
+        self.at = start.saturating_add(len);
+        self.map.get(start..self.at).ok_or_else(malformed)
+    }
+
+    /// The next column, which has so many numbers: mapped.
+    pub(super) fn column<T: Pod>(&mut self, len: usize) -> io::Result<Stored<T>> {
+        self.at = self.at.next_multiple_of(ALIGNMENT);
+        let (map, start) = (Arc::clone(&self.map), self.at);
+        self.bytes(len.saturating_mul(size_of::<T>()))?;
+        let bytes = start..self.at;
+        let of = PhantomData;
+        Ok(Stored(Place::File { map, bytes, of }))
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at == self.map.len()
+    }
+}
+
+pub(super) fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not as it was written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_come_back_as_they_were_written() {
+        let mut file = ColumnWriter::new(tempfile::tempfile().unwrap());
+        file.bytes(b"header").unwrap();
+        let numbers = [1.5, -0.0, f64::INFINITY];
+        file.column([&numbers[..1], &numbers[1..]]).unwrap();
+        file.column([&[7_u8; 3][..]]).unwrap();
+        file.column::<u32>([]).unwrap();
+        file.column([&[u32::MAX, 0][..]]).unwrap();
+        let file = file.finish().unwrap();
+        let mut reader = ColumnReader::new(&file).unwrap();
+        assert_eq!(reader.bytes(6).unwrap(), b"header");
+        let mut column: Stored<f64> = reader.column(3).unwrap();
+        column.will_need(1..3);
+        assert_eq!(column, &numbers[..]);
+        assert_eq!(reader.column::<u8>(3).unwrap(), vec![7; 3]);
+        assert!(reader.column::<u32>(0).unwrap().is_empty());
+        assert!(!reader.is_at_end());
+        assert_eq!(reader.column::<u32>(2).unwrap(), vec![u32::MAX, 0]);
+        assert!(reader.is_at_end());
+        assert!(reader.column::<u8>(1).is_err());
+        assert!(reader.column::<u64>(usize::MAX).is_err());
+        // The file, and whoever else maps it, keep what they have.
+        let other = column.clone();
+        column.to_mut().push(2.0);
+        assert_eq!((column.len(), other.len()), (4, 3));
+    }
+}
