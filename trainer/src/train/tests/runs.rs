@@ -52,6 +52,9 @@ impl Observer for Watch {
 
     fn started(&self, beginning: Beginning) {
         self.heard.lock().unwrap().beginning = Some(beginning);
+        if self.stop_after == Some(0) {
+            self.cancel.cancel();
+        }
     }
 
     fn step(&self, step: &Step) {

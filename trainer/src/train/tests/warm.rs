@@ -4,13 +4,13 @@ use arrow::array::AsArray;
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::Int32Type;
 use arrow::record_batch::RecordBatch;
-use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
     EmbeddingWidth, FeatureKind, Loss, NumericEmbedding, NumericTransform, TrainSpec,
 };
 
+use super::runs::run;
 use super::worlds::weights;
-use crate::testing::{Seat, dense, load_split, model, rows, spec, train_seats, train_split};
+use crate::testing::{dense, model, rows, spec, train_split};
 use crate::{Error, Interrupted, Origin, Outcome, TrainingState};
 
 const DIM: usize = 4;
@@ -29,16 +29,8 @@ fn start(
     data: &RecordBatch,
     origin: Origin,
 ) -> [Result<Outcome, Interrupted>; 2] {
-    let mut loaded = load_split(spec, data, 2).into_iter();
-    let cancel = CancellationToken::new();
-    cancel.cancel();
-    let mut seat = |origin| Seat {
-        origin,
-        cancel: cancel.clone(),
-        ..Seat::fresh(loaded.next().unwrap())
-    };
-    let seats = vec![seat(origin), seat(Origin::Fresh)];
-    train_seats(spec, seats).try_into().unwrap()
+    let ranks = vec![(origin, Some(0)), (Origin::Fresh, Some(0))];
+    run(spec, data, ranks).ends.try_into().unwrap()
 }
 
 fn started(spec: &TrainSpec, data: &RecordBatch, origin: Origin) -> TrainingState {
