@@ -22,9 +22,11 @@ use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{Beginning, Observer, Origin, Position, Rank, ResolvedDevice, Step, train};
+use volley_trainer::{
+    Beginning, LoadedShards, Observer, Origin, Position, Rank, ResolvedDevice, Step, train,
+};
 
-use rossmann::{loaded, rows, spec};
+use rossmann::{SHARDS, batch, spec};
 
 /// As in executors: see `.cargo/config.toml`.
 #[global_allocator]
@@ -37,13 +39,32 @@ const ROWS: usize = 40_000;
 /// A step's steps before time counts: allocations, caches.
 const WARM_UP: u64 = 5;
 
+/// Rows of a record batch.
+const ROWS_A_BATCH: usize = 1000;
+
+/// Made-up rows.
+fn rows() -> Vec<RecordBatch> {
+    let firsts = (0..ROWS).step_by(ROWS_A_BATCH);
+    firsts
+        .map(|first| batch(first..first + ROWS_A_BATCH))
+        .collect()
+}
+
+/// The rows as one rank's shards.
+fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
+    let shards = rows.chunks(rows.len().div_ceil(SHARDS));
+    let shards = shards.map(|rows| Vec::from(rows).into_iter()).enumerate();
+    rossmann::loaded(spec, &rows[0].schema(), shards.collect(), None)
+        .expect("the rows suit the spec")
+}
+
 criterion_group!(
     benches, encoding, products, all_reduce, ring, optimizer, step
 );
 criterion_main!(benches);
 
 fn encoding(criterion: &mut Criterion) {
-    let rows = rows(ROWS);
+    let rows = rows();
     let mut group = criterion.benchmark_group("encode");
     group.throughput(Throughput::Elements(ROWS as u64));
     group.bench_function("record batches to shards", |bencher| {
@@ -133,7 +154,7 @@ fn optimizer(criterion: &mut Criterion) {
 }
 
 fn step(criterion: &mut Criterion) {
-    let rows = rows(ROWS);
+    let rows = rows();
     let mut group = criterion.benchmark_group("step of 1 rank");
     group.sampling_mode(SamplingMode::Flat).sample_size(10);
     for batch_size in [100, 1024] {

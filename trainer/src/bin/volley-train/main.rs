@@ -22,11 +22,10 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use arrow::error::ArrowError;
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use bytesize::ByteSize;
-use futures::stream;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
@@ -34,8 +33,7 @@ use volley_proto::store::EpochRecord;
 use volley_trainer::collective::{Communicator, Options};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    Beginning, LoadedShards, Observer, Origin, Position, Rank, RowMemory, ShardCache, Step, load,
-    resolve_device, train,
+    Beginning, Observer, Origin, Position, Rank, RowMemory, ShardCache, Step, resolve_device, train,
 };
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -44,9 +42,6 @@ const USAGE: &str = "\
 usage: volley-train [--network rossmann|default-ensemble|linear|tables] [--codes N] [--device cpu|cuda:N]
                     [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]
                     [--ranks N] [--shards N] [--row-memory SIZE]";
-
-/// Shards of the rows, where their number is not given.
-const SHARDS: usize = 4;
 
 /// Rows that losses are compared on, if they are more than one batch: few, for the CPU's sake.
 const COMPARED_ROWS: usize = 8192;
@@ -89,6 +84,10 @@ impl Source {
         let (first, end) = (end(shard), end(shard + 1));
         let firsts = (first..end).step_by(Self::BATCH);
         firsts.map(move |first| self.batch(first..end.min(first + Self::BATCH)))
+    }
+
+    fn schema(self) -> SchemaRef {
+        self.batch(0..1).schema()
     }
 
     fn batch(self, rows: Range<usize>) -> RecordBatch {
@@ -196,7 +195,7 @@ impl Args {
             epochs: None,
             threads: NonZeroUsize::MIN,
             ranks: 1,
-            shards: SHARDS,
+            shards: rossmann::SHARDS,
             row_memory: None,
             compare: false,
         };
@@ -291,7 +290,10 @@ impl Case<'_> {
                 };
                 ShardCache::new(folder, memory)
             });
-            let loaded = loaded(&spec, source, end(rank)..end(rank + 1), cache.as_ref());
+            let shards = end(rank)..end(rank + 1);
+            let shards = shards.map(|shard| (shard, source.shard(shard, spec.shards)));
+            let loaded =
+                rossmann::loaded(&spec, &source.schema(), shards.collect(), cache.as_ref());
             let rank = Rank {
                 communicator: &mut communicator,
                 device,
@@ -340,30 +342,6 @@ impl Case<'_> {
             _ => Map::new(),
         }
     }
-}
-
-/// Some of the shards of the rows.
-fn loaded(
-    spec: &TrainSpec,
-    source: Source,
-    shards: Range<usize>,
-    cache: Option<&ShardCache>,
-) -> volley_trainer::Result<LoadedShards> {
-    let shards = shards.map(|shard| {
-        let rows = source.shard(shard, spec.shards).map(Ok::<_, ArrowError>);
-        (shard, move || Ok(stream::iter(rows)))
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .expect("a runtime without threads or I/O");
-    let schema = source.batch(0..1).schema();
-    runtime.block_on(load(
-        spec,
-        &schema,
-        shards.collect(),
-        cache,
-        &CancellationToken::new(),
-    ))
 }
 
 /// Bytes of memory that this process has now and has had at most, and how many of the first no file has; nothing where the

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, Float32Array, Int32Array, StringArray, UInt64Array};
+use arrow::datatypes::Schema;
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
+use futures::stream;
+use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
     Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss, Network,
@@ -15,6 +19,7 @@ use volley_proto::spec::{
     split,
 };
 use volley_proto::{TrainId, splitmix};
+use volley_trainer::{LoadedShards, Result, ShardCache, load};
 
 /// Distinct values of each categorical feature in the real tables.
 const VALUES: [u64; 18] = [
@@ -25,6 +30,8 @@ const PROMO: usize = 15;
 /// Of the categorical features, those that are text.
 const TEXTS: [usize; 5] = [1, 9, 10, 11, 14];
 const CONTINUOUS: usize = 18;
+/// Shards of the rows, unless said.
+pub(crate) const SHARDS: usize = 4;
 
 /// A draw of a row: of a feature, or of the noise in its sales.
 fn draw(row: usize, column: usize) -> u64 {
@@ -73,6 +80,27 @@ pub(crate) fn batch(rows: Range<usize>) -> RecordBatch {
     ];
     let columns = categorical.chain(continuous).chain(others);
     RecordBatch::try_from_iter(columns).expect("columns are of one length")
+}
+
+/// Shards, loaded from the batches of each.
+pub(crate) fn loaded<Batches>(
+    spec: &TrainSpec,
+    schema: &Schema,
+    shards: Vec<(usize, Batches)>,
+    cache: Option<&ShardCache>,
+) -> Result<LoadedShards>
+where
+    Batches: Iterator<Item = RecordBatch> + Send + 'static,
+{
+    let shards = shards.into_iter().map(|(shard, batches)| {
+        let batches = batches.map(Ok::<_, ArrowError>);
+        (shard, move || Ok(stream::iter(batches)))
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime without threads or I/O");
+    let never = CancellationToken::new();
+    runtime.block_on(load(spec, schema, shards.collect(), cache, &never))
 }
 
 /// The Rossmann network.
@@ -150,7 +178,7 @@ pub(crate) fn spec(batch_size: usize) -> TrainSpec {
         start: Start::Fresh,
         checkpoint_every: None,
         trace: false,
-        shards: 1,
+        shards: SHARDS,
         shard_by: vec![],
         device: Device::Cpu,
         precision: None,
