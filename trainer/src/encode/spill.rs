@@ -84,7 +84,8 @@ impl<Number: Pod> Rows<Number> {
         })
     }
 
-    /// A copy in this order, in a file of a folder, with the order. Weights in evaluation are left out.
+    /// A copy in this order, in a file of a folder, with the order: to be [read ahead](Self::will_need) by who uses it. Weights
+    /// in evaluation are left out.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -104,6 +105,7 @@ impl<Number: Pod> Rows<Number> {
             file.column([order])
         });
         let mapped = written.and_then(|mut file| {
+            file.read_as_told();
             let shape = Self {
                 eval_weights: None,
                 ..self.clone()

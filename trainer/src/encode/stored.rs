@@ -169,6 +169,13 @@ pub(super) struct ColumnReader {
 }
 
 impl ColumnReader {
+    /// Says that only what [is asked for](Stored::will_need) is worth reading ahead.
+    pub(super) fn read_as_told(&self) {
+        if let Err(error) = self.map.advise(Advice::Random) {
+            tracing::debug!(%error, "the system reads more of a file than it is told to");
+        }
+    }
+
     /// Maps a file that nobody changes any more.
     pub(super) fn new(file: &File) -> io::Result<Self> {
         // SAFETY: files of columns lie in folders that are the executor's own. They are written by this module, and opened by

@@ -496,7 +496,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         let (mine, mut batch) = match self.resident {
             true => (self.gather_resident()?, None),
             false => {
-                epoch.read_ahead(self.position.step, READ_AHEAD);
+                let first = self.own.rows == 0;
+                epoch.read_ahead(self.position.step, first, READ_AHEAD);
                 let (mine, batch) = self.gather(epoch, &places);
                 (mine, Some(batch))
             }

@@ -245,13 +245,12 @@ impl Epoch {
             .unwrap_or(&shards[shard].train)
     }
 
-    /// Has the system read copied rows ahead of their steps, about so many bytes at a time.
-    pub(super) fn read_ahead(&self, step: u64, bytes: usize) {
+    /// Has the system read copied rows ahead of their steps, about so many bytes at a time: those of the next steps where a
+    /// step is the `first` one that is taken, and those after them.
+    pub(super) fn read_ahead(&self, step: u64, first: bool, bytes: usize) {
         let copied = || {
-            self.shards.iter().filter_map(|dealt| {
-                let rows = dealt.of.rows.as_ref()?;
-                Some((dealt, rows))
-            })
+            let shards = self.shards.iter();
+            shards.filter_map(|dealt| Some((dealt, dealt.of.rows.as_ref()?)))
         };
         let of_epoch: usize = copied()
             .map(|(_, rows)| rows.len() * rows.row_bytes())
@@ -260,10 +259,19 @@ impl Epoch {
             return;
         }
         let steps = (bytes as u64 * self.steps / of_epoch as u64).max(1);
-        if step.is_multiple_of(steps) {
+        let read = |step| {
             for (dealt, rows) in copied() {
-                rows.will_need(self.range(dealt, step + steps, steps));
+                let rows_of_steps = self.range(dealt, step, steps);
+                rows.will_need(rows_of_steps.clone());
+                dealt.of.order.will_need(rows_of_steps);
             }
+        };
+        let begun = step / steps * steps;
+        if first {
+            read(begun);
+        }
+        if first || step == begun {
+            read(begun + steps);
         }
     }
 }
