@@ -472,10 +472,20 @@ pub(crate) fn load_split(
     batch: &RecordBatch,
     world_size: usize,
 ) -> Vec<Result<LoadedShards>> {
+    split(spec, batch, world_size, |_, shards| load_now(spec, shards))
+}
+
+/// Deals the shards of `batch` to this many ranks, and has each load its own.
+pub(crate) fn split(
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+    load: impl Fn(usize, Vec<(usize, Vec<RecordBatch>)>) -> Result<LoadedShards>,
+) -> Vec<Result<LoadedShards>> {
     let mut all = shards(batch, spec.shards);
     let ranks = (0..world_size).map(|rank| {
         let end = spec.shards * (rank + 1) / world_size - spec.shards * rank / world_size;
-        load_now(spec, all.drain(..end).collect())
+        load(rank, all.drain(..end).collect())
     });
     ranks.collect()
 }

@@ -64,14 +64,14 @@ impl Mesh {
         outcome
     }
 
-    /// Whether a peer is on this host.
+    /// True if a peer is on this host.
     pub(super) fn is_local(&self, peer: usize) -> bool {
         self.links[peer]
             .as_ref()
             .is_some_and(|link| link.is_local())
     }
 
-    /// Whether any peer is on this host.
+    /// True if any peer is on this host.
     pub(super) fn has_local_peers(&self) -> bool {
         (0..self.links.len()).any(|peer| self.is_local(peer))
     }

@@ -53,7 +53,7 @@ impl RowMemory {
     };
 }
 
-/// What is left of it.
+/// Memory that is left.
 #[derive(Debug)]
 struct Room {
     left: RowMemory,
@@ -90,7 +90,7 @@ impl ShardCache {
         }
     }
 
-    /// How many shards may be encoded or settled at once, as large as the largest so far.
+    /// Number of shards that may be encoded or settled at once, as large as the largest so far.
     pub(super) fn at_once(&self) -> usize {
         let room = self.room.lock();
         let shards = room.left.loading / (SETTLING * room.largest).max(1);

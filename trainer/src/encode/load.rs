@@ -41,7 +41,7 @@ pub struct LoadedShards {
     label: Option<Class>,
     rows: u64,
     seconds: f64,
-    /// How many of the shards may be settled at once.
+    /// Number of shards that may be settled at once.
     pub(crate) at_once: usize,
 }
 
@@ -189,7 +189,7 @@ where
     })
 }
 
-/// How many shards stream at once: some, and more once one has said that memory has room for them.
+/// Number of shards that stream at once: some, and more once one has said that memory has room for them.
 #[derive(Debug)]
 struct Permits {
     left: Semaphore,

@@ -155,7 +155,7 @@ impl<W: Write> ColumnWriter<W> {
         parts.try_for_each(|part| self.bytes(bytemuck::cast_slice(part)))
     }
 
-    /// What it was written to.
+    /// Flushes, and returns the file.
     pub(super) fn finish(self) -> io::Result<W> {
         Ok(self.out.into_inner()?)
     }

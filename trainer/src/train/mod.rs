@@ -481,7 +481,7 @@ fn prepare(
     })
 }
 
-/// What each shard becomes, so many at once: what is worked on is in memory.
+/// Maps shards, so many at once: those that are worked on are in memory.
 fn some_at_once<T: Send, U: Send>(
     threads: &Threads,
     cancel: &CancellationToken,

@@ -163,7 +163,7 @@ struct Deal {
 }
 
 impl Deal {
-    /// How many rows the steps before this one have, of so many.
+    /// Number of rows of the steps before this one, of so many steps.
     fn before(&self, step: u64, steps: u64) -> usize {
         let (rounds, rest) = (self.rows / steps, self.rows % steps);
         let end = self.first + step;

@@ -70,7 +70,7 @@ struct Args {
 #[derive(Debug, Clone, Copy)]
 struct Source {
     rows: usize,
-    /// How many values of all features there are, in tables of any size.
+    /// Number of values of all features, in tables of any size.
     codes: Option<usize>,
 }
 

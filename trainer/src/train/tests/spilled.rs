@@ -11,7 +11,7 @@ use super::runs::{
 };
 use crate::encode::Storage;
 use crate::testing::{
-    classifier, dense, load_cached, rows, shards, told_apart, two_labels, with_visits,
+    classifier, dense, load_cached, rows, split, told_apart, two_labels, with_visits,
 };
 use crate::{Error, LoadedShards, Origin, Result, RowMemory, ShardCache};
 
@@ -20,7 +20,7 @@ const NONE: RowMemory = RowMemory {
     training: 0,
 };
 
-/// What ranks load that have so much memory for rows; files are in folders of this one.
+/// Shards as ranks load them that have so much memory for rows; files are in folders of this one.
 fn load_in(
     folder: &Path,
     memory: RowMemory,
@@ -28,20 +28,17 @@ fn load_in(
     batch: &RecordBatch,
     world_size: usize,
 ) -> Vec<Result<LoadedShards>> {
-    let mut all = shards(batch, spec.shards);
-    let ranks = (0..world_size).map(|rank| {
-        let end = spec.shards * (rank + 1) / world_size - spec.shards * rank / world_size;
+    split(spec, batch, world_size, |rank, shards| {
         let cache = ShardCache::new(folder.join(rank.to_string()), memory);
-        load_cached(spec, all.drain(..end).collect(), Some(&cache), |_| {})
-    });
-    ranks.collect()
+        load_cached(spec, shards, Some(&cache), |_| {})
+    })
 }
 
 fn fresh(world_size: usize, stop_after: Option<u64>) -> Vec<(Origin, Option<u64>)> {
     vec_of(world_size, || (Origin::Fresh, stop_after))
 }
 
-/// How many files with a name are below a folder.
+/// Number of files with a name below a folder.
 fn files(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
