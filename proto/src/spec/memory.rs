@@ -18,7 +18,8 @@ const NUMBER: u64 = 4;
 const KEY: u64 = 8;
 /// Rows of a step, where the number of rows will say: the most of these.
 const STEP_ROWS: u64 = 256;
-/// Bytes that a shard takes while it is settled, for each of its own: its columns, the order of its rows, and both sorted.
+/// Peak memory of settling a shard, in multiples of its encoded size: its columns, the order of its rows, and the sorted
+/// columns.
 pub const SETTLING: u64 = 3;
 /// The most rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;
@@ -61,7 +62,7 @@ enum StepRows {
 }
 
 impl RankMemory {
-    /// That of rows of so many bytes in memory, and of nothing else.
+    /// Memory of rows of so many bytes each, without a network; none of them may be in files.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
             shared: 0,

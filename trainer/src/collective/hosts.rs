@@ -1,4 +1,4 @@
-//! Which ranks share memory, and who of them adds up what: the arithmetic of an all-reduce over several hosts.
+//! Hierarchical all-reduce as arithmetic: which ranks share memory, and which of them adds up which part of a buffer.
 //! Nothing here sends anything.
 //!
 //! A buffer has as many columns as the host with the fewest ranks has ranks. On each host one rank adds up a column over its
@@ -31,8 +31,8 @@ pub(super) struct Seat<'h> {
 }
 
 impl Hosts {
-    /// By which ranks each one shares memory with, itself among them; `None` where they do not say the same of each other, or
-    /// no two share.
+    /// Groups ranks by host, given the ranks that each one shares memory with, itself included. `None` where sharing is not
+    /// mutual, or no two ranks share.
     pub(super) fn new(shares_with: &[Vec<usize>]) -> Option<Self> {
         let mut hosts: Vec<Vec<usize>> = Vec::new();
         for (rank, host) in shares_with.iter().enumerate() {

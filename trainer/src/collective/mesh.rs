@@ -56,7 +56,7 @@ impl Mesh {
         std::mem::replace(&mut self.timeout, timeout)
     }
 
-    /// Makes a call with more time: of those that it waits for, some wait for others.
+    /// Makes a call with twice the timeout, for peers that wait for ranks of other hosts themselves.
     pub(super) fn more_patiently<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
         let usual = self.set_timeout(2 * self.timeout);
         let outcome = call(self);

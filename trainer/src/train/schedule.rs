@@ -154,7 +154,7 @@ impl Schedule {
     }
 }
 
-/// How a shard's rows are dealt to the steps of an epoch.
+/// Assignment of a shard's rows to the steps of an epoch.
 #[derive(Debug)]
 struct Deal {
     /// Where in the shard's part of the line the first row of step 0 is, or would be if it had more rows.

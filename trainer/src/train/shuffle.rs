@@ -1,4 +1,4 @@
-//! The order of an epoch for rows that are in files: a copy of each shard in that order, so that steps read neighbours.
+//! External shuffle: rows of spilled shards are copied in the order of an epoch, so that steps read neighbours.
 //!
 //! A shard is permuted by itself, through memory, as if its rows were there: an epoch has the same rows in the same steps
 //! wherever rows are. A thread copies the shards of the next epoch while this one is trained on. Two copies are on disk at

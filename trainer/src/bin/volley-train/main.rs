@@ -238,7 +238,13 @@ impl Args {
                 "--threads" => args.threads = positive(&value)?.try_into()?,
                 "--ranks" => args.ranks = positive(&value)?,
                 "--shards" => args.shards = positive(&value)?,
-                "--row-memory" => args.row_memory = Some(value.parse()?),
+                "--row-memory" => {
+                    let size = value.parse();
+                    let size = size.map_err(|_| {
+                        format!("expected a size like 30MB, not {value:?}\n{USAGE}")
+                    })?;
+                    args.row_memory = Some(size);
+                }
                 _ => args.epochs = Some(positive(&value)?),
             }
         }
