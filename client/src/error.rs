@@ -411,7 +411,7 @@ mod tests {
         assert!(matches!(Error::from(nested), Error::NotSupported { .. }));
         let name = "a/b".parse::<volley_proto::ModelName>().unwrap_err();
         assert!(matches!(
-            Error::from(DataFusionError::from(name)),
+            Error::from(volley_engine::error::external(name)),
             Error::Proto(_)
         ));
         let engine = DataFusionError::Execution("boom".into()).context("while testing");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
+use volley_engine::runtime::Runtimes;
 use volley_proto::access::may_listen;
-use volley_proto::runtime::Runtimes;
 use volley_trainer::resolve_device;
 
 use crate::ballista::{self, Process};

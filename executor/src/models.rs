@@ -8,8 +8,9 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
 use tokio::sync::Mutex;
+use volley_engine::error::External;
+use volley_engine::runtime::{ModelRuntime, Predictor};
 use volley_proto::ModelRef;
-use volley_proto::runtime::{ModelRuntime, Predictor};
 use volley_proto::store::ModelStore;
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{Model, VOCABULARIES, WEIGHTS};
@@ -62,10 +63,16 @@ struct LoadedModel {
 
 impl LoadedModel {
     async fn load(model: &ModelRef, layers: CustomLayers) -> Result<Self> {
-        let store = ModelStore::open(&model.store)?;
-        let manifest = store.manifest(&model.name, Some(model.version)).await?;
-        let weights = store.read(model, &manifest, WEIGHTS).await?;
-        let vocabularies = store.read(model, &manifest, VOCABULARIES).await?;
+        let store = ModelStore::open(&model.store).external()?;
+        let manifest = store
+            .manifest(&model.name, Some(model.version))
+            .await
+            .external()?;
+        let weights = store.read(model, &manifest, WEIGHTS).await.external()?;
+        let vocabularies = store
+            .read(model, &manifest, VOCABULARIES)
+            .await
+            .external()?;
         let decode = move || Model::load(manifest, &weights, &vocabularies, &layers);
         let decoded = tokio::task::spawn_blocking(decode).await;
         let model = decoded.map_err(external)?.map_err(external)?;

@@ -17,6 +17,15 @@ const NUMBERS: [&str; 8] = [
     "[]",
 ];
 
+/// Damaged copies of a sample, by [`with_damaged_copies`].
+const COPIES: u64 = 2_000;
+
+/// A sample, and damaged copies of it.
+pub fn with_damaged_copies(sample: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let copies = (0..COPIES).map(|seed| damaged(sample, seed));
+    std::iter::once(sample.to_vec()).chain(copies)
+}
+
 /// A copy with one to four changes.
 pub fn damaged(bytes: &[u8], seed: u64) -> Vec<u8> {
     let mut copy = bytes.to_vec();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// Writes a file into a folder that is there, instead of the file that may be there.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let staged = stage(path, bytes)?;
     if let Err(error) = fs::rename(&staged, path) {
         fs::remove_file(&staged).ok(); // it counts for nothing, and has a name that listings pass over
@@ -22,7 +22,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Moves a folder to where none is that has anything in it. Says whether it has.
-pub(crate) fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
+pub fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::rename(from, to) {
         Ok(()) => {
             sync_folder(folder_of(to)?)?;
@@ -41,7 +41,7 @@ pub(crate) fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
 }
 
 /// Makes a folder, and those that it is in.
-pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
+pub fn make_folder(folder: &Path) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let missing: Vec<_> = missing.collect();
     fs::create_dir_all(folder)?;
@@ -51,7 +51,7 @@ pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// What names a folder has are on the disk from now on.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         // A file system that knows no such thing.
         Err(error)
@@ -67,14 +67,14 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// The folder that a file or a folder is in.
-pub(crate) fn folder_of(path: &Path) -> io::Result<&Path> {
+pub fn folder_of(path: &Path) -> io::Result<&Path> {
     let named = || format!("{} is in no folder", path.display());
     path.parent()
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, named()))
 }
 
 /// Writes a file of no place yet, beside the one it is to have, by a name as `object_store` has for these: its listings pass over them.
-pub(crate) fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+pub fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut staged = path.as_os_str().to_owned();
     staged.push(format!("#{}", Uuid::new_v4().as_u128()));
     let staged = PathBuf::from(staged);

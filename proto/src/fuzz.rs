@@ -1,4 +1,4 @@
-//! Fuzz targets: what this crate decodes of others. Plans have theirs in [`plan`](crate::plan).
+//! Fuzz targets: what this crate decodes of others. Plans have theirs in `volley-engine`.
 //!
 //! Each is given whole samples, damaged copies of them, the corpus in `__fuzz__/` and random bytes, a bounded number; under
 //! `cargo bolero test TARGET`, as many as there is time for.
@@ -7,21 +7,15 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::address::{ListenAddress, PortRange};
 use crate::allocations::bounded;
-use crate::damage::damaged;
+use crate::damage::with_damaged_copies;
 use crate::spec::{TrainSpec, layers_text};
 use crate::store::{CheckpointInfo, Manifest, Quantiles};
 use crate::{ModelName, TrainId};
 
-/// Damaged copies of each sample.
-pub(crate) const COPIES: u64 = 2_000;
-
 /// Runs a target on samples and on damaged copies of them.
-pub(crate) fn samples(samples: &[Vec<u8>], target: impl Fn(&[u8])) {
+fn samples(samples: &[Vec<u8>], target: impl Fn(&[u8])) {
     for sample in samples {
-        bounded(sample, &target);
-        for seed in 0..COPIES {
-            bounded(&damaged(sample, seed), &target);
-        }
+        with_damaged_copies(sample).for_each(|bytes| bounded(&bytes, &target));
     }
 }
 

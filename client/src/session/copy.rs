@@ -20,6 +20,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::dml::CopyTo;
+use volley_engine::error::External;
 use volley_proto::object_stores::StoreOptions;
 
 use super::files::located;
@@ -39,7 +40,7 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
         let mut of_store = StoreOptions::default();
         for (key, value) in &copy.options {
             if StoreOptions::is_one(key) {
-                of_store.set(key, value)?;
+                of_store.set(key, value).external()?;
             }
         }
         copy.options.retain(|key, _| !StoreOptions::is_one(key));

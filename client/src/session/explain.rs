@@ -13,7 +13,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
-use volley_proto::plan::with_rules;
+use volley_engine::with_rules;
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
     Refit, Rule, Split, TrainSpec,

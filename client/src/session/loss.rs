@@ -2,7 +2,7 @@
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::LogicalPlan;
-use volley_proto::plan::TrainNode;
+use volley_engine::TrainNode;
 
 /// How often a query is run whose rows are lost.
 const ATTEMPTS: usize = 3;

@@ -15,7 +15,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::{ColumnOption, CreateTable, Statement};
 use futures::TryStreamExt;
-use volley_proto::plan::ROWS_LIMIT;
+use volley_engine::ROWS_LIMIT;
 
 use super::settings::JobDescription;
 use crate::{Error, Result};

@@ -4,8 +4,9 @@ use datafusion::common::TableReference;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::SessionContext;
+use volley_engine::object_stores::shown;
 use volley_proto::did_you_mean;
-use volley_proto::object_stores::{SCHEMES, is_read_only, shown};
+use volley_proto::object_stores::{SCHEMES, is_read_only};
 
 use crate::Error;
 

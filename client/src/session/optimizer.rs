@@ -10,7 +10,7 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::Optimizer;
 
-use volley_proto::plan::{
+use volley_engine::{
     LogicalRule, mended_logical_rules, receive_repeated_names, send_repeated_names, top_down,
     whole_plan,
 };

@@ -15,7 +15,7 @@ use datafusion::optimizer::analyzer::type_coercion::TypeCoercionRewriter;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
-use volley_proto::plan::{VolleyLogicalCodec, sendable, typed_as};
+use volley_engine::{VolleyLogicalCodec, sendable, typed_as};
 use volley_proto::stack::deeply;
 
 use super::optimizer::optimized;

@@ -32,9 +32,10 @@ use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use uuid::Uuid;
+use volley_engine::error::External;
+use volley_engine::object_stores::Stores;
+use volley_engine::{VolleyLogicalCodec, declared_stores};
 use volley_proto::limits::{self, MESSAGE_LIMIT};
-use volley_proto::object_stores::Stores;
-use volley_proto::plan::{VolleyLogicalCodec, declared_stores};
 use volley_proto::stack::deep;
 
 use super::flight_types::as_planned;
@@ -139,7 +140,7 @@ impl ClusterQuery {
         file_names::settle(&self.plan, config.options_mut())?;
         let config = &config;
         let mut job = settings::job(config);
-        let stores = Stores::of(config).map_err(DataFusionError::from)?;
+        let stores = Stores::of(config).external()?;
         job.stores = declared_stores(&self.plan, &stores)?;
         let settings = settings::to_send(config, &job);
         let query = ExecuteQueryParams {

@@ -67,7 +67,7 @@ mod tests {
 
     use datafusion::execution::SessionStateBuilder;
     use datafusion::prelude::SessionContext;
-    use volley_proto::plan::with_rules;
+    use volley_engine::with_rules;
 
     use super::*;
 

@@ -19,12 +19,13 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions}
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
-use volley_proto::object_stores::redacted;
-use volley_proto::settings::{
-    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, ON_CLIENT_LOSS, OnClientLoss, PREFIX, PRIORITY,
-    PRIORITY_MEANS, QUEUE, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES,
-    STAGE_BYTES_MEANS, TRACE, priority, session_config, set_defaults,
+use volley_engine::settings::{
+    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, PREFIX, PRIORITY, PRIORITY_MEANS, QUEUE,
+    QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_MEANS, TRACE,
+    priority, session_config, set_defaults,
 };
+use volley_proto::object_stores::redacted;
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};

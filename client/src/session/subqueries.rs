@@ -17,7 +17,7 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::OptimizerConfig;
-use volley_proto::plan::single_value;
+use volley_engine::single_value;
 
 use super::correlated::outer_references;
 use crate::Error;

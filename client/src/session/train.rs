@@ -14,7 +14,7 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder}
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use url::Url;
-use volley_proto::plan::{TrainNode, row_hash, train_schema};
+use volley_engine::{TrainNode, row_hash, train_schema};
 use volley_proto::settings::OnClientLoss;
 use volley_proto::spec::{IfExists, Split, Start, TrainSpec, split};
 use volley_proto::store::TRACE_FILE;

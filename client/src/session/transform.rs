@@ -19,7 +19,7 @@ use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, ExprWithAlias, Statement 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use uuid::Uuid;
-use volley_proto::plan::split_draw;
+use volley_engine::split_draw;
 use volley_proto::spec::{Split, Start, TrainSpec, Transform, split};
 
 use super::Session;

@@ -14,7 +14,8 @@ use datafusion::logical_expr::{Expr, Extension, LogicalPlan, LogicalPlanBuilder}
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, Query, TableFactor};
 use url::Url;
-use volley_proto::plan::PredictNode;
+use volley_engine::PredictNode;
+use volley_engine::error::External;
 use volley_proto::spec::Transform;
 use volley_proto::store::{Manifest, PredictedColumns};
 use volley_proto::tables::Epoch;
@@ -190,7 +191,9 @@ impl RelationPlanner for MlPlanner {
                         rows = transform::prepared(manifest, of_rows, rows, schema)?;
                     }
                     let schema = planned(context, rows.clone())?;
-                    manifest.check_input(schema.schema().as_arrow())?;
+                    manifest
+                        .check_input(schema.schema().as_arrow())
+                        .external()?;
                     planned(context, feature_info::query(manifest, rows)?)?
                 }
             },

@@ -35,7 +35,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::plan::{mended_rules, without_filters};
+use volley_engine::{mended_rules, without_filters};
 
 type Plan = Arc<dyn ExecutionPlan>;
 

@@ -36,10 +36,10 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
+use volley_engine::runtime::TaskIdentity;
+use volley_engine::{PrunedExec, TrainExec, places_of_task, replaces_file};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
-use volley_proto::plan::{PrunedExec, TrainExec, places_of_task, replaces_file};
-use volley_proto::runtime::TaskIdentity;
 
 use super::cancellable::cancellable;
 use super::complete::{RowsMissing, complete};

@@ -17,8 +17,8 @@ use datafusion::execution::memory_pool::{
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
-use volley_proto::object_stores::Stores;
-use volley_proto::settings::{JobSettings, MemoryLimit};
+use volley_engine::object_stores::Stores;
+use volley_engine::settings::{JobSettings, MemoryLimit};
 
 use super::local_files::LocalFiles;
 

@@ -17,7 +17,7 @@ use datafusion::error::DataFusionError;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
-use volley_proto::runtime::TaskIdentity;
+use volley_engine::runtime::TaskIdentity;
 
 use crate::attendance::TaskKey;
 

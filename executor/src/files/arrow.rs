@@ -17,7 +17,7 @@ use datafusion::physical_expr_adapter::{
     DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory,
 };
 use futures::{StreamExt, stream};
-use volley_proto::plan::ArrowFile;
+use volley_engine::ArrowFile;
 
 /// Opens Arrow files whose schemas are adapted to their table's: columns are found by name, and cast.
 #[derive(Clone)]

@@ -21,7 +21,7 @@ use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use datafusion_datasource::decoder::{Decoder, DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::{StreamExt, TryStreamExt, stream};
-use volley_proto::plan::{CsvDialect, part_of_records};
+use volley_engine::{CsvDialect, part_of_records};
 
 /// Opens CSV files.
 pub(super) struct Opener {

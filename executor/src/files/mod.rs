@@ -29,7 +29,7 @@ use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use volley_proto::plan::file_name;
+use volley_engine::file_name;
 
 /// The scan with errors that name files, schemas that are adapted and parts of whole records, if the operator is a scan of
 /// files.
@@ -231,7 +231,7 @@ impl Name {
     fn of(&self, error: DataFusionError) -> DataFusionError {
         let file = self.0.to_string();
         let source = error.into();
-        volley_proto::Error::Unreadable { file, source }.into()
+        volley_engine::error::external(volley_proto::Error::Unreadable { file, source })
     }
 }
 

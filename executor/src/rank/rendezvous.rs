@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tonic::Code;
+use volley_engine::runtime::TaskIdentity;
 use volley_proto::access::Authorized;
 use volley_proto::failure::chain;
-use volley_proto::runtime::TaskIdentity;
 use volley_proto::wire::rendezvous_client::RendezvousClient;
 use volley_proto::wire::{self, progress_request};
 use volley_proto::{GpuId, Secret, TrainId};

@@ -108,7 +108,7 @@ pub fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
 }
 
 /// The URL's scheme, user (of Azure: the container) and host.
-pub(super) fn root(url: &Url) -> String {
+pub fn root(url: &Url) -> String {
     let user = match url.username() {
         "" => String::new(),
         user => format!("{user}@"),

@@ -12,27 +12,27 @@ use uuid::Uuid;
 
 /// How often a request is retried, for how long, and with which backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RetryPolicy {
+pub struct RetryPolicy {
     /// The most attempts, the first included.
-    pub(crate) attempts: u32,
+    pub attempts: u32,
     /// How long one may take; one that transfers much, without anything arriving.
-    pub(crate) idle_timeout: Duration,
+    pub idle_timeout: Duration,
     /// How long after the first attempt another may begin.
-    pub(crate) retry_timeout: Duration,
+    pub retry_timeout: Duration,
     /// The backoff before the second attempt; it doubles with each, up to [`RetryPolicy::MOST_BACKOFF`].
-    pub(crate) backoff: Duration,
+    pub backoff: Duration,
 }
 
 impl RetryPolicy {
     /// For stores over a network.
-    pub(crate) const REMOTE: Self = Self {
+    pub const REMOTE: Self = Self {
         attempts: 8,
         idle_timeout: Duration::from_secs(120),
         retry_timeout: Duration::from_secs(60),
         backoff: Duration::from_millis(100),
     };
     /// For folders: what fails is told at once.
-    pub(crate) const LOCAL: Self = Self {
+    pub const LOCAL: Self = Self {
         attempts: 1,
         idle_timeout: Duration::MAX,
         retry_timeout: Duration::ZERO,
@@ -95,8 +95,7 @@ pub(crate) fn is_transient(failure: &Error) -> bool {
 
 /// Whether the body of a response was truncated. The client retries requests that fail, and resumes `GET` of an object, but
 /// retries neither a truncated listing nor a truncated upload id.
-#[cfg(feature = "plan")]
-pub(crate) fn is_truncated(failure: &Error) -> bool {
+pub fn is_truncated(failure: &Error) -> bool {
     // A failed request has an error of its own between these two.
     matches!(failure, Error::Generic { source, .. } if source.source().is_some_and(|cause| cause.is::<HttpError>()))
 }
@@ -104,7 +103,10 @@ pub(crate) fn is_truncated(failure: &Error) -> bool {
 /// Retries a request for as long as it fails so that it `may_succeed` later.
 ///
 /// Boxed requests: the compiler can tell then that what waits for one may change threads.
-pub(crate) async fn retried<'a, T>(
+///
+/// # Errors
+/// The last failure, when there were too many or they went on for too long.
+pub async fn retried<'a, T>(
     policy: RetryPolicy,
     may_succeed: fn(&Error) -> bool,
     request: impl Fn() -> BoxFuture<'a, Result<T>>,

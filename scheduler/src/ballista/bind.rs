@@ -9,7 +9,7 @@ use ballista_scheduler::state::execution_graph::{
 };
 use ballista_scheduler::state::execution_stage::{PendingPartitions, RunningStage};
 use datafusion::physical_plan::replace_children_if_necessary;
-use volley_proto::object_stores::Stores;
+use volley_engine::object_stores::Stores;
 
 use super::launch::task_fits;
 use crate::control::{self, Binding, Event, PlacedTask};

@@ -9,8 +9,8 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use volley_engine::TrainExec;
 use volley_proto::TrainId;
-use volley_proto::plan::TrainExec;
 use volley_proto::spec::{Start, TrainSpec};
 
 use super::losses::written;

@@ -23,12 +23,11 @@ use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use futures::{Stream, TryStreamExt};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
+use volley_engine::object_stores::Stores;
+use volley_engine::settings::{JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE};
 use volley_proto::access::ClusterSecret;
 use volley_proto::nesting;
-use volley_proto::object_stores::Stores;
-use volley_proto::settings::{
-    JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE, QUEUE_DEFAULT,
-};
+use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;

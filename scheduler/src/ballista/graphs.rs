@@ -10,7 +10,7 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
-use volley_proto::plan::TrainExec;
+use volley_engine::TrainExec;
 use volley_proto::tables::{Stage, StageKind, StageState};
 
 use super::BallistaScheduler;

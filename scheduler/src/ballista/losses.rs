@@ -16,9 +16,9 @@ use ballista_scheduler::state::execution_stage::{
     ExecutionStage, RunningStage, StageOutput, TaskInfo,
 };
 use datafusion::physical_plan::ExecutionPlan;
+use volley_engine::{TrainExec, adds_files};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
-use volley_proto::plan::{TrainExec, adds_files};
 
 use crate::control::{DataLoss, LossEffect};
 use crate::planning::{find, in_stages};

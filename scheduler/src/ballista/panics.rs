@@ -64,7 +64,7 @@ fn error(panic: &(dyn Any + Send)) -> DataFusionError {
 mod tests {
     use datafusion::execution::SessionStateBuilder;
     use datafusion::logical_expr::LogicalPlanBuilder;
-    use volley_proto::plan::{LogicalRule, around};
+    use volley_engine::{LogicalRule, around};
 
     use super::*;
 

@@ -12,10 +12,10 @@ use datafusion::prelude::SessionContext;
 use datafusion_proto::logical_plan::AsLogicalPlan;
 use datafusion_proto::protobuf::LogicalPlanNode;
 use tonic::Status;
+use volley_engine::settings::session_config;
+use volley_engine::{Effects, VolleyLogicalCodec};
 use volley_proto::access::{AllowedPaths, Principal, Role};
 use volley_proto::nesting;
-use volley_proto::plan::{Effects, VolleyLogicalCodec};
-use volley_proto::settings::session_config;
 
 use super::nesting::is_deeper;
 use crate::access::Caller;

@@ -21,9 +21,9 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
-use volley_proto::object_stores::Stores;
-use volley_proto::plan::{TrainNode, VolleyQueryPlanner, around, with_rules};
-use volley_proto::settings::session_config;
+use volley_engine::object_stores::Stores;
+use volley_engine::settings::session_config;
+use volley_engine::{TrainNode, VolleyQueryPlanner, around, with_rules};
 
 use super::demands::gang;
 use super::nesting::BoundNesting;

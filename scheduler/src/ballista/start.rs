@@ -8,10 +8,10 @@ use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::cluster::memory::InMemoryJobState;
 use ballista_scheduler::config::SchedulerConfig as BallistaConfig;
 use ballista_scheduler::scheduler_process::create_scheduler;
+use volley_engine::object_stores::Stores;
+use volley_engine::settings::session_config;
+use volley_engine::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::limits::LAUNCH_LIMIT;
-use volley_proto::object_stores::Stores;
-use volley_proto::plan::{VolleyLogicalCodec, VolleyPhysicalCodec};
-use volley_proto::settings::session_config;
 use volley_proto::tls::url;
 
 use super::cluster_state::VolleyClusterState;

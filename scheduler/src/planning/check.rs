@@ -19,7 +19,7 @@ use datafusion::physical_plan::joins::{
 };
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use volley_proto::plan::{is_of_the_right, verify_sent};
+use volley_engine::{is_of_the_right, verify_sent};
 
 use super::stage::{StageInput, partitions};
 

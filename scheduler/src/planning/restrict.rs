@@ -20,8 +20,8 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::object_stores::Stores;
-use volley_proto::plan::{PrunedExec, TaskPlan};
+use volley_engine::object_stores::Stores;
+use volley_engine::{PrunedExec, TaskPlan};
 
 use super::check::check;
 use super::enforce::without_useless_limit;

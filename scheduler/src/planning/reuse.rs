@@ -18,7 +18,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use volley_proto::plan::is_volatile_operator;
+use volley_engine::is_volatile_operator;
 
 use super::stage::{StageExec, partitions};
 

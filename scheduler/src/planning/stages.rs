@@ -24,7 +24,7 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_proto::plan::{OneTaskExec, is_reread, spreads_over_threads};
+use volley_engine::{OneTaskExec, is_reread, spreads_over_threads};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};

@@ -24,8 +24,8 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use tempfile::TempDir;
-use volley_proto::plan::{VolleyQueryPlanner, with_rules};
-use volley_proto::settings::{JOB, session_config};
+use volley_engine::settings::{JOB, session_config};
+use volley_engine::{VolleyQueryPlanner, with_rules};
 
 use super::check::check;
 use super::restrict::restrict;

@@ -15,14 +15,19 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// What each crate may depend on in this workspace.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("volley-proto", &[]),
+    ("volley-engine", &["volley-proto"]),
     ("volley-trainer", &["volley-proto"]),
-    ("volley-scheduler", &["volley-proto"]),
-    ("volley-executor", &["volley-proto", "volley-trainer"]),
+    ("volley-scheduler", &["volley-proto", "volley-engine"]),
+    (
+        "volley-executor",
+        &["volley-proto", "volley-engine", "volley-trainer"],
+    ),
     ("volley-rossmann", &[]),
     (
         "volley",
         &[
             "volley-proto",
+            "volley-engine",
             "volley-scheduler",
             "volley-executor",
             "volley-rossmann",
@@ -33,6 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "volley",
             "volley-proto",
+            "volley-engine",
             "volley-trainer",
             "volley-scheduler",
             "volley-executor",
@@ -44,6 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "volley",
             "volley-proto",
+            "volley-engine",
             "volley-trainer",
             "volley-scheduler",
             "volley-executor",
@@ -56,7 +63,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const FORBIDDEN: &[(&str, &str, &[&str])] = &[
     (
         "volley-proto",
-        "plan",
+        "",
+        &["datafusion", "ballista", "sqlparser", "parquet", "burn"],
+    ),
+    (
+        "volley-engine",
+        "",
         &["burn", "ballista-scheduler", "ballista-executor"],
     ),
     (
@@ -66,24 +78,6 @@ const FORBIDDEN: &[(&str, &str, &[&str])] = &[
     ),
     ("volley-scheduler", "", &["burn", "ballista-executor"]),
     ("volley-executor", "", &["ballista-scheduler"]),
-];
-
-/// What of `volley-proto` is there with its feature `plan` only: folders and files of its sources, without `.rs`.
-const PLAN: &[&str] = &[
-    "plan",
-    "runtime",
-    "settings",
-    "object_stores/registry",
-    "object_stores/remote",
-];
-
-/// Words that must not be in the code of the rest: a build of the workspace has the feature, and would not notice.
-const PLAN_ONLY: &[&str] = &[
-    "datafusion",
-    "datafusion_datasource",
-    "datafusion_proto",
-    "ballista_core",
-    "object_stores::Stores",
 ];
 
 /// The rules inside of a crate.
@@ -135,7 +129,7 @@ const SCHEDULER: Inside = Inside {
                 "ballista_core",
                 "ballista_scheduler",
                 "volley_proto::wire",
-                "volley_proto::plan",
+                "volley_engine",
             ],
         ),
         (
@@ -306,37 +300,6 @@ fn linked(name: &str, features: &str) -> BTreeSet<String> {
     let tree = String::from_utf8(output.stdout).unwrap();
     let packages = tree.lines().filter_map(|line| line.split(' ').next());
     packages.map(str::to_owned).collect()
-}
-
-#[test]
-fn what_is_without_plans_names_no_engine() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/src");
-    let mut ruled = BTreeSet::new();
-    for file in sources(&root) {
-        let path = file.strip_prefix(&root).unwrap().with_extension("");
-        if let Some(part) = PLAN.iter().find(|part| path.starts_with(part)) {
-            ruled.insert(*part);
-            continue;
-        }
-        let depth = path.iter().filter(|name| *name != "mod").count();
-        let code = code(&fs::read_to_string(&file).unwrap());
-        for named in named(&code, depth) {
-            assert!(
-                !PLAN.contains(&named.as_str()),
-                "{} is there without the feature `plan`: it must not name crate::{named}",
-                path.display()
-            );
-        }
-        for word in PLAN_ONLY {
-            assert!(
-                !has_word(&code, word),
-                "{} is there without the feature `plan`: it must not name {word}",
-                path.display()
-            );
-        }
-    }
-    let parts: BTreeSet<_> = PLAN.iter().copied().collect();
-    assert_eq!(ruled, parts, "every part is there");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
+use volley_engine::{UnnestedKeys, UnnestedRelations, mended_logical_rules, mended_rules};
 use volley_proto::failure::chain;
-use volley_proto::plan::{UnnestedKeys, UnnestedRelations, mended_logical_rules, mended_rules};
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
 

@@ -20,8 +20,10 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
-use volley_proto::object_stores::{StoreOptions, is_remote, redacted, shown};
-use volley_proto::plan::file_name;
+use volley_engine::error::External;
+use volley_engine::file_name;
+use volley_engine::object_stores::shown;
+use volley_proto::object_stores::{StoreOptions, is_remote, redacted};
 
 use super::delta::LOG;
 use super::kind::Kind;
@@ -139,7 +141,7 @@ fn find_places(statement: &mut CreateExternalTable, state: &SessionState) -> Res
     let mut of_store = StoreOptions::default();
     for (key, value) in &statement.options {
         if StoreOptions::is_one(key) {
-            of_store.set(key, value)?;
+            of_store.set(key, value).external()?;
         }
     }
     let options = &mut statement.options;

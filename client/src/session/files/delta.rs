@@ -25,7 +25,7 @@ use object_store::path::Path;
 use percent_encoding::percent_decode_str;
 use tokio::runtime::{EnterGuard, Handle};
 use url::Url;
-use volley_proto::object_stores::shown;
+use volley_engine::object_stores::shown;
 
 use crate::{Error, Result};
 

@@ -13,7 +13,8 @@ use glob::Pattern;
 use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use url::{Position, Url};
-use volley_proto::object_stores::{SCHEMES, StoreOptions, Stores, is_remote, shown};
+use volley_engine::object_stores::{Stores, shown};
+use volley_proto::object_stores::{SCHEMES, StoreOptions, is_remote};
 
 use super::delta::LOG;
 use super::kind::Kind;

@@ -12,7 +12,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
-use volley_proto::plan::{CsvDialect, whole_records};
+use volley_engine::{CsvDialect, whole_records};
 
 use crate::{Error, Result};
 

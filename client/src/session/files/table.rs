@@ -25,8 +25,9 @@ use futures::future::try_join_all;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::RwLock;
 use url::Url;
-use volley_proto::object_stores::{is_remote, shown};
-use volley_proto::plan::Files;
+use volley_engine::Files;
+use volley_engine::object_stores::shown;
+use volley_proto::object_stores::is_remote;
 
 use super::delta::Snapshot;
 use super::kind::Kind;

@@ -1,0 +1,24 @@
+//! Errors of Volley's where DataFusion's are returned: whole, as the external source of one.
+
+use datafusion::error::{DataFusionError, Result};
+use volley_proto::Error;
+
+/// An error of Volley's as one of DataFusion's.
+pub fn external(error: Error) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// Results of Volley's where DataFusion's are returned.
+pub trait External<T> {
+    /// The same result, its error as one of DataFusion's.
+    ///
+    /// # Errors
+    /// Those of the result.
+    fn external(self) -> Result<T>;
+}
+
+impl<T> External<T> for volley_proto::Result<T> {
+    fn external(self) -> Result<T> {
+        self.map_err(external)
+    }
+}

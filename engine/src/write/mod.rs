@@ -1,0 +1,135 @@
+//! Folders of files: written by every task of a stage, and committed by one.
+//!
+//! DataFusion writes a folder in one task, file by file, and whoever looks meanwhile sees a part of
+//! it; a job that was run again would leave some rows there twice. Here the tasks that compute the
+//! rows write them too, into a folder inside that no listing looks into, and one task moves the
+//! files once all are there. Formats, options and names of folders are DataFusion's. So is what
+//! needs none of this, a single file, and what rests on one task: files in an order.
+//!
+//! ```text
+//! CommitExec                  one task: moves files from FOLDER/.volley-JOB/TASK/… to FOLDER/…, as JOB-…
+//!   └ CoalescePartitionsExec  ──exchange── of a row a task: how many rows and files it wrote
+//!       └ WriteExec           part of the stage that computes the rows
+//!           └ input
+//! ```
+//!
+//! On a store where files cannot be moved, tasks begin uploads of the files where they belong, and the commit completes
+//! them: see [uploads].
+//!
+//! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
+//! nothing have written, and can be run again itself: what is [moved](moves) is written down before, and
+//! another committer finishes it. What a job that failed or was cancelled had written stays in `.volley-JOB`.
+
+mod arrow;
+mod commit;
+mod create;
+mod dictionaries;
+mod exec;
+mod moves;
+mod split;
+mod staged;
+mod target;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod upload_tests;
+mod uploads;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::datasource::sink::DataSinkExec;
+use datafusion::error::Result;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use url::Url;
+use uuid::Uuid;
+
+use crate::settings::JobSettings;
+pub(super) use arrow::{ArrowFiles, ArrowFilesFactory, ArrowSink};
+pub(super) use commit::CommitExec;
+pub(super) use dictionaries::choose_dictionaries;
+pub(super) use exec::WriteExec;
+pub(super) use target::{EncodedTarget, Target, folder_of_sink};
+use volley_proto::object_stores::is_remote;
+
+/// What writes a folder this way; to be made last, where the plan is known.
+pub(super) fn write_folder(
+    node: &Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(writer) = node.downcast_ref() else {
+        return Ok(None);
+    };
+    let job = config.extensions.get::<JobSettings>();
+    let job = job.and_then(|job| job.id.clone());
+    // Without one, such as in a plan that is only explained, nothing is run again.
+    let job = job.unwrap_or_else(|| Uuid::now_v7().simple().to_string());
+    let Some((target, input)) = folder(writer, &job) else {
+        return Ok(None);
+    };
+    let written = Arc::new(WriteExec::new(target.clone(), input));
+    // A stage ends here, also where there is one partition: the rows may be computed anew until
+    // files are moved.
+    let gathered = Arc::new(CoalescePartitionsExec::new(written));
+    Ok(Some(Arc::new(CommitExec::new(target, gathered))))
+}
+
+/// Where a writer of a folder writes, and its rows, in as many partitions as they come in. `None`
+/// where the order of rows counts, which the stages of a plan keep for DataFusion's writer only.
+fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn ExecutionPlan>)> {
+    let target = Target::of(writer, job)?;
+    let input = match writer.input().downcast_ref::<CoalescePartitionsExec>() {
+        Some(gathered) if gathered.fetch().is_none() => gathered.input(),
+        _ if writer.sort_order().is_some() || is_ordered(writer.input()) => return None,
+        _ => writer.input(),
+    };
+    Some((target, Arc::clone(input)))
+}
+
+/// Whether rows come out in an order that they were put into for its own sake, which need not show in
+/// their columns.
+fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
+        return true;
+    }
+    match plan.children()[..] {
+        [input] => {
+            plan.maintains_input_order() == [true]
+                && plan.required_input_ordering() == [None]
+                && is_ordered(input)
+        }
+        _ => false,
+    }
+}
+
+/// The file of this host that an operator replaces, if it writes a single one.
+pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
+    let writer = operator.downcast_ref::<DataSinkExec>()?;
+    let config = target::config(writer.sink()).filter(|config| target::is_single(config))?;
+    let url = config.table_paths[0].get_url();
+    // A bucket may be called `localhost`.
+    let is_local = !is_remote(url);
+    is_local.then(|| url.to_file_path().ok()).flatten()
+}
+
+/// Where a writer writes, if it writes files.
+pub(super) fn sink_places(writer: &DataSinkExec) -> Option<Vec<Url>> {
+    let config = target::config(writer.sink())?;
+    let places = config.table_paths.iter();
+    Some(places.map(|place| place.get_url().clone()).collect())
+}
+
+/// Where an operator adds files in place, as the user named it: what has begun there cannot be begun again.
+/// A single file is replaced as a whole, what is not committed does not count, and a commit can be finished.
+pub fn adds_files(operator: &dyn ExecutionPlan) -> Option<String> {
+    let writer = operator.downcast_ref::<DataSinkExec>()?;
+    match target::config(writer.sink()) {
+        Some(config) if target::is_single(config) => None,
+        Some(config) => Some(target::named(config)),
+        None => Some("its output".to_owned()),
+    }
+}

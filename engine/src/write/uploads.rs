@@ -1,0 +1,333 @@
+//! A commit in a store that moves no files: uploads that tasks have begun, and one task completes.
+//!
+//! ```text
+//!  task       begins uploads of FOLDER/JOB-…       .volley-JOB/TASK/….begun.uncommitted    a record each
+//!             uploads all parts                    .volley-JOB/TASK/uploads.json.uncommitted
+//!  committer  gathers what the tasks that count have uploaded
+//!             .volley-JOB/commit.json.uncommitted  created only where there is none: who is first has decided
+//!               ▼
+//!             each upload is completed, unless it has been ─► others' uploads are aborted ─► records are deleted
+//! ```
+//!
+//! A file is listed when its upload is completed, whole. What was decided is rolled forward by whichever attempt finds
+//! it, as in a [local folder](super::moves); files have the job's name in theirs there too, and a committer that comes
+//! when all is over finds them, and completes nothing. This rests on a store that lists what was written, and that
+//! creates an object only where there is none (`If-None-Match: *`).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use datafusion::common::exec_err;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
+use futures::{StreamExt, TryStreamExt};
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::Target;
+use crate::error::External;
+use crate::object_stores::Stores;
+use volley_proto::Error;
+
+/// Requests at once.
+const AT_ONCE: usize = 16;
+
+/// What a task has uploaded, in its folder; no reader takes it for a file of the table.
+const TASK: &str = "uploads.json.uncommitted";
+/// What the names of records of uploads that were begun end in.
+const BEGUN: &str = ".begun.uncommitted";
+/// What is decided.
+const COMMIT: &str = "commit.json.uncommitted";
+
+/// An upload that was begun.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Begun {
+    pub(super) path: String,
+    pub(super) id: String,
+}
+
+/// An upload whose parts are there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Upload {
+    /// Where the file belongs.
+    pub(super) path: String,
+    /// None of a file without bytes.
+    pub(super) id: Option<String>,
+    /// What the store calls its parts.
+    pub(super) parts: Vec<String>,
+    pub(super) bytes: u64,
+}
+
+/// What is completed, and how many rows that is.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Commit {
+    rows: u64,
+    uploads: Vec<Upload>,
+}
+
+impl Commit {
+    /// Whether nothing is to be completed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.uploads.is_empty()
+    }
+
+    /// How many rows the files have.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The files, by their paths.
+    pub(super) fn files(&self) -> HashSet<String> {
+        let uploads = self.uploads.iter();
+        uploads.map(|upload| upload.path.clone()).collect()
+    }
+
+    fn paths(&self) -> HashSet<&str> {
+        let uploads = self.uploads.iter();
+        uploads.map(|upload| upload.path.as_str()).collect()
+    }
+
+    /// Whether these files of the job, which are in place, are of another decision, which was carried out then.
+    fn is_late(&self, in_place: &[Path]) -> bool {
+        let own = self.paths();
+        in_place
+            .iter()
+            .any(|file| !own.contains::<str>(file.as_ref()))
+    }
+}
+
+/// The uploads of a job.
+#[derive(Clone)]
+pub(super) struct Uploads {
+    store: Arc<dyn ObjectStore>,
+    multipart: Arc<dyn MultipartStore>,
+    /// The folder of the job's records.
+    staging: Path,
+    /// The target's name, for errors.
+    target: String,
+}
+
+impl Uploads {
+    /// Those of a target.
+    ///
+    /// # Errors
+    /// When its store cannot be opened, or takes no uploads.
+    pub(super) fn of(target: &Target, context: &TaskContext) -> Result<Self> {
+        let stores = Stores::of_task(context).external()?;
+        let opened = stores.opened(target.folder().get_url()).external()?;
+        let Some(multipart) = opened.multipart else {
+            return exec_err!("{target} is of a web server, which is only read from");
+        };
+        Ok(Self {
+            store: opened.store,
+            multipart,
+            staging: target.staging()?.prefix().clone(),
+            target: target.to_string(),
+        })
+    }
+
+    pub(super) fn store(&self) -> &dyn ObjectStore {
+        self.store.as_ref()
+    }
+
+    pub(super) fn multipart(&self) -> &Arc<dyn MultipartStore> {
+        &self.multipart
+    }
+
+    /// Writes down that an upload was begun.
+    pub(super) async fn note(&self, task: &str, begun: &Begun) -> object_store::Result<()> {
+        let name = format!("{}{BEGUN}", Uuid::new_v4().simple());
+        let place = self.staging.clone().join(task).join(name);
+        let json = serde_json::to_vec(begun).map_err(|error| object_store::Error::Generic {
+            store: "upload",
+            source: error.into(),
+        })?;
+        self.store.put(&place, json.into()).await?;
+        Ok(())
+    }
+
+    /// Writes down what a task has uploaded.
+    pub(super) async fn record(&self, task: &str, uploads: &[Upload]) -> Result<()> {
+        let json = serde_json::to_vec(uploads)
+            .map_err(|e| Error::malformed("uploads", e))
+            .external()?;
+        let place = self.staging.clone().join(task).join(TASK);
+        self.store.put(&place, json.into()).await?;
+        Ok(())
+    }
+
+    /// Gives uploads up; what cannot be given up is told in the log.
+    pub(super) async fn abort(&self, uploads: Vec<Begun>) {
+        let abort = |upload: Begun| async move {
+            let Ok(path) = Path::parse(&upload.path) else {
+                return;
+            };
+            match self.multipart.abort_multipart(&path, &upload.id).await {
+                // It was completed or given up before.
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%path, %error, "an upload that is not committed stays");
+                }
+            }
+        };
+        let aborts = futures::stream::iter(uploads).map(abort);
+        aborts.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+
+    /// The records of the job that there are.
+    pub(super) async fn records(&self) -> Result<Vec<Path>> {
+        let records = self.store.list(Some(&self.staging));
+        let records = records.map_ok(|record| record.location);
+        Ok(records.try_collect().await?)
+    }
+
+    /// What tasks have uploaded, of those that count, and how many files are missing.
+    pub(super) async fn find(
+        &self,
+        records: &[Path],
+        rows: u64,
+        files: &HashMap<String, u64>,
+    ) -> Result<(Commit, u64)> {
+        let of_task = |record: &&Path| {
+            let task = self.task_of(record, TASK);
+            task.is_some_and(|task| files.contains_key(&task))
+        };
+        let records: Vec<_> = records.iter().filter(of_task).cloned().collect();
+        let read = |record: Path| async move {
+            let uploads: Vec<Upload> = self.read(&record).await?.unwrap_or_default();
+            Ok::<_, DataFusionError>(uploads)
+        };
+        let found = futures::stream::iter(records).map(read);
+        let found: Vec<_> = found.buffered(AT_ONCE).try_collect().await?;
+        let uploads: Vec<_> = found.into_iter().flatten().collect();
+        let missing = files.values().sum::<u64>();
+        let missing = missing.saturating_sub(uploads.len() as u64);
+        Ok((Commit { rows, uploads }, missing))
+    }
+
+    /// What was decided, if anything was.
+    pub(super) async fn decided(&self) -> Result<Option<Commit>> {
+        self.read(&self.staging.clone().join(COMMIT)).await
+    }
+
+    /// Decides, unless somebody else is sooner. Returns what is decided; nothing if that is over already.
+    pub(super) async fn decide(&self, commit: Commit) -> Result<Option<Commit>> {
+        let json = serde_json::to_vec(&commit)
+            .map_err(|e| Error::malformed("commit", e))
+            .external()?;
+        let place = self.staging.clone().join(COMMIT);
+        let create = PutMode::Create.into();
+        match self.store.put_opts(&place, json.into(), create).await {
+            Ok(_) => Ok(Some(commit)),
+            Err(object_store::Error::AlreadyExists { .. }) => self.read(&place).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Completes what has not been completed yet, if that is still to be done with these files of the job in place.
+    /// Returns whether it was.
+    pub(super) async fn carry_out(&self, commit: &Commit, in_place: &[Path]) -> Result<bool> {
+        if commit.is_late(in_place) {
+            return Ok(false);
+        }
+        let done: HashSet<&str> = in_place.iter().map(AsRef::as_ref).collect();
+        let due = commit.uploads.iter();
+        let due: Vec<_> = due
+            .filter(|upload| !done.contains(upload.path.as_str()))
+            .cloned()
+            .collect();
+        let completed = futures::stream::iter(due).map(|upload| self.complete(upload));
+        let completed = completed.buffer_unordered(AT_ONCE);
+        completed.try_collect::<()>().await?;
+        Ok(true)
+    }
+
+    async fn complete(&self, upload: Upload) -> Result<()> {
+        let path = Path::parse(&upload.path)
+            .map_err(|e| Error::malformed("commit", e))
+            .external()?;
+        let completed = match &upload.id {
+            None => self.store.put(&path, PutPayload::new()).await,
+            Some(id) => {
+                let parts = upload.parts.into_iter();
+                let parts = parts.map(|content_id| PartId { content_id }).collect();
+                self.multipart.complete_multipart(&path, id, parts).await
+            }
+        };
+        let Err(error) = completed else {
+            return Ok(());
+        };
+        // Another committer may have been here, or the answer was lost.
+        match self.store.head(&path).await {
+            Ok(file) if file.size == upload.bytes => Ok(()),
+            _ => exec_err!(
+                "the upload of {path} to {} cannot be completed: {}",
+                self.target,
+                volley_proto::failure::chain(&error)
+            ),
+        }
+    }
+
+    /// Removes what the commit leaves: uploads of these records that are not in place, and the records; what was
+    /// decided last. A task that has begun since is of an attempt that will see to it.
+    pub(super) async fn clear(&self, records: Vec<Path>, in_place: &HashSet<String>) {
+        let begun = records.iter().filter(|record| is_begun(record)).cloned();
+        let read = |record: Path| async move {
+            let begun: Option<Begun> = self.read(&record).await.ok().flatten();
+            begun.filter(|begun| !in_place.contains(&begun.path))
+        };
+        let begun: Vec<_> = begun.collect();
+        let begun = futures::stream::iter(begun).map(read);
+        let begun = begun.buffer_unordered(AT_ONCE);
+        let begun: Vec<_> = begun.filter_map(std::future::ready).collect().await;
+        self.abort(begun).await;
+        let decided = self.staging.clone().join(COMMIT);
+        let others = records.into_iter().filter(|record| *record != decided);
+        self.delete(others.collect()).await;
+        self.delete(vec![decided]).await;
+    }
+
+    async fn delete(&self, records: Vec<Path>) {
+        let records = futures::stream::iter(records.into_iter().map(Ok)).boxed();
+        let mut deleted = self.store.delete_stream(records);
+        while let Some(deleted) = deleted.next().await {
+            match deleted {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => tracing::warn!(%error, "a record of what was committed stays"),
+            }
+        }
+    }
+
+    /// The task of a record of this name.
+    fn task_of(&self, record: &Path, name: &str) -> Option<String> {
+        let mut parts = record.prefix_match(&self.staging)?;
+        let task = parts.next()?.as_ref().to_owned();
+        let is_named = parts.next()?.as_ref() == name && parts.next().is_none();
+        is_named.then_some(task)
+    }
+
+    async fn read<T: DeserializeOwned>(&self, record: &Path) -> Result<Option<T>> {
+        let json = match self.store.get(record).await {
+            Ok(found) => found.bytes().await?,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let record = serde_json::from_slice(&json);
+        Ok(Some(
+            record
+                .map_err(|e| Error::malformed("record of uploads", e))
+                .external()?,
+        ))
+    }
+}
+
+fn is_begun(record: &Path) -> bool {
+    record.as_ref().ends_with(BEGUN)
+}
