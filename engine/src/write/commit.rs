@@ -27,7 +27,7 @@ use super::exec::write_no_rows;
 use super::moves::{Moves, Staging};
 use super::target::is_committed;
 use super::uploads::Uploads;
-use crate::train::only;
+use crate::nodes::train::only;
 
 /// As DataFusion's writer counts.
 static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {

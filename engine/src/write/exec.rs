@@ -31,7 +31,7 @@ use super::Target;
 use super::split::write_split;
 use super::staged::{Only, Staged};
 use super::uploads::Uploads;
-use crate::train::only;
+use crate::nodes::train::only;
 
 /// A row a partition: the task that wrote it, its rows and its files.
 pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {

@@ -1,0 +1,160 @@
+//! Options of window functions that their messages leave out: `IGNORE NULLS`, and whether a function
+//! runs against the order.
+//!
+//! DataFusion keeps both to itself, and tells them only in the text of [`WindowUDFExpr`]; the tests
+//! below fail where that changes. `FILTER` is not here: see [`filtered`](crate::codec::filtered).
+
+use std::sync::Arc;
+
+use datafusion::common::internal_err;
+use datafusion::error::Result;
+use datafusion::logical_expr::{ReversedUDWF, WindowUDF};
+use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
+use datafusion::physical_plan::windows::{
+    BoundedWindowAggExec, WindowAggExec, WindowUDFExpr, create_udwf_window_expr,
+};
+use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
+use serde::{Deserialize, Serialize};
+
+/// What the message of a window function leaves out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowOptions {
+    ignore_nulls: bool,
+    reversed: bool,
+}
+
+/// The options of an operator's window functions, if any is not as it would be decoded.
+pub(super) fn options_of(plan: &dyn ExecutionPlan) -> Result<Option<Vec<WindowOptions>>> {
+    let Some((exprs, _)) = windows(plan) else {
+        return Ok(None);
+    };
+    let options = exprs.iter().map(options).collect::<Result<Vec<_>>>()?;
+    let lost = options
+        .iter()
+        .any(|options| *options != WindowOptions::default());
+    Ok(lost.then_some(options))
+}
+
+/// The operator with these options.
+pub(super) fn restore(
+    plan: &Arc<dyn ExecutionPlan>,
+    options: &[WindowOptions],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let Some((exprs, mode)) = windows(plan.as_ref()) else {
+        return internal_err!("{} has no window functions", plan.name());
+    };
+    if exprs.len() != options.len() {
+        return internal_err!("{} windows with {} options", exprs.len(), options.len());
+    }
+    let input = Arc::clone(plan.children()[0]);
+    let schema = input.schema();
+    let with = |(expr, options): (&Arc<dyn WindowExpr>, &WindowOptions)| {
+        let Some(function) = udwf(expr).filter(|_| *options != WindowOptions::default()) else {
+            return Ok(Arc::clone(expr));
+        };
+        // A reversed function is made by reversing the one it is the reverse of.
+        let forward = match (options.reversed, function.fun().reverse_expr()) {
+            (false, _) => Arc::clone(function.fun()),
+            (true, ReversedUDWF::Reversed(forward)) => forward,
+            (true, ReversedUDWF::Identical) => Arc::clone(function.fun()),
+            (true, ReversedUDWF::NotSupported) => {
+                return internal_err!("{} has no reverse", function.fun().name());
+            }
+        };
+        let name = expr.name().to_owned();
+        let made = create_udwf_window_expr(
+            &forward,
+            function.args(),
+            &schema,
+            name,
+            options.ignore_nulls,
+        )?;
+        let made = match options.reversed {
+            true => made.reverse_expr(),
+            false => Some(made),
+        };
+        let Some(made) = made else {
+            return internal_err!("{} has no reverse", forward.name());
+        };
+        let (partition_by, order_by) = (expr.partition_by(), expr.order_by());
+        let frame = Arc::clone(expr.get_window_frame());
+        let made = StandardWindowExpr::new(made, partition_by, order_by, frame);
+        Ok(Arc::new(made) as Arc<dyn WindowExpr>)
+    };
+    let exprs = exprs
+        .iter()
+        .zip(options)
+        .map(with)
+        .collect::<Result<Vec<_>>>()?;
+    Ok(match mode {
+        Mode::Whole { partitioned } => Arc::new(WindowAggExec::try_new(exprs, input, partitioned)?),
+        Mode::Streamed { mode, partitioned } => Arc::new(BoundedWindowAggExec::try_new(
+            exprs,
+            input,
+            mode,
+            partitioned,
+        )?),
+    })
+}
+
+/// How an operator of windows runs.
+pub(super) enum Mode {
+    Whole {
+        partitioned: bool,
+    },
+    Streamed {
+        mode: InputOrderMode,
+        partitioned: bool,
+    },
+}
+
+/// The functions of an operator of windows, and how it runs.
+pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>], Mode)> {
+    if let Some(whole) = plan.downcast_ref::<WindowAggExec>() {
+        let partitioned = !whole.partition_keys().is_empty();
+        return Some((whole.window_expr(), Mode::Whole { partitioned }));
+    }
+    let streamed = plan.downcast_ref::<BoundedWindowAggExec>()?;
+    let mode = Mode::Streamed {
+        mode: streamed.input_order_mode.clone(),
+        partitioned: !streamed.partition_keys().is_empty(),
+    };
+    Some((streamed.window_expr(), mode))
+}
+
+/// The function of a window that is no aggregate.
+pub(crate) fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
+    let standard = expr.as_any().downcast_ref::<StandardWindowExpr>()?;
+    let function = standard.get_standard_func_expr();
+    function.as_any().downcast_ref()
+}
+
+/// Whether a function leaves out NULLs.
+///
+/// # Errors
+/// When it does not say so.
+pub(crate) fn ignores_nulls(expr: &Arc<dyn WindowExpr>) -> Result<bool> {
+    Ok(options(expr)?.ignore_nulls)
+}
+
+/// The options of a window function.
+pub(super) fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
+    let Some(function) = udwf(expr) else {
+        // Aggregates keep theirs in the message.
+        return Ok(WindowOptions::default());
+    };
+    let text = format!("{function:?}");
+    for reversed in [false, true] {
+        for ignore_nulls in [false, true] {
+            let end = format!("is_reversed: {reversed}, ignore_nulls: {ignore_nulls} }}");
+            if text.ends_with(&end) {
+                return Ok(WindowOptions {
+                    ignore_nulls,
+                    reversed,
+                });
+            }
+        }
+    }
+    let function: &WindowUDF = function.fun();
+    internal_err!("{} does not say how it runs", function.name())
+}

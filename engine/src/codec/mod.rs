@@ -1,0 +1,565 @@
+//! Volley's nodes on the wire: Ballista's codecs, and ours in front of them.
+//!
+//! Ours start with a magic string that no protobuf message of Ballista's can start with, followed
+//! by JSON. Everything else is passed on.
+
+pub(crate) mod filtered;
+#[cfg(test)]
+mod fuzz;
+pub(crate) mod lost;
+pub(crate) mod recursion;
+pub(crate) mod repeated;
+pub(crate) mod stores;
+pub(crate) mod tables;
+
+use std::sync::Arc;
+
+use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
+use datafusion::common::{ScalarValue, TableReference};
+use datafusion::datasource::file_format::FileFormatFactory;
+use datafusion::error::Result;
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::{AggregateUDF, Extension, LogicalPlan, ScalarUDF, WindowUDF};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_common::physical_expr::proto_decode::PhysicalExprDecodeCtx;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::work_table::WorkTableExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion_proto::logical_plan::LogicalExtensionCodec;
+use datafusion_proto::physical_plan::{
+    PhysicalExtensionCodec, PhysicalPlanDecodeContext, PhysicalProtoConverterExtension,
+};
+use datafusion_proto::protobuf::{self, PhysicalPlanNode};
+use prost::Message;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::lost::{Converter, Lost, decode_expr, verify};
+use crate::codec::recursion::{Recursion, WorkTable};
+use crate::codec::repeated::RepeatedNames;
+use crate::codec::tables::{EncodedFormat, decode_table, encode_table};
+use crate::error::{External, external};
+use crate::mends::float_extremes;
+use crate::mends::sliding;
+use crate::nodes::task::{PrunedExec, TaskPlan};
+use crate::nodes::train::only;
+use crate::object_stores::{Declared, Stores};
+use crate::operators::expand::ExpandExec;
+use crate::operators::row_hash;
+use crate::operators::running;
+use crate::operators::single_value;
+use crate::write::{EncodedTarget, Target};
+use crate::{CommitExec, FenceExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
+use volley_proto::spec::TrainSpec;
+use volley_proto::store::PredictedColumns;
+use volley_proto::{Error, ModelRef, nesting};
+
+pub(crate) const MAGIC: &[u8] = b"\xffvolley\x01";
+
+/// Operators that one which is left out may stand for: metrics are kept for each.
+const MOST_OPERATORS: usize = 1 << 16;
+
+/// What a task's plan starts with, before the options of stores and its message.
+const TASK: &[u8] = b"\xffvolley\x02";
+
+/// One of Volley's nodes without its inputs.
+#[derive(Serialize, Deserialize)]
+enum Node {
+    Train {
+        spec: Arc<TrainSpec>,
+    },
+    Predict {
+        model: ModelRef,
+        columns: PredictedColumns,
+    },
+    Write {
+        target: EncodedTarget,
+    },
+    Commit {
+        target: EncodedTarget,
+    },
+    Fence,
+    /// The states of no rows are values in protobuf, and the schema is as below.
+    Expand {
+        sets: Vec<Vec<bool>>,
+        identity: Vec<Vec<u8>>,
+        schema: Vec<u8>,
+    },
+    /// The columns are expressions, in protobuf.
+    RepeatedNames {
+        exprs: Vec<u8>,
+    },
+    /// The schema is that of a plan without rows, in protobuf, and the orders are those of sorts of such plans.
+    Pruned {
+        operators: usize,
+        schema: Vec<u8>,
+        orders: Vec<Vec<u8>>,
+        constants: Vec<usize>,
+    },
+    /// As above.
+    Recursive {
+        query: Recursion,
+        schema: Vec<u8>,
+    },
+    /// As above.
+    WorkTable {
+        table: WorkTable,
+        schema: Vec<u8>,
+    },
+}
+
+impl Node {
+    fn encode(&self, buf: &mut Vec<u8>) -> Result<()> {
+        buf.extend_from_slice(MAGIC);
+        serde_json::to_writer(buf, self)
+            .map_err(|e| Error::malformed("plan node", e))
+            .external()?;
+        Ok(())
+    }
+
+    /// The node, or `None` when the bytes are not Volley's.
+    fn decode(buf: &[u8]) -> Result<Option<Self>> {
+        let decode = |json| serde_json::from_slice(json);
+        let node = buf.strip_prefix(MAGIC).map(decode).transpose();
+        Ok(node
+            .map_err(|e| Error::malformed("plan node", e))
+            .external()?)
+    }
+}
+
+/// Encodes logical plans.
+#[derive(Debug, Default)]
+pub struct VolleyLogicalCodec {
+    inner: BallistaLogicalExtensionCodec,
+}
+
+impl LogicalExtensionCodec for VolleyLogicalCodec {
+    fn try_decode(
+        &self,
+        buf: &[u8],
+        inputs: &[LogicalPlan],
+        context: &TaskContext,
+    ) -> Result<Extension> {
+        let node: Arc<dyn datafusion::logical_expr::UserDefinedLogicalNode> =
+            match Node::decode(buf)? {
+                None => return self.inner.try_decode(buf, inputs, context),
+                Some(Node::Train { spec }) => {
+                    Arc::new(TrainNode::try_new(spec, only(inputs.to_vec())?)?)
+                }
+                Some(Node::Predict { model, columns }) => Arc::new(PredictNode::try_new(
+                    model,
+                    columns,
+                    only(inputs.to_vec())?,
+                )?),
+                Some(Node::RepeatedNames { exprs }) => {
+                    let input = only(inputs.to_vec())?;
+                    Arc::new(RepeatedNames::decode(&exprs, input, context, self)?)
+                }
+                Some(_) => {
+                    let what = "it is a physical node in a logical plan";
+                    return Err(external(Error::malformed("plan node", what)));
+                }
+            };
+        Ok(Extension { node })
+    }
+
+    fn try_encode(&self, extension: &Extension, buf: &mut Vec<u8>) -> Result<()> {
+        let node = extension.node.as_any();
+        if let Some(train) = node.downcast_ref::<TrainNode>() {
+            Node::Train {
+                spec: Arc::clone(train.spec()),
+            }
+            .encode(buf)
+        } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
+            let (model, columns) = (predict.model().clone(), predict.columns().clone());
+            Node::Predict { model, columns }.encode(buf)
+        } else if let Some(projection) = node.downcast_ref::<RepeatedNames>() {
+            let exprs = projection.encode(self)?;
+            Node::RepeatedNames { exprs }.encode(buf)
+        } else {
+            self.inner.try_encode(extension, buf)
+        }
+    }
+
+    fn try_decode_table_provider(
+        &self,
+        buf: &[u8],
+        table: &TableReference,
+        schema: SchemaRef,
+        context: &TaskContext,
+    ) -> Result<Arc<dyn TableProvider>> {
+        match decode_table(buf, &schema, context, self)? {
+            Some(decoded) => Ok(decoded),
+            None => self
+                .inner
+                .try_decode_table_provider(buf, table, schema, context),
+        }
+    }
+
+    fn try_encode_table_provider(
+        &self,
+        table: &TableReference,
+        provider: Arc<dyn TableProvider>,
+        buf: &mut Vec<u8>,
+    ) -> Result<()> {
+        if encode_table(provider.as_ref(), self, buf)? {
+            return Ok(());
+        }
+        self.inner
+            .try_encode_table_provider(table, provider, buf)
+            .map_err(|_| {
+                let table = table.to_string();
+                external(Error::UnsendableTable { table })
+            })
+    }
+
+    fn try_decode_file_format(
+        &self,
+        buf: &[u8],
+        _: &TaskContext,
+    ) -> Result<Arc<dyn FileFormatFactory>> {
+        let format: EncodedFormat = serde_json::from_slice(buf)
+            .map_err(|e| Error::malformed("format of files", e))
+            .external()?;
+        format.factory()
+    }
+
+    fn try_encode_file_format(
+        &self,
+        buf: &mut Vec<u8>,
+        format: Arc<dyn FileFormatFactory>,
+    ) -> Result<()> {
+        let format = EncodedFormat::of_factory(format.as_ref())?;
+        serde_json::to_writer(buf, &format)
+            .map_err(|e| Error::malformed("format of files", e))
+            .external()?;
+        Ok(())
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        match row_hash::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udf(name, buf),
+        }
+    }
+
+    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match row_hash::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udf(function, buf),
+        }
+    }
+
+    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        match aggregate(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udaf(name, buf),
+        }
+    }
+
+    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match aggregate(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udaf(function, buf),
+        }
+    }
+
+    fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
+        self.inner.try_decode_udwf(name, buf)
+    }
+
+    fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
+        self.inner.try_encode_udwf(function, buf)
+    }
+}
+
+/// Encodes physical plans.
+#[derive(Debug, Default)]
+pub struct VolleyPhysicalCodec {
+    inner: BallistaPhysicalExtensionCodec,
+}
+
+impl PhysicalExtensionCodec for VolleyPhysicalCodec {
+    fn try_decode(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn ExecutionPlan>],
+        context: &TaskContext,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(message) = buf.strip_prefix(TASK) {
+            let message = receive_stores(message, context)?;
+            return decode_plan(message, context, self);
+        }
+        if let Some(lost) = Lost::decode(buf)? {
+            return lost.restore(only(inputs.to_vec())?);
+        }
+        match Node::decode(buf)? {
+            None => self.inner.try_decode(buf, inputs, context, converter),
+            Some(Node::Pruned {
+                operators,
+                schema,
+                orders,
+                constants,
+            }) => {
+                if operators > MOST_OPERATORS {
+                    let what = format!("it stands for {operators} operators");
+                    return Err(external(Error::malformed("plan node", what)));
+                }
+                let empty = decode_plan(&schema, context, self)?;
+                let order = |sorted: &Vec<u8>| {
+                    let sorted = decode_plan(sorted, context, self)?;
+                    let order = sorted.output_ordering().cloned();
+                    order.ok_or_else(|| {
+                        external(Error::malformed("plan node", "a sort without an order"))
+                    })
+                };
+                let orders = orders.iter().map(order).collect::<Result<Vec<_>>>()?;
+                let pruned = PrunedExec::try_new(empty.schema(), orders, &constants, operators)?;
+                Ok(Arc::new(pruned))
+            }
+            Some(Node::Recursive { query, schema }) => {
+                let schema = decode_plan(&schema, context, self)?.schema();
+                let terms = <[_; 2]>::try_from(inputs.to_vec());
+                let terms = terms
+                    .map_err(|terms| {
+                        let found = format!("a recursive query of {} terms", terms.len());
+                        Error::malformed("plan node", found)
+                    })
+                    .external()?;
+                query.query(schema, terms)
+            }
+            Some(Node::WorkTable { table, schema }) => {
+                table.table(&decode_plan(&schema, context, self)?.schema())
+            }
+            Some(Node::Train { spec }) => {
+                Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
+            }
+            Some(Node::Predict { model, columns }) => Ok(Arc::new(PredictExec::new(
+                model,
+                columns,
+                only(inputs.to_vec())?,
+            ))),
+            Some(Node::Write { target }) => {
+                let target = Target::decode(&target, context, self, converter)?;
+                Ok(Arc::new(WriteExec::new(target, only(inputs.to_vec())?)))
+            }
+            Some(Node::RepeatedNames { .. }) => {
+                let what = "it is a logical node in a physical plan";
+                Err(external(Error::malformed("plan node", what)))
+            }
+            Some(Node::Fence) => Ok(Arc::new(FenceExec::new(only(inputs.to_vec())?))),
+            Some(Node::Expand {
+                sets,
+                identity,
+                schema,
+            }) => {
+                let identity = identity.iter().map(|value| decode_value(value));
+                let identity = identity.collect::<Result<_>>()?;
+                let schema = decode_plan(&schema, context, self)?.schema();
+                let input = only(inputs.to_vec())?;
+                Ok(Arc::new(ExpandExec::try_new(
+                    input, sets, identity, schema,
+                )?))
+            }
+            Some(Node::Commit { target }) => {
+                let target = Target::decode(&target, context, self, converter)?;
+                Ok(Arc::new(CommitExec::new(target, only(inputs.to_vec())?)))
+            }
+        }
+    }
+
+    fn try_encode(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        buf: &mut Vec<u8>,
+        converter: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<()> {
+        if let Some(train) = plan.downcast_ref::<TrainExec>() {
+            Node::Train {
+                spec: Arc::clone(train.spec()),
+            }
+            .encode(buf)
+        } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {
+            let (model, columns) = (predict.model().clone(), predict.columns().clone());
+            Node::Predict { model, columns }.encode(buf)
+        } else if let Some(write) = plan.downcast_ref::<WriteExec>() {
+            let target = write.target().encode(self, converter)?;
+            Node::Write { target }.encode(buf)
+        } else if let Some(commit) = plan.downcast_ref::<CommitExec>() {
+            let target = commit.target().encode(self, converter)?;
+            Node::Commit { target }.encode(buf)
+        } else if plan.is::<FenceExec>() {
+            Node::Fence.encode(buf)
+        } else if let Some(expand) = plan.downcast_ref::<ExpandExec>() {
+            let identity = expand.identity().iter().map(encode_value);
+            Node::Expand {
+                sets: expand.sets().to_vec(),
+                identity: identity.collect::<Result<_>>()?,
+                schema: encode_schema(expand)?,
+            }
+            .encode(buf)
+        } else if let Some(task) = plan.downcast_ref::<TaskPlan>() {
+            buf.extend_from_slice(TASK);
+            buf.extend_from_slice(task.message());
+            Ok(())
+        } else if let Some(pruned) = plan.downcast_ref::<PrunedExec>() {
+            let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(pruned.schema()));
+            let orders = pruned.orders().into_iter();
+            let orders = orders.map(|order| {
+                encode_plan(&(Arc::new(SortExec::new(order, Arc::clone(&empty))) as _))
+            });
+            Node::Pruned {
+                operators: pruned.operators(),
+                schema: encode_schema(pruned)?,
+                orders: orders.collect::<Result<_>>()?,
+                constants: PrunedExec::constants_of(plan.equivalence_properties()),
+            }
+            .encode(buf)
+        } else if let Some(query) = plan.downcast_ref::<RecursiveQueryExec>() {
+            Node::Recursive {
+                query: Recursion::of(query),
+                schema: encode_schema(query)?,
+            }
+            .encode(buf)
+        } else if let Some(table) = plan.downcast_ref::<WorkTableExec>() {
+            Node::WorkTable {
+                table: WorkTable::of(table)?,
+                schema: encode_schema(table)?,
+            }
+            .encode(buf)
+        } else {
+            self.inner.try_encode(plan, buf, converter)
+        }
+    }
+
+    fn try_decode_expr(
+        &self,
+        buf: &[u8],
+        inputs: &[Arc<dyn PhysicalExpr>],
+        context: &PhysicalExprDecodeCtx<'_>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        match decode_expr(buf, inputs)? {
+            Some(expr) => Ok(expr),
+            None => self.inner.try_decode_expr(buf, inputs, context),
+        }
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        match row_hash::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udf(name, buf),
+        }
+    }
+
+    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match row_hash::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udf(function, buf),
+        }
+    }
+
+    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+        match aggregate(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udaf(name, buf),
+        }
+    }
+
+    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match aggregate(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udaf(function, buf),
+        }
+    }
+
+    fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
+        match running::function(name) {
+            Some(function) => Ok(function),
+            None => self.inner.try_decode_udwf(name, buf),
+        }
+    }
+
+    fn try_encode_udwf(&self, function: &WindowUDF, buf: &mut Vec<u8>) -> Result<()> {
+        match running::function(function.name()) {
+            Some(_) => Ok(()),
+            None => self.inner.try_encode_udwf(function, buf),
+        }
+    }
+}
+
+/// Volley's own aggregate of this name, of which the name tells all.
+fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
+    filtered::function(name)
+        .or_else(|| single_value::function(name))
+        .or_else(|| float_extremes::function(name))
+        .or_else(|| sliding::function(name))
+}
+
+/// Takes over what a task says of the stores that it reads and writes; its plan is what follows.
+fn receive_stores<'a>(message: &'a [u8], context: &TaskContext) -> Result<&'a [u8]> {
+    let cut = || Error::malformed("task", "it is cut off");
+    let (length, rest) = message.split_first_chunk().ok_or_else(cut).external()?;
+    let length = usize::try_from(u64::from_le_bytes(*length))
+        .map_err(|_| cut())
+        .external()?;
+    let (json, plan) = rest.split_at_checked(length).ok_or_else(cut).external()?;
+    let declared: Vec<Declared> = serde_json::from_slice(json)
+        .map_err(|_| Error::malformed("task", "options of stores"))
+        .external()?;
+    if !declared.is_empty() {
+        Stores::of_task(context).external()?.receive(declared);
+    }
+    Ok(plan)
+}
+
+/// An operator's columns, as a plan without rows.
+fn encode_schema(plan: &dyn ExecutionPlan) -> Result<Vec<u8>> {
+    let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(plan.schema()));
+    encode_plan(&empty)
+}
+
+fn encode_value(value: &ScalarValue) -> Result<Vec<u8>> {
+    Ok(protobuf::ScalarValue::try_from(value)?.encode_to_vec())
+}
+
+fn decode_value(message: &[u8]) -> Result<ScalarValue> {
+    let message: protobuf::ScalarValue = nesting::decode(message)
+        .map_err(|e| Error::malformed("value", e))
+        .external()?;
+    Ok(ScalarValue::try_from(&message)?)
+}
+
+/// A plan as a message, with what the engine's own encoding leaves out.
+pub(crate) fn encode_plan(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
+    let codec = VolleyPhysicalCodec::default();
+    let message = Converter.execution_plan_to_proto(plan, &codec)?;
+    Ok(message.encode_to_vec())
+}
+
+fn decode_plan(
+    message: &[u8],
+    context: &TaskContext,
+    codec: &VolleyPhysicalCodec,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let message: PhysicalPlanNode = nesting::decode(message)
+        .map_err(|e| Error::malformed("plan", e))
+        .external()?;
+    let context = PhysicalPlanDecodeContext::new(context, codec);
+    Converter.proto_to_execution_plan(&message, &context)
+}
+
+/// Refuses a plan that would not arrive on an executor as it is here. Returns its message.
+///
+/// # Errors
+/// Names the operator that cannot be sent, or what of it would be lost.
+pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<Vec<u8>> {
+    let codec = VolleyPhysicalCodec::default();
+    let message = encode_plan(plan)?;
+    let arrived = decode_plan(&message, context, &codec)?;
+    verify(plan, &arrived)?;
+    Ok(message)
+}

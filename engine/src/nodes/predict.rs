@@ -1,0 +1,274 @@
+//! The prediction nodes: the input's columns and those of the prediction.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DFSchema, DFSchemaRef, Statistics};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::nodes::train::only;
+use crate::planning::size::rows_of_input;
+use crate::runtime::Runtimes;
+use volley_proto::ModelRef;
+use volley_proto::store::PredictedColumns;
+
+/// Adds a model's prediction to the input's rows.
+#[derive(Debug, Clone)]
+pub struct PredictNode {
+    model: ModelRef,
+    columns: PredictedColumns,
+    input: LogicalPlan,
+    schema: DFSchemaRef,
+}
+
+impl PredictNode {
+    /// Adds `columns`, the prediction of `model`, to the rows of `input`.
+    ///
+    /// The caller has checked the input against the model's manifest.
+    ///
+    /// # Errors
+    /// When the input has a column of such a name already.
+    pub fn try_new(model: ModelRef, columns: PredictedColumns, input: LogicalPlan) -> Result<Self> {
+        let fields = input
+            .schema()
+            .iter()
+            .map(|(q, field)| (q.cloned(), Arc::clone(field)));
+        let prediction = columns.fields().into_iter();
+        let prediction = prediction.map(|field| (None, Arc::new(field)));
+        let schema = DFSchema::new_with_metadata(
+            fields.chain(prediction).collect(),
+            input.schema().metadata().clone(),
+        )?;
+        Ok(Self {
+            model,
+            columns,
+            input,
+            schema: Arc::new(schema),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelRef {
+        &self.model
+    }
+
+    /// The prediction's columns.
+    pub fn columns(&self) -> &PredictedColumns {
+        &self.columns
+    }
+}
+
+impl PartialEq for PredictNode {
+    fn eq(&self, other: &Self) -> bool {
+        self.model == other.model && self.columns == other.columns && self.input == other.input
+    }
+}
+
+impl Eq for PredictNode {}
+
+impl Hash for PredictNode {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.model, &self.columns, &self.input).hash(state);
+    }
+}
+
+impl PartialOrd for PredictNode {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.model
+            .partial_cmp(&other.model)
+            .filter(|_| self == other)
+    }
+}
+
+impl UserDefinedLogicalNodeCore for PredictNode {
+    fn name(&self) -> &str {
+        "Predict"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        Vec::new()
+    }
+
+    /// Conditions on the input's own columns are worth checking before predicting.
+    fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
+        let fields = self.columns.fields().into_iter();
+        fields.map(|field| field.name().clone()).collect()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Predict: {}", described(&self.model, &self.columns))
+    }
+
+    fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        Self::try_new(self.model.clone(), self.columns.clone(), only(inputs)?)
+    }
+
+    fn supports_limit_pushdown(&self) -> bool {
+        true
+    }
+}
+
+/// A prediction in a plan that is shown.
+fn described(model: &ModelRef, columns: &PredictedColumns) -> String {
+    let names: Vec<_> = columns.names().collect();
+    let names = names.join(", ");
+    match columns.explained_by {
+        None => format!("{model} AS {names}"),
+        Some(top) => format!("{model} AS {names}, explained by {top} features"),
+    }
+}
+
+/// Predicts the input's rows, batch by batch.
+#[derive(Debug, Clone)]
+pub struct PredictExec {
+    model: ModelRef,
+    columns: PredictedColumns,
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+}
+
+impl PredictExec {
+    /// Adds `columns`, the prediction of `model`, to the rows of `input`.
+    pub fn new(model: ModelRef, columns: PredictedColumns, input: Arc<dyn ExecutionPlan>) -> Self {
+        let rows = input.schema();
+        let prediction = columns.fields().into_iter().map(Arc::new);
+        let schema: SchemaRef = Arc::new(Schema::new_with_metadata(
+            rows.fields()
+                .iter()
+                .cloned()
+                .chain(prediction)
+                .collect::<Vec<_>>(),
+            rows.metadata().clone(),
+        ));
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            input.output_partitioning().clone(),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        ));
+        Self {
+            model,
+            columns,
+            input,
+            properties,
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelRef {
+        &self.model
+    }
+
+    /// The prediction's columns.
+    pub fn columns(&self) -> &PredictedColumns {
+        &self.columns
+    }
+}
+
+impl DisplayAs for PredictExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PredictExec: {}", described(&self.model, &self.columns))
+    }
+}
+
+impl ExecutionPlan for PredictExec {
+    fn name(&self) -> &str {
+        "PredictExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        _: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        // Not exactly: whoever counts predictions wants them made.
+        rows_of_input(inputs, &self.schema())
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(Self::new(
+            self.model.clone(),
+            self.columns.clone(),
+            only(children)?,
+        )))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let runtimes = Runtimes::of(&context)?;
+        let rows = self.input.execute(partition, context)?;
+        let (model, schema) = (self.model.clone(), self.schema());
+        let output = Arc::clone(&schema);
+        let explained_by = self.columns.explained_by;
+        let predicted = async move {
+            let predictor = runtimes.models.predictor(&model).await?;
+            let predict = move |rows: RecordBatch| {
+                let (predictor, schema) = (Arc::clone(&predictor), Arc::clone(&output));
+                async move {
+                    let work = move || {
+                        let mut columns = rows.columns().to_vec();
+                        columns.extend(match explained_by {
+                            None => predictor.predict(&rows)?,
+                            Some(top) => predictor.explain(&rows, top)?,
+                        });
+                        Ok(RecordBatch::try_new(schema, columns)?)
+                    };
+                    // A batch takes long enough to starve the I/O that shares this thread.
+                    let done = tokio::task::spawn_blocking(work).await;
+                    done.map_err(|e| DataFusionError::External(Box::new(e)))?
+                }
+            };
+            Ok::<_, DataFusionError>(rows.and_then(predict).boxed())
+        };
+        let stream = futures::stream::once(predicted).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+}

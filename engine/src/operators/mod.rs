@@ -1,0 +1,9 @@
+//! Functions and operators of Volley's own, which are faster than DataFusion's or which it lacks.
+//!
+//! Those that mend wrong results are in [`mends`](crate::mends).
+
+pub(crate) mod expand;
+pub(crate) mod row_hash;
+pub(crate) mod running;
+pub(crate) mod single_value;
+pub(crate) mod window_exprs;

@@ -1,0 +1,127 @@
+//! The value of a subquery that stands for one, or an error where it has several rows.
+//!
+//! `SELECT x FROM s` in the place of a value becomes `SELECT volley_single_value(x) FROM s`, which has one
+//! row whatever `s` holds: NULL of none, the value of one, and an error of more. So the subquery can be
+//! joined like any relation, in whatever stage and process. It is not SQL's `first_value`, which is right with
+//! several rows.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::cast::as_int64_array;
+use datafusion::common::{ScalarValue, exec_err, internal_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+};
+
+const NAME: &str = "volley_single_value";
+
+/// The aggregate that gives a relation's only value.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SingleValue {
+    signature: Signature,
+}
+
+/// The aggregate that gives the value of the only row, NULL without one.
+///
+/// It fails when there are several rows.
+#[must_use]
+pub fn single_value() -> Arc<AggregateUDF> {
+    Arc::new(AggregateUDF::from(SingleValue {
+        signature: Signature::any(1, Volatility::Immutable),
+    }))
+}
+
+/// The function of this name, if it is this one.
+pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
+    (name == NAME).then(single_value)
+}
+
+impl AggregateUDFImpl for SingleValue {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match arguments {
+            [value] => Ok(value.clone()),
+            _ => internal_err!("{NAME} has one argument"),
+        }
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(SingleValueAccumulator {
+            rows: 0,
+            value: ScalarValue::try_from(args.return_field.data_type())?,
+        }))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        let rows = format_state_name(args.name, "rows");
+        let value = format_state_name(args.name, "value");
+        let value_type = args.return_field.data_type().clone();
+        Ok(vec![
+            Arc::new(Field::new(rows, DataType::Int64, false)),
+            Arc::new(Field::new(value, value_type, true)),
+        ])
+    }
+}
+
+#[derive(Debug)]
+struct SingleValueAccumulator {
+    rows: i64,
+    value: ScalarValue,
+}
+
+impl SingleValueAccumulator {
+    fn add(&mut self, rows: i64, values: &ArrayRef, row: usize) -> Result<()> {
+        self.rows += rows;
+        if self.rows > 1 {
+            return exec_err!("Scalar subquery returned more than one row");
+        }
+        if rows == 1 {
+            self.value = ScalarValue::try_from_array(values, row)?;
+        }
+        Ok(())
+    }
+}
+
+impl Accumulator for SingleValueAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        match values {
+            [values] if values.is_empty() => Ok(()),
+            [values] => self.add(i64::try_from(values.len()).unwrap_or(i64::MAX), values, 0),
+            _ => internal_err!("{NAME} has one argument"),
+        }
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let [rows, values] = states else {
+            return internal_err!("{NAME} has two states");
+        };
+        for (row, rows) in as_int64_array(rows)?.values().iter().enumerate() {
+            self.add(*rows, values, row)?;
+        }
+        Ok(())
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(vec![ScalarValue::from(self.rows), self.value.clone()])
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        Ok(self.value.clone())
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.value.size() - size_of::<ScalarValue>()
+    }
+}

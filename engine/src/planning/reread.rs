@@ -1,0 +1,168 @@
+//! The build sides of joins that each task reads for itself, rather than have them broadcast by another stage.
+//!
+//! A broadcast is a stage of more tasks, and a wait. Reading is cheaper up to a size, and rows must be the same in each
+//! task. Not here: which side is the build side (`joins`), and how stages are cut.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result;
+use datafusion::physical_expr::Partitioning;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+
+use crate::planning::joins::{are_exact, broadcast_limit, is_of_the_right};
+use crate::planning::size::{row_bytes, size};
+use crate::{FenceExec, OneTaskExec};
+
+/// Reading so many bytes takes about as long as another stage.
+pub(crate) const REREAD_BYTES: u64 = 2 << 20;
+/// Opening a file takes about as long as reading so many bytes.
+const FILE_BYTES: u64 = 32 << 10;
+
+/// Whether each task may make these rows for itself: they are cheap, and the same each time.
+///
+/// # Errors
+/// When an operator cannot show its expressions.
+pub fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<bool> {
+    let limit = broadcast_limit(config).min(REREAD_BYTES);
+    Ok(reread_bytes(plan)?.is_some_and(|bytes| bytes <= limit))
+}
+
+/// Whether an operator has a volatile function: its rows are others each time.
+///
+/// # Errors
+/// When the operator cannot show its expressions.
+pub fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
+    let mut volatile = false;
+    node.apply_expressions(&mut |expr| {
+        volatile |= is_volatile(expr);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(volatile)
+}
+
+/// Whether a plan has the same rows each time that it runs, however many they are.
+///
+/// # Errors
+/// When an operator cannot show its expressions.
+pub(crate) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    // The first rows of several partitions may be others each time, and sums of floats.
+    let distinct = plan.downcast_ref::<AggregateExec>();
+    let is_distinct = distinct.is_some_and(|aggregate| {
+        aggregate.aggr_expr().is_empty()
+            && aggregate.limit_options().is_none()
+            && are_exact(&plan.schema())
+    });
+    let repeats = is_distinct
+        || plan.is::<EmptyExec>()
+        || plan.is::<PlaceholderRowExec>()
+        || plan.is::<DataSourceExec>()
+        || plan.is::<HashJoinExec>()
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<FenceExec>()
+        || plan.is::<OneTaskExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || plan.is::<RepartitionExec>();
+    if !repeats || plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
+        return Ok(false);
+    }
+    for input in plan.children() {
+        if !is_repeatable(input)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// How many bytes a task reads to make all rows of a plan, if it may.
+fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
+    // The first rows of several partitions may be others each time.
+    if plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
+        return Ok(None);
+    }
+    if plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>() {
+        return Ok(Some(0));
+    }
+    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+        return Ok(scanned_bytes(plan, scan));
+    }
+    let join = plan.downcast_ref::<HashJoinExec>();
+    let joins = join.is_some_and(|join| {
+        *join.partition_mode() == PartitionMode::CollectLeft
+            && is_of_the_right(*join.join_type())
+            && !join.null_aware
+    });
+    let passes = joins
+        || plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<FenceExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || spreads_over_threads(plan.as_ref());
+    if !passes {
+        return Ok(None);
+    }
+    // It may have more rows than both sides.
+    let mut sum = match joins {
+        true => size(plan).map(|size| size.bytes),
+        false => Some(0),
+    };
+    for input in plan.children() {
+        let bytes = reread_bytes(input)?;
+        sum = sum.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+    }
+    Ok(sum)
+}
+
+/// How many bytes a scan reads, about: those of columns that are needed, where files have columns apart, or all of its
+/// files.
+pub(crate) fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
+    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
+    let all = || files.file_groups.iter().flat_map(|group| group.iter());
+    let opened = (all().count() as u64).saturating_mul(FILE_BYTES);
+    let all: u64 = all().map(|file| file.effective_size()).sum();
+    let read = match files.file_source().is::<ParquetSource>() {
+        true => column_bytes(plan, files, all).unwrap_or(all),
+        false => all,
+    };
+    Some(read.min(all).saturating_add(opened))
+}
+
+/// How many bytes of these the columns are that a scan reads.
+fn column_bytes(plan: &Arc<dyn ExecutionPlan>, files: &FileScanConfig, all: u64) -> Option<u64> {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
+    let rows = statistics.ok()?.num_rows.get_value().copied()?;
+    let schema = plan.schema();
+    let read = schema.fields().iter();
+    // Of text and lists nobody knows how long they are, but for what files have of each column.
+    let wide = read.filter(|column| column.data_type().primitive_width().is_none());
+    let columns = files.file_schema().fields().len().max(1) as u64;
+    let wide = (wide.count() as u64).saturating_mul(all / columns);
+    let bytes = rows.saturating_mul(row_bytes(&schema));
+    Some(wide.max(u64::try_from(bytes).ok()?))
+}
+
+/// Whether an exchange only spreads rows over the threads of a process.
+#[must_use]
+pub fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
+    let exchange = plan.downcast_ref::<RepartitionExec>();
+    exchange.is_some_and(|exchange| {
+        matches!(
+            exchange.partitioning(),
+            Partitioning::RoundRobinBatch(_) | Partitioning::UnknownPartitioning(_)
+        )
+    })
+}
