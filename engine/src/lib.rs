@@ -42,13 +42,14 @@ pub use codec::tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions,
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
 pub use files::arrow_file::ArrowFile;
 pub use files::csv_records::{CsvDialect, part_of_records, whole_records};
-pub use mends::fence::FenceExec;
 pub use mends::filters::without_filters;
-pub use mends::unnested_keys::{UnnestedKeys, UnnestedRelations, forget_keys};
+pub use mends::unnested_keys::forget_keys;
+pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::one_task::OneTaskExec;
 pub use nodes::predict::{PredictExec, PredictNode};
 pub use nodes::task::{PrunedExec, TaskPlan};
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
+pub use operators::fence::FenceExec;
 pub use operators::row_hash::{row_hash, split_draw};
 pub use operators::single_value::single_value;
 pub use planning::effects::{Effects, places_of_task};
@@ -56,6 +57,8 @@ pub use planning::joins::is_of_the_right;
 pub use planning::planner::VolleyQueryPlanner;
 pub use planning::reread::{is_reread, is_volatile_operator, spreads_over_threads};
 pub use rules::logical::{LogicalRule, around, top_down, whole_plan};
-pub use session::{mended_logical_rules, mended_rules, with_rules};
+pub use session::{
+    mend_relations, mended_logical_rules, mended_rules, with_mended_analysis, with_rules,
+};
 use write::{CommitExec, WriteExec};
 pub use write::{adds_files, replaces_file};

@@ -11,7 +11,9 @@ use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_engine::object_stores::Stores;
-use volley_engine::{UnnestedKeys, VolleyLogicalCodec, VolleyPhysicalCodec, table_functions};
+use volley_engine::{
+    VolleyLogicalCodec, VolleyPhysicalCodec, table_functions, with_mended_analysis,
+};
 use volley_proto::tls::disagreement;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
@@ -20,7 +22,6 @@ use super::files::{FileTables, FilesFactory};
 use super::optimizer;
 use super::planner::ClusterPlanner;
 use super::settings;
-use super::text_layouts::TextLayouts;
 use crate::{Error, Result, SchedulerAddress};
 
 /// How long to wait between two attempts.
@@ -150,12 +151,10 @@ pub(super) fn context(
     let files = Arc::new(FileTables::default());
     let catalogs =
         DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
-    let mut state = SessionStateBuilder::new_from_existing(state)
+    let state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
-        .with_analyzer_rule(Arc::new(UnnestedKeys))
-        .with_analyzer_rule(Arc::new(TextLayouts))
-        .with_optimizer_rules(optimizer::rules_here())
-        .build();
+        .with_optimizer_rules(optimizer::rules_here());
+    let mut state = with_mended_analysis(state).build();
     // A scan's plan loses it on the way to an executor.
     state.deregister_udf("file_row_index")?;
     let context = SessionContext::new_with_state(state);

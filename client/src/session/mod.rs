@@ -34,7 +34,6 @@ mod rows;
 mod settings;
 mod subqueries;
 mod tables;
-mod text_layouts;
 mod train;
 mod transform;
 mod unions;
@@ -53,7 +52,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use volley_engine::{UnnestedRelations, forget_keys};
+use volley_engine::{forget_keys, mend_relations};
 use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
@@ -110,7 +109,7 @@ impl Session {
         let context = connect::context(&config.settings, slots, planner)?;
         // Says to the context's own `sql` that it knows no models.
         context.register_relation_planner(ml_planner(&store, NamedModels::default()))?;
-        context.register_relation_planner(Arc::new(UnnestedRelations))?;
+        mend_relations(&context)?;
         let tables = tables::SystemSchema {
             system_tables: Arc::clone(&system_tables),
             store: store.clone(),

@@ -3,6 +3,7 @@
 //! Ours start with a magic string that no protobuf message of Ballista's can start with, followed
 //! by JSON. Everything else is passed on.
 
+pub(crate) mod endless_limits;
 pub(crate) mod filtered;
 #[cfg(test)]
 mod fuzz;

@@ -1,20 +1,41 @@
-//! What DataFusion gets wrong, and what is done about it.
+//! What DataFusion gets wrong, and what is done about it: a folder for each, with the smallest query that shows it and the
+//! thread about it, or a report to be filed.
+//!
+//! ```text
+//! list.rs   all of them, and where among DataFusion's rules each acts
+//! apply.rs  DataFusion's rules with them
+//! tests.rs  each is still needed, and what each is about is still there
+//! ```
 
 pub(crate) mod aggregate_orders;
 pub(crate) mod distinct_counts;
 pub(crate) mod empty_grouping_sets;
-pub(crate) mod fence;
 pub(crate) mod filters;
 pub(crate) mod float_extremes;
 pub(crate) mod float_ranges;
+pub(crate) mod keys_of_groups;
 pub(crate) mod leaf_projections;
+pub(crate) mod lookahead;
 pub(crate) mod merge_joins;
+pub(crate) mod merged_sorts;
+pub(crate) mod monotonic_windows;
 pub(crate) mod null_safe_joins;
+pub(crate) mod output_order;
 pub(crate) mod own_equalities;
+pub(crate) mod padded_constants;
 pub(crate) mod requirements;
 pub(crate) mod reversed_aggregates;
 pub(crate) mod single_distinct;
 pub(crate) mod sliding;
-pub(crate) mod sorts;
+pub(crate) mod sort_limits;
+pub(crate) mod text_layouts;
+pub(crate) mod topk_partitions;
 pub(crate) mod unnested_keys;
-pub(crate) mod window_limits;
+
+mod apply;
+mod list;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use apply::Mended;
+pub use list::{MENDS, Mend, Upstream};

@@ -3,6 +3,7 @@
 //! Those that mend wrong results are in [`mends`](crate::mends).
 
 pub(crate) mod expand;
+pub(crate) mod fence;
 pub(crate) mod row_hash;
 pub(crate) mod running;
 pub(crate) mod single_value;

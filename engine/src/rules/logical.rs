@@ -13,7 +13,8 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 pub type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 
 type Rewrite = fn(LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
-type Around =
+/// What is done in the place of a rule.
+pub(crate) type Around =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
 /// The rule that a function applies to each operator, before its inputs.

@@ -3,4 +3,5 @@
 //! Which rules a session has is said in [`session`](crate::session).
 
 pub(crate) mod logical;
+pub(crate) mod names;
 pub(crate) mod physical;

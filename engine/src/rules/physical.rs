@@ -15,7 +15,8 @@ use datafusion::physical_plan::ExecutionPlan;
 pub(crate) type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 type Plan = Arc<dyn ExecutionPlan>;
-type Around = fn(&dyn PhysicalOptimizerRule, Plan, &ConfigOptions) -> Result<Plan>;
+/// What is done in the place of a rule.
+pub(crate) type Around = fn(&dyn PhysicalOptimizerRule, Plan, &ConfigOptions) -> Result<Plan>;
 
 /// What a plan becomes.
 #[derive(Debug, Clone, Copy)]

@@ -14,7 +14,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
-use volley_engine::{UnnestedKeys, UnnestedRelations, mended_logical_rules, mended_rules};
+use volley_engine::{mend_relations, mended_logical_rules, mended_rules, with_mended_analysis};
 use volley_proto::failure::chain;
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
@@ -129,11 +129,10 @@ fn mended(config: DfConfig) -> Result<SessionContext> {
     let early = logical.iter().filter(|rule| early.contains(&rule.name()));
     let logical = early.chain(&logical).cloned().collect();
     let state = SessionStateBuilder::new_from_existing(state)
-        .with_analyzer_rule(Arc::new(UnnestedKeys))
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules);
-    let context = SessionContext::new_with_state(state.build());
-    context.register_relation_planner(Arc::new(UnnestedRelations))?;
+    let context = SessionContext::new_with_state(with_mended_analysis(state).build());
+    mend_relations(&context)?;
     Ok(context)
 }
 

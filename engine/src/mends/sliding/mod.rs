@@ -37,7 +37,20 @@ use datafusion::optimizer::OptimizerConfig;
 
 use self::numbers::{Moments, Stacks, Total};
 use self::states::Frame;
+use crate::mends::list::{Act, Mend, Upstream};
 use crate::operators::window_exprs;
+use crate::rules::logical::top_down;
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "sliding",
+    wrong: "one NaN, infinity or great number spoils all sums over sliding frames that follow",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::LastLogical(|| {
+        top_down("without_retraction", without_retraction)
+    })],
+};
 
 /// What the names of these functions start with, before the aggregate's own.
 const PREFIX: &str = "volley_sliding_";

@@ -1,0 +1,145 @@
+//! DataFusion's rules with the mends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::logical_expr::planner::RelationPlanner;
+use datafusion::optimizer::AnalyzerRule;
+
+use super::list::{Act, MENDS, Mend};
+use crate::rules::logical::{self, LogicalRule};
+use crate::rules::physical::{self, PlanRule};
+
+/// Mends, for sessions.
+#[derive(Clone, Copy)]
+pub(crate) struct Mended {
+    mends: &'static [&'static Mend],
+    /// The name of one that is left out, to see what comes of it.
+    without: Option<&'static str>,
+}
+
+impl Mended {
+    /// All of them.
+    pub(crate) const ALL: Self = Self {
+        mends: MENDS,
+        without: None,
+    };
+
+    /// All but one.
+    #[cfg(test)]
+    pub(super) fn without(name: &'static str) -> Self {
+        Self {
+            without: Some(name),
+            ..Self::ALL
+        }
+    }
+
+    fn acts(self) -> impl Iterator<Item = &'static Act> {
+        let mends = self.mends.iter();
+        let mends = mends.filter(move |mend| Some(mend.name) != self.without);
+        mends.flat_map(|mend| mend.acts)
+    }
+
+    /// Planners of relations in SQL.
+    pub(crate) fn relations(self) -> Vec<Arc<dyn RelationPlanner>> {
+        let relations = self.acts().filter_map(|act| match act {
+            Act::Relations(make) => Some(make()),
+            _ => None,
+        });
+        relations.collect()
+    }
+
+    /// Rules after those of the analyzer.
+    pub(crate) fn analyzers(self) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+        let analyzers = self.acts().filter_map(|act| match act {
+            Act::Analyzer(make) => Some(make()),
+            _ => None,
+        });
+        analyzers.collect()
+    }
+
+    /// Rules before those of logical plans, where physical ones are made of them.
+    pub(crate) fn first_planned(self) -> Vec<LogicalRule> {
+        let first = self.acts().filter_map(|act| match act {
+            Act::FirstPlanned(make) => Some(make()),
+            _ => None,
+        });
+        first.collect()
+    }
+
+    /// Rules of logical plans, mended.
+    pub(crate) fn logical(self, rules: &[LogicalRule]) -> Vec<LogicalRule> {
+        let first = self.acts().filter_map(|act| match act {
+            Act::FirstLogical(make) => Some(make()),
+            _ => None,
+        });
+        let wrapped = rules.iter().map(|rule| {
+            let around = self.acts().filter_map(|act| match act {
+                Act::AroundLogical(name, around) if *name == rule.name() => Some(*around),
+                _ => None,
+            });
+            around.fold(Arc::clone(rule), logical::around)
+        });
+        let last = self.acts().filter_map(|act| match act {
+            Act::LastLogical(make) => Some(make()),
+            _ => None,
+        });
+        first.chain(wrapped).chain(last).collect()
+    }
+
+    /// Rules before those of physical plans, where they are made.
+    pub(crate) fn first(self) -> Vec<PlanRule> {
+        let first = self.acts().filter_map(|act| match act {
+            Act::First(make) => Some(make()),
+            _ => None,
+        });
+        first.collect()
+    }
+
+    /// Rules of physical plans, mended.
+    pub(crate) fn physical(self, rules: &[PlanRule]) -> Vec<PlanRule> {
+        let mut mended = vec![];
+        // Each rule with what is before and after it, for those that apply it again.
+        let mut applied: HashMap<String, Vec<PlanRule>> = HashMap::new();
+        for rule in rules {
+            let name = rule.name().to_owned();
+            let again = self.acts().filter_map(|act| match act {
+                Act::Again(before, of, make) if *before == name => {
+                    Some(make(applied.get(*of).cloned().unwrap_or_default()))
+                }
+                _ => None,
+            });
+            mended.extend(again);
+            let around = self.acts().filter_map(|act| match act {
+                Act::Around(names, around) if names.contains(&name.as_str()) => Some(*around),
+                _ => None,
+            });
+            let wrapped = around.fold(Arc::clone(rule), physical::around);
+            let before = self.acts().filter_map(|act| match act {
+                Act::Before(rule, make) if *rule == name => Some(make()),
+                _ => None,
+            });
+            let after = self.acts().filter_map(|act| match act {
+                Act::After(rule, make) if *rule == name => Some(make()),
+                _ => None,
+            });
+            let all: Vec<_> = before.chain([wrapped]).chain(after).collect();
+            mended.extend(all.iter().cloned());
+            applied.insert(name, all);
+        }
+        mended.extend(self.acts().filter_map(|act| match act {
+            Act::Last(make) => Some(make()),
+            _ => None,
+        }));
+        mended
+    }
+
+    /// Rules after those of physical plans, where they are made.
+    pub(crate) fn last_planned(self) -> Vec<PlanRule> {
+        let last = self.acts().filter_map(|act| match act {
+            Act::LastPlanned(make) => Some(make()),
+            _ => None,
+        });
+        last.collect()
+    }
+}

@@ -1,0 +1,4 @@
+COPY (SELECT column1 AS k, column2 AS x FROM (VALUES (1, 0.5), (2, CAST('NaN' AS DOUBLE)), (3, 0.25))) TO 'DIR/t.parquet';
+CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t.parquet';
+SELECT k FROM t WHERE x > 1;
+-- 2

@@ -1,0 +1,112 @@
+//! Keys of groups below a projection that puts columns in another order.
+//!
+//! What rows are grouped by is there once, and a sort by more than that is none. DataFusion 55 takes other columns for what
+//! rows are grouped by above a projection that moves them (`projected_constraints`): in
+//! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
+//! be there once. So groups below several orders are fenced.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+};
+
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::operators::fence::FenceExec;
+use crate::rules::names::JOIN_SELECTION;
+use crate::rules::physical::{Rewrite, rule};
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "keys_of_groups",
+    wrong: "rows of groups are not sorted by all that is asked for",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::After(JOIN_SELECTION, || {
+        rule("forget_keys", Rewrite::Whole(forget_keys))
+    })],
+};
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Fences above groups where more than one order is asked for above them: the first
+/// is sorted anyway, and what is taken for a key counts from the second on.
+pub(crate) fn forget_keys(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
+    without_keys(&plan, 0)
+}
+
+fn without_keys(node: &Plan, orders_above: usize) -> Result<Plan> {
+    let mirrors_sort = node.is::<OutputRequirementExec>();
+    let asks = |required: &Option<_>| required.is_some();
+    let asks = node.is::<SortExec>() || node.required_input_ordering().iter().any(asks);
+    let orders = orders_above + usize::from(asks && !mirrors_sort);
+    let inputs = node.children().into_iter().map(|input| {
+        let fenced = without_keys(input, orders)?;
+        let is_ordered = !fenced.equivalence_properties().oeq_class().is_empty();
+        Ok(
+            match orders + usize::from(is_ordered) > 1 && has_groups(&fenced) {
+                true => Arc::new(FenceExec::new(fenced)),
+                false => fenced,
+            },
+        )
+    });
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    replace_children_if_necessary(Arc::clone(node), inputs)
+}
+
+/// Whether rows are those of whole groups.
+fn has_groups(node: &Plan) -> bool {
+    node.downcast_ref::<AggregateExec>().is_some_and(|groups| {
+        groups.mode().output_mode() == AggregateOutputMode::Final && !groups.group_expr().is_empty()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use crate::with_rules;
+
+    /// A session of two partitions, with these tables.
+    async fn session(config: SessionConfig, tables: &[&str]) -> SessionContext {
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config.with_target_partitions(2))
+            .build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        for create in tables {
+            let created = session.sql(create).await.unwrap();
+            created.collect().await.unwrap();
+        }
+        session
+    }
+
+    /// The first characters of the rows of a query, in their order.
+    async fn column(session: &SessionContext, query: &str) -> String {
+        let rows = session.sql(query).await.unwrap().collect().await.unwrap();
+        let rows = pretty_format_batches(&rows).unwrap().to_string();
+        let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
+        lines.skip(1).filter_map(|row| row.get(..1)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_column_in_the_place_of_a_key_is_none() {
+        let create = "CREATE TABLE t AS SELECT value % 7 AS k FROM range(0, 70)";
+        let session = session(SessionConfig::new(), &[create]).await;
+        let groups = "(SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10)";
+        for query in [
+            format!("SELECT k FROM {groups} ORDER BY n, k DESC"),
+            format!(
+                "SELECT k FROM (SELECT row_number() OVER (ORDER BY n, k DESC) AS r, k FROM {groups}) ORDER BY r"
+            ),
+        ] {
+            assert_eq!(column(&session, &query).await, "6543210", "{query}");
+        }
+    }
+}

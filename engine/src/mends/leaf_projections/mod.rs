@@ -1,0 +1,38 @@
+//! Expressions that scans compute, such as `input_file_name()`, on their way there.
+//!
+//! DataFusion 55 fails where a projection in between gives a column the name of another. Then they stay where they are. To
+//! be dropped when a release does not fail.
+
+use crate::mends::list::{Act, Mend, Upstream};
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "leaf_projections",
+    wrong: "parts of structs are not found where a projection renames columns",
+    upstream: Upstream::Thread("apache/datafusion#25446"),
+    query: include_str!("query.sql"),
+    acts: &[Act::AroundLogical(
+        PUSH_DOWN_LEAF_PROJECTIONS,
+        push_where_it_can,
+    )],
+};
+
+/// DataFusion's rule that takes them there.
+pub(crate) const PUSH_DOWN_LEAF_PROJECTIONS: &str = "push_down_leaf_projections";
+
+/// That rule, where it can.
+pub(crate) fn push_where_it_can(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    if !config.options().optimizer.enable_leaf_expression_pushdown {
+        return Ok(Transformed::no(plan));
+    }
+    let pushed = rule.rewrite(plan.clone(), config);
+    Ok(pushed.unwrap_or(Transformed::no(plan)))
+}

@@ -1,0 +1,101 @@
+//! The mends, and where among DataFusion's rules each acts.
+//!
+//! Not here: which sessions have them, which [`session`](crate::session) says.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::logical_expr::planner::RelationPlanner;
+use datafusion::optimizer::AnalyzerRule;
+
+use crate::rules::logical::{self, LogicalRule};
+use crate::rules::physical::{self, PlanRule};
+
+/// All mends. Of several that act in one place, the first acts first.
+pub const MENDS: &[&Mend] = &[
+    &super::unnested_keys::MEND,
+    &super::text_layouts::MEND,
+    &super::aggregate_orders::MEND,
+    &super::null_safe_joins::MEND,
+    &super::single_distinct::MEND,
+    &super::leaf_projections::MEND,
+    &super::empty_grouping_sets::MEND,
+    &super::float_extremes::MEND,
+    &super::sliding::MEND,
+    &super::float_ranges::MEND,
+    &super::merge_joins::MEND,
+    &super::topk_partitions::MEND,
+    &super::lookahead::MEND,
+    &super::distinct_counts::MEND,
+    &super::filters::MEND,
+    &super::own_equalities::MEND,
+    &super::padded_constants::MEND,
+    &super::keys_of_groups::MEND,
+    &super::monotonic_windows::MEND,
+    &super::sort_limits::MEND,
+    &super::merged_sorts::MEND,
+    &super::output_order::MEND,
+    &super::requirements::MEND,
+    &super::reversed_aggregates::MEND,
+];
+
+/// Something that DataFusion gets wrong, and what is done about it.
+pub struct Mend {
+    /// The name of its folder.
+    pub name: &'static str,
+    /// What comes of a query without it.
+    pub wrong: &'static str,
+    /// Who has told DataFusion's developers.
+    pub upstream: Upstream,
+    /// Statements, of which the last is a query, and its right rows below it as comments. `DIR` is a folder for files.
+    pub query: &'static str,
+    /// Where it acts.
+    pub(super) acts: &'static [Act],
+}
+
+impl fmt::Debug for Mend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mend")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known of a bug where it can be mended for all.
+#[derive(Debug, Clone, Copy)]
+pub enum Upstream {
+    /// An issue or a pull request, as `organization/repository#number`.
+    Thread(&'static str),
+    /// None that was found is about it: a report that is ready to be filed.
+    Report(&'static str),
+}
+
+/// A place among DataFusion's rules, which are meant by their names, and what is done there.
+pub(super) enum Act {
+    /// A planner of relations in SQL.
+    Relations(fn() -> Arc<dyn RelationPlanner>),
+    /// After all rules of the analyzer.
+    Analyzer(fn() -> Arc<dyn AnalyzerRule + Send + Sync>),
+    /// Before all rules of logical plans, where physical ones are made of them.
+    FirstPlanned(fn() -> LogicalRule),
+    /// Before all rules of logical plans.
+    FirstLogical(fn() -> LogicalRule),
+    /// In the place of a rule of logical plans, which it may apply.
+    AroundLogical(&'static str, logical::Around),
+    /// After all rules of logical plans.
+    LastLogical(fn() -> LogicalRule),
+    /// Before all rules of physical plans, where they are made.
+    First(fn() -> PlanRule),
+    /// In the place of rules of physical plans, which it may apply.
+    Around(&'static [&'static str], physical::Around),
+    /// Before a rule of physical plans.
+    Before(&'static str, fn() -> PlanRule),
+    /// After a rule of physical plans.
+    After(&'static str, fn() -> PlanRule),
+    /// Before the first rule of physical plans: made of the second, and of what mends have before and after that.
+    Again(&'static str, &'static str, fn(Vec<PlanRule>) -> PlanRule),
+    /// After all rules of physical plans.
+    Last(fn() -> PlanRule),
+    /// After all rules of physical plans, where they are made.
+    LastPlanned(fn() -> PlanRule),
+}

@@ -1,0 +1,159 @@
+//! Limits that are pushed below window functions: where the lookahead of a function is more rows than DataFusion 55 keeps.
+//!
+//! A limit above window functions becomes the fetch of the sort below them, a top-k sort, plus the greatest lookahead of
+//! any function. Those of nested functions are not added up; `lag(x, -3)` is taken to have none, `lead(x) IGNORE NULLS` to
+//! have one row; and where an exchange is above the functions, the limit may take rows whose frames were cut off. So the
+//! rule is left out where plans have such.
+
+use std::sync::Arc;
+
+use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::logical_expr::WindowFrameBound;
+use datafusion::physical_expr::expressions::Literal;
+use datafusion::physical_expr::window::WindowExpr;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::windows::BoundedWindowAggExec;
+
+use crate::codec::lost::{ignores_nulls, udwf};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "lookahead",
+    wrong: "a limit cuts off rows that window functions look ahead to",
+    upstream: Upstream::Thread("apache/datafusion#25471"),
+    query: include_str!("query.sql"),
+    acts: &[Act::Around(&[LIMIT_PAST_WINDOWS], keep_lookahead)],
+};
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// DataFusion's rule that pushes limits below window functions.
+const LIMIT_PAST_WINDOWS: &str = "LimitPushPastWindows";
+
+/// The plan after DataFusion's rule, if that counts all lookahead of the plan's window functions.
+pub(crate) fn keep_lookahead(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Plan,
+    config: &ConfigOptions,
+) -> Result<Plan> {
+    let (mut operators, mut misjudged) = (0, false);
+    plan.apply(|node| {
+        if node.is::<RepartitionExec>() {
+            // Rows whose frames were cut off may come out of another partition first.
+            misjudged |= node.exists(|below| Ok(operator_lookahead(below)? != Some(false)))?;
+        }
+        match operator_lookahead(node)? {
+            Some(ahead) => operators += usize::from(ahead),
+            None => misjudged = true,
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    match misjudged || operators > 1 {
+        true => Ok(plan),
+        false => rule.optimize(plan, config),
+    }
+}
+
+/// Whether any window function of an operator has lookahead, as [`lookahead`] says.
+fn operator_lookahead(node: &Plan) -> Result<Option<bool>> {
+    let windows = node.downcast_ref::<BoundedWindowAggExec>();
+    let mut ahead = Some(false);
+    for expr in windows
+        .into_iter()
+        .flat_map(|windows| windows.window_expr())
+    {
+        let own = lookahead(expr)?;
+        ahead = ahead.zip(own).map(|(one, other)| one || other);
+    }
+    Ok(ahead)
+}
+
+/// Whether a window function has lookahead: reads rows after its own. `None` where DataFusion takes it for less than it is.
+fn lookahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
+    let shift = udwf(expr).filter(|function| matches!(function.fun().name(), "lead" | "lag"));
+    let Some(shift) = shift else {
+        let end = &expr.get_window_frame().end_bound;
+        return Ok(Some(matches!(end, WindowFrameBound::Following(_))));
+    };
+    let offset = shift.args().get(1);
+    let offset = offset.map(|offset| offset.downcast_ref::<Literal>().map(Literal::value));
+    let is_forward = match offset {
+        None => true,
+        Some(Some(ScalarValue::Int64(Some(rows)))) => *rows >= 0,
+        Some(_) => return Ok(None),
+    };
+    let leads = shift.fun().name() == "lead";
+    let ahead = leads == is_forward;
+    let misjudged = ahead && (!leads || ignores_nulls(expr)?);
+    Ok((!misjudged).then_some(ahead))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use crate::with_rules;
+
+    /// Rows of each number from 1 to 60, in no order that is known.
+    async fn session() -> (SessionContext, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let config = SessionConfig::new().with_target_partitions(3);
+        let state = SessionStateBuilder::new_with_default_features().with_config(config);
+        let session = SessionContext::new_with_state(with_rules(state.build()).build());
+        let at = dir.path().display();
+        for statement in [
+            format!(
+                "COPY (SELECT value AS v, CASE WHEN value % 9 = 0 THEN value END AS x, value % 2 AS s \
+                 FROM range(1, 61)) TO '{at}/t/1.csv'"
+            ),
+            format!(
+                "CREATE EXTERNAL TABLE t (v BIGINT, x BIGINT, s INT) STORED AS CSV LOCATION '{at}/t/'"
+            ),
+        ] {
+            let done = session.sql(&statement).await.unwrap();
+            done.collect().await.unwrap();
+        }
+        (session, dir)
+    }
+
+    #[tokio::test]
+    async fn limits_keep_all_lookahead() {
+        let (session, _dir) = session().await;
+        let rows = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW";
+        let ahead =
+            |rows| format!("OVER (ORDER BY v ROWS BETWEEN CURRENT ROW AND {rows} FOLLOWING)");
+        let nested = format!("(SELECT v, sum(v) {} AS c FROM t) q", ahead(2));
+        for (function, from) in [
+            (format!("lag(v, -3) OVER (ORDER BY v {rows})"), "t"),
+            (format!("lead(v, 3) OVER (ORDER BY v {rows})"), "t"),
+            (
+                format!("lead(x) IGNORE NULLS OVER (ORDER BY v {rows})"),
+                "t",
+            ),
+            (format!("sum(v) {}", ahead(4)), "t"),
+            (format!("sum(c) {}", ahead(3)), &nested),
+            (format!("lead(c) OVER (ORDER BY v {rows})"), &nested),
+        ] {
+            let all = format!("SELECT v, {function} AS f FROM {from}");
+            let first = format!("SELECT * FROM ({all}) a WHERE v < 3 ORDER BY v");
+            for limited in [
+                format!("{all} ORDER BY v LIMIT 2"),
+                format!("SELECT * FROM ({all} LIMIT 2) a ORDER BY v"),
+            ] {
+                let [due, got] = [&first, &limited].map(async |query| {
+                    let rows = session.sql(query).await.unwrap().collect().await.unwrap();
+                    pretty_format_batches(&rows).unwrap().to_string()
+                });
+                assert_eq!(due.await, got.await, "{limited}");
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Sort-merge joins with a condition beside their keys, kept from losing its columns.
+//!
+//! DataFusion 55's rule that pushes projections down gives such a join narrower inputs, and leaves the positions
+//! at which its condition reads them (`SortMergeJoinExec::try_swapping_with_projection`): rows are compared by
+//! other columns then, or not at all. So the rule runs over a plan where these joins are under a mark that
+//! no projection gets past, and that is gone when it has run.
+//! And the condition reads NULL where a row of the other side is missing, even of a column that has none.
+//! To be dropped when a release has both mended.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::{Fields, Schema};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::internal_err;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::SortMergeJoinExec;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::nodes::train::only;
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "merge_joins",
+    wrong: "a sort-merge join compares other columns than its condition names",
+    upstream: Upstream::Thread("apache/datafusion#24414"),
+    query: include_str!("query.sql"),
+    acts: &[Act::Around(&[PROJECTION_PUSHDOWN], keep_merge_joins)],
+};
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// DataFusion's rule that pushes projections down.
+pub(crate) const PROJECTION_PUSHDOWN: &str = "ProjectionPushdown";
+
+/// Applies a rule that does not see joins that it would spoil.
+pub(crate) fn keep_merge_joins(
+    rule: &dyn PhysicalOptimizerRule,
+    plan: Plan,
+    config: &ConfigOptions,
+) -> Result<Plan> {
+    let mark = |node: Plan| {
+        let join = node.downcast_ref::<SortMergeJoinExec>();
+        match join.and_then(|join| Some((join, join.filter().as_ref()?))) {
+            Some((join, filter)) => {
+                let join = Arc::new(with_nulls(join, filter)?);
+                Ok(Transformed::yes(Arc::new(Mark(join)) as Plan))
+            }
+            None => Ok(Transformed::no(node)),
+        }
+    };
+    let marked = plan.transform_up(mark)?;
+    let optimized = rule.optimize(marked.data, config)?;
+    if !marked.transformed {
+        return Ok(optimized);
+    }
+    let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
+        Some(Mark(join)) => Ok(Transformed::yes(Arc::clone(join))),
+        None => Ok(Transformed::no(node)),
+    };
+    optimized.transform_up(unmark).data()
+}
+
+/// The join with a condition whose columns may be NULL.
+fn with_nulls(join: &SortMergeJoinExec, filter: &JoinFilter) -> Result<SortMergeJoinExec> {
+    let fields = filter.schema().fields().iter();
+    let fields: Fields = fields
+        .map(|field| field.as_ref().clone().with_nullable(true))
+        .collect();
+    let columns = filter.column_indices().to_vec();
+    let expression = Arc::clone(filter.expression());
+    SortMergeJoinExec::try_new(
+        Arc::clone(join.left()),
+        Arc::clone(join.right()),
+        join.on().to_vec(),
+        Some(JoinFilter::new(
+            expression,
+            columns,
+            Arc::new(Schema::new(fields)),
+        )),
+        join.join_type(),
+        join.sort_options().to_vec(),
+        join.null_equality(),
+    )
+}
+
+/// A join that stays as it is.
+#[derive(Debug)]
+struct Mark(Plan);
+
+impl DisplayAs for Mark {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mark")
+    }
+}
+
+impl ExecutionPlan for Mark {
+    fn name(&self) -> &str {
+        "Mark"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.0.properties()
+    }
+
+    fn children(&self) -> Vec<&Plan> {
+        vec![&self.0]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        Ok(Arc::new(Self(only(children)?)))
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        internal_err!("a mark is no operator")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::util::pretty::pretty_format_batches;
+    use datafusion::execution::SessionStateBuilder;
+    use datafusion::prelude::{SessionConfig, SessionContext};
+
+    use crate::with_rules;
+
+    #[tokio::test]
+    async fn a_condition_reads_the_columns_that_it_is_about() {
+        let config = SessionConfig::new()
+            .with_target_partitions(2)
+            .set_bool("datafusion.optimizer.prefer_hash_join", false);
+        let state = SessionStateBuilder::new_with_default_features()
+            .with_config(config)
+            .build();
+        let session = SessionContext::new_with_state(with_rules(state).build());
+        for create in [
+            "CREATE TABLE a AS VALUES (1, 1, 9, 5), (2, 2, 9, 5)",
+            "CREATE TABLE b AS VALUES (1, 1, 7), (2, 2, 3)",
+        ] {
+            let created = session.sql(create).await.unwrap();
+            created.collect().await.unwrap();
+        }
+        // What is read is less than what is compared.
+        let query = "SELECT a.column2 AS x, b.column1 AS y FROM a LEFT JOIN b \
+                     ON a.column1 = b.column1 AND a.column4 < b.column3 ORDER BY x";
+        let frame = session.sql(query).await.unwrap();
+        let plan = frame.clone().create_physical_plan().await.unwrap();
+        let plan = datafusion::physical_plan::displayable(plan.as_ref()).indent(false);
+        assert!(plan.to_string().contains("SortMergeJoin"), "{plan}");
+        assert!(!plan.to_string().contains("Mark"), "{plan}");
+        let rows = pretty_format_batches(&frame.collect().await.unwrap()).unwrap();
+        let rows = rows.to_string();
+        assert!(
+            rows.contains("| 1 | 1 |") && rows.contains("| 2 |   |"),
+            "{rows}"
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! Distribution requirements, enforced once more after all rules have been applied.
+//!
+//! DataFusion 55 enforces them and goes on to change plans: a projection that is pushed into a join may lose the column that
+//! its rows are hashed by, where another column was known to have the same value. Then nothing tells that rows of a group
+//! are in one partition, and the sanity check refuses the plan. Here requirements are enforced again where it would.
+//! Order requirements are enforced by the scheduler, stage by stage.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::names::ENSURE_REQUIREMENTS;
+use crate::rules::names::SANITY_CHECK;
+use crate::rules::physical::PlanRule;
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "requirements",
+    wrong: "groups of rows that are spread by another column are refused",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::Again(SANITY_CHECK, ENSURE_REQUIREMENTS, redistribute)],
+};
+
+/// What the sanity check says of a distribution requirement that does not hold.
+const NOT_SPREAD: &str = "does not satisfy distribution requirements";
+
+/// Applies rules to plans whose distribution requirements do not hold.
+#[derive(Debug)]
+struct Redistribute(Vec<PlanRule>);
+
+/// The rule that applies these where distribution requirements do not hold.
+pub(crate) fn redistribute(rules: Vec<PlanRule>) -> PlanRule {
+    Arc::new(Redistribute(rules))
+}
+
+impl PhysicalOptimizerRule for Redistribute {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match SanityCheckPlan::new().optimize(Arc::clone(&plan), config) {
+            Err(error) if error.to_string().contains(NOT_SPREAD) => {
+                let mut rules = self.0.iter();
+                rules.try_fold(plan, |plan, rule| rule.optimize(plan, config))
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "redistribute"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,44 @@
+//! `count(DISTINCT a)` beside `sum(b)` of decimals.
+//!
+//! DataFusion 55 counts what is distinct in two aggregates, the lower by `a`, and sums in both: a sum of decimals has ten
+//! digits more than they, and a sum of sums twenty. What is above was typed for ten, and a comparison fails. Such an
+//! aggregate stays one. To be dropped when a release gives the sum its type back.
+
+use crate::mends::list::{Act, Mend, Upstream};
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::Result;
+use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+/// What is wrong, and where it is mended.
+pub(super) const MEND: Mend = Mend {
+    name: "single_distinct",
+    wrong: "`count(DISTINCT a)` beside a sum of decimals fails, or has another type",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::AroundLogical(SINGLE_DISTINCT, keep_sums_of_decimals)],
+};
+
+/// DataFusion's rule that makes two aggregates of one.
+pub(crate) const SINGLE_DISTINCT: &str = "single_distinct_aggregation_to_group_by";
+
+/// That rule, but for aggregates that sum decimals.
+pub(crate) fn keep_sums_of_decimals(
+    rule: &dyn OptimizerRule,
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    match &plan {
+        LogicalPlan::Aggregate(aggregate) if sums_decimals(aggregate) => Ok(Transformed::no(plan)),
+        _ => rule.rewrite(plan, config),
+    }
+}
+
+fn sums_decimals(aggregate: &Aggregate) -> bool {
+    let types = aggregate.schema.fields().iter().rev();
+    let mut calls = aggregate.aggr_expr.iter().rev().zip(types);
+    calls.any(|(call, field)| {
+        matches!(call, Expr::AggregateFunction(call) if call.func.name() == "sum" && !call.params.distinct)
+            && field.data_type().is_decimal()
+    })
+}

@@ -1,0 +1,3 @@
+CREATE TABLE t AS SELECT value AS k, CAST(value AS DECIMAL(12, 2)) AS d FROM range(1, 10);
+SELECT count(DISTINCT k) AS n, sum(d) AS s FROM t HAVING CAST(sum(d) AS DECIMAL(12, 2)) <= CAST(50 AS DECIMAL(12, 2));
+-- 9,45.00

@@ -1,0 +1,126 @@
+//! Optimization fences: operators that pass rows on and have no properties, where DataFusion would conclude what does not
+//! hold.
+//!
+//! A fence travels with the plan, because operators above conclude again wherever they are made. Not here: which
+//! conclusions are wrong, which mends know.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Statistics;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+
+use crate::nodes::train::only;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Rows of which no column is known to be constant, nor a key, nor an order: a sort-merge join sorts above it, where an
+/// order by a constant is one too; no other join keeps the order of a side that it supplies NULLs for, grouping sets
+/// keep none, and groups are sorted above.
+#[derive(Debug)]
+pub struct FenceExec {
+    input: Plan,
+    properties: Arc<PlanProperties>,
+}
+
+impl FenceExec {
+    /// The rows of an input.
+    pub fn new(input: Plan) -> Self {
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(input.schema()),
+            input.output_partitioning().clone(),
+            input.pipeline_behavior(),
+            input.boundedness(),
+        );
+        Self {
+            input,
+            properties: Arc::new(properties),
+        }
+    }
+}
+
+impl DisplayAs for FenceExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FenceExec")
+    }
+}
+
+impl ExecutionPlan for FenceExec {
+    fn name(&self) -> &str {
+        "FenceExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Plan> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        _: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        only(inputs.to_vec())
+    }
+
+    fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Plan>> {
+        // What a projection says of its own columns, that two are the same, partitions may be known by above.
+        let columns = projection.expr().iter();
+        let columns = columns.map(|projected| projected.expr.downcast_ref::<Column>());
+        let columns: Option<HashSet<_>> = columns.collect();
+        if columns.is_none_or(|columns| columns.len() < projection.expr().len()) {
+            return Ok(None);
+        }
+        let projected = make_with_child(projection, &self.input)?;
+        Ok(Some(Arc::new(Self::new(projected))))
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        Ok(Arc::new(Self::new(only(children)?)))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.input.execute(partition, context)
+    }
+}
