@@ -194,7 +194,13 @@ pub(super) struct JobArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct QueryArgs {
     /// Run SQL; may be given several times, also mixed with -f, and runs in the order typed
-    #[arg(short = 'c', long = "command", value_name = "SQL")]
+    // SQL may begin with a comment.
+    #[arg(
+        short = 'c',
+        long = "command",
+        value_name = "SQL",
+        allow_hyphen_values = true
+    )]
     pub(super) commands: Vec<String>,
     /// Run the statements of a file; `-` is standard input
     #[arg(short, long = "file", value_name = "FILE")]
@@ -480,6 +486,14 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_may_begin_with_a_comment() {
+        let typed = ["volley", "-c", "-- one\nSELECT 1", "-c", "--two", "--quiet"];
+        let args = Args::try_parse_from(typed).unwrap();
+        assert_eq!(args.query.commands, ["-- one\nSELECT 1", "--two"]);
+        assert!(args.query.quiet);
     }
 
     #[test]

@@ -139,13 +139,17 @@ impl Source {
     }
 
     fn read(&self) -> anyhow::Result<String> {
-        match self {
-            Self::Command(text) => Ok(text.clone()),
-            Self::File(path) => {
-                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-            }
-            Self::Stdin => io::read_to_string(io::stdin()).context("cannot read standard input"),
+        let mut text = match self {
+            Self::Command(text) => text.clone(),
+            Self::File(path) => fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?,
+            Self::Stdin => io::read_to_string(io::stdin()).context("cannot read standard input")?,
+        };
+        // Editors on Windows write a byte-order mark.
+        if text.starts_with('\u{feff}') {
+            text.remove(0);
         }
+        Ok(text)
     }
 }
 
@@ -169,6 +173,14 @@ mod tests {
         let long = shorten(&"ü ".repeat(100));
         assert_eq!(long.chars().count(), 61);
         assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_script() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sql");
+        fs::write(&path, "\u{feff}SELECT 1").unwrap();
+        assert_eq!(Source::File(path).read().unwrap(), "SELECT 1");
     }
 
     #[test]
