@@ -76,9 +76,9 @@ fn patterns_folders_and_their_names_are_tables() {
     assert_eq!(
         years,
         [
-            json!({"y": 2023, "m": 1, "s": 3, "t": "Int64"}),
-            json!({"y": 2024, "m": 1, "s": 3, "t": "Int64"}),
-            json!({"y": 2024, "m": 2, "s": 4, "t": "Int64"}),
+            json!({"y": 2023, "m": "01", "s": 3, "t": "Int64"}),
+            json!({"y": 2024, "m": "01", "s": 3, "t": "Int64"}),
+            json!({"y": 2024, "m": "02", "s": 4, "t": "Int64"}),
         ]
     );
     let some =

@@ -354,13 +354,18 @@ fn folder_url(folder: &Path) -> Result<ListingTableUrl> {
     Ok(ListingTableUrl::try_new(url, None)?)
 }
 
-/// The columns that folders are named after. A column is of numbers or of dates where all its values are.
+/// The columns that folders are named after. A column is of numbers or of dates where all its values are, as they are
+/// written: `00501` is text, lest it be `501`.
 fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     let data_type = |values: &Vec<String>| {
+        let is_number = |value: &String| {
+            let number = value.parse::<i64>();
+            number.is_ok_and(|number| number.to_string() == *value)
+        };
         let is_date = |value: &String| {
             value.len() == 10 && chrono::NaiveDate::parse_from_str(value, "%Y-%m-%d").is_ok()
         };
-        if values.iter().all(|value| value.parse::<i64>().is_ok()) {
+        if values.iter().all(is_number) {
             DataType::Int64
         } else if values.iter().all(is_date) {
             DataType::Date32
