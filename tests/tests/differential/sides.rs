@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
