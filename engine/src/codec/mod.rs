@@ -125,9 +125,8 @@ impl Node {
     fn decode(buf: &[u8]) -> Result<Option<Self>> {
         let decode = |json| serde_json::from_slice(json);
         let node = buf.strip_prefix(MAGIC).map(decode).transpose();
-        Ok(node
-            .map_err(|e| Error::malformed("plan node", e))
-            .external()?)
+        node.map_err(|e| Error::malformed("plan node", e))
+            .external()
     }
 }
 

@@ -105,6 +105,23 @@ async fn each_mend_is_still_needed() {
     assert!(said.is_empty(), "\n{said}");
 }
 
+/// What a file of statements gives with all mends, and without each of them where that is something else: for whoever looks
+/// for the smallest query.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "asks the statements of the file VOLLEY_ASK"]
+async fn ask_a_file() {
+    let script = env::var_os("VOLLEY_ASK").expect("VOLLEY_ASK=a file of statements");
+    let script = fs::read_to_string(script).unwrap();
+    let mended = ask(Mended::ALL, &script).await;
+    println!("with all mends {mended:?}");
+    for mend in MENDS {
+        let without = ask(Mended::without(mend.name), &script).await;
+        if without != mended {
+            println!("without {} {without:?}", mend.name);
+        }
+    }
+}
+
 #[test]
 fn each_rule_that_a_mend_names_is_there() {
     let state = SessionStateBuilder::new_with_default_features().build();

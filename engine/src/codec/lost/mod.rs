@@ -86,9 +86,8 @@ impl Lost {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>> {
         let json = bytes.strip_prefix(MAGIC);
         let lost = json.map(serde_json::from_slice).transpose();
-        Ok(lost
-            .map_err(|e| Error::malformed("plan node", e))
-            .external()?)
+        lost.map_err(|e| Error::malformed("plan node", e))
+            .external()
     }
 
     /// The operator with what its message left out.
