@@ -34,7 +34,6 @@ pub const MENDS: &[&Mend] = &[
     &super::monotonic_windows::MEND,
     &super::sort_limits::MEND,
     &super::merged_sorts::MEND,
-    &super::output_order::MEND,
     &super::requirements::MEND,
     &super::reversed_aggregates::MEND,
 ];

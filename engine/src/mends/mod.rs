@@ -20,7 +20,6 @@ pub(crate) mod merge_joins;
 pub(crate) mod merged_sorts;
 pub(crate) mod monotonic_windows;
 pub(crate) mod null_safe_joins;
-pub(crate) mod output_order;
 pub(crate) mod own_equalities;
 pub(crate) mod padded_constants;
 pub(crate) mod requirements;

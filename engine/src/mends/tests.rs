@@ -82,7 +82,7 @@ fn right(mend: &Mend) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn each_mend_is_still_needed() {
     let mut said = String::new();
     for mend in MENDS {
@@ -107,7 +107,7 @@ async fn each_mend_is_still_needed() {
 
 /// What a file of statements gives with all mends, and without each of them where that is something else: for whoever looks
 /// for the smallest query.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "asks the statements of the file VOLLEY_ASK"]
 async fn ask_a_file() {
     let script = env::var_os("VOLLEY_ASK").expect("VOLLEY_ASK=a file of statements");

@@ -1,2 +1,3 @@
-SELECT last_value(k ORDER BY id, id DESC) AS v FROM (VALUES (1, 10), (2, 20)) t (id, k);
--- 20
+CREATE TABLE t AS SELECT value AS id, 10 - value AS k FROM range(0, 6);
+SELECT last_value(k ORDER BY id, id DESC) AS v FROM t;
+-- 5

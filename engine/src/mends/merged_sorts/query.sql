@@ -1,5 +1,13 @@
-CREATE TABLE a AS SELECT value AS k FROM range(1, 9);
-(SELECT 5 AS x, k FROM a) UNION ALL (SELECT -2 AS x, count(*) FROM a) ORDER BY x, k LIMIT 3;
--- -2,8
--- 5,1
--- 5,2
+COPY (SELECT 1 AS n, value AS k FROM range(0, 6)) TO 'DIR/t/1.csv';
+COPY (SELECT 1 AS n, value - 4 AS k FROM range(0, 3)) TO 'DIR/t/2.csv';
+CREATE EXTERNAL TABLE t (n INT, k INT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true');
+SELECT n, k FROM (SELECT n, k FROM t ORDER BY n LIMIT 9) ORDER BY n, k;
+-- 1,-4
+-- 1,-3
+-- 1,-2
+-- 1,0
+-- 1,1
+-- 1,2
+-- 1,3
+-- 1,4
+-- 1,5
