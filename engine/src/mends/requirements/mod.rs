@@ -10,6 +10,7 @@ use std::sync::Arc;
 use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::output_requirements::OutputRequirements;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -47,8 +48,11 @@ impl PhysicalOptimizerRule for Redistribute {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match SanityCheckPlan::new().optimize(Arc::clone(&plan), config) {
             Err(error) if error.to_string().contains(NOT_SPREAD) => {
+                // The order that the query asks for is a requirement, too, or its sort would be taken for useless.
+                let ordered = OutputRequirements::new_add_mode().optimize(plan, config)?;
                 let mut rules = self.0.iter();
-                rules.try_fold(plan, |plan, rule| rule.optimize(plan, config))
+                let enforced = rules.try_fold(ordered, |plan, rule| rule.optimize(plan, config))?;
+                OutputRequirements::new_remove_mode().optimize(enforced, config)
             }
             _ => Ok(plan),
         }
