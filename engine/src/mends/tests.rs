@@ -82,6 +82,9 @@ fn right(mend: &Mend) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// How often a query is asked without its mend, until its rows are not right.
+const TIMES: usize = 60;
+
 #[tokio::test]
 async fn each_mend_is_still_needed() {
     let mut said = String::new();
@@ -95,7 +98,14 @@ async fn each_mend_is_still_needed() {
             )
             .unwrap();
         }
-        let without = ask(Mended::without(name), mend.query).await;
+        // Which partition comes first decides of some, and is another one now and then.
+        let mut without = Ok(right.clone());
+        for _ in 0..TIMES {
+            without = ask(Mended::without(name), mend.query).await;
+            if without.as_ref() != Ok(&right) {
+                break;
+            }
+        }
         if without.as_ref() == Ok(&right) {
             writeln!(said, "{name}: no longer needed, delete it: right without").unwrap();
         } else {
