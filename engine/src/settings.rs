@@ -66,8 +66,8 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.execution.skip_physical_aggregate_schema_check = true;
     // Which columns have one is decided by their types, where the user says nothing.
     config.execution.parquet.dictionary_enabled = None;
-    // A day and its nanoseconds reach further than 64 bits of nanoseconds, which wrap around after 2262; writers count
-    // microseconds.
+    // A day and its nanoseconds reach further than 64 bits of nanoseconds, which wrap around after 2262. Spark writes
+    // microseconds; of finer ones digits are cut off.
     config.execution.parquet.coerce_int96 = Some("us".to_owned());
     // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
     config.execution.parquet.compression = Some("zstd(1)".to_owned());

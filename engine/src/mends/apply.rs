@@ -6,36 +6,31 @@ use std::sync::Arc;
 use datafusion::logical_expr::planner::RelationPlanner;
 use datafusion::optimizer::AnalyzerRule;
 
-use super::list::{Act, MENDS, Mend};
+use super::list::{Act, MENDS};
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
 /// Mends, for sessions.
 #[derive(Clone, Copy)]
 pub(crate) struct Mended {
-    mends: &'static [&'static Mend],
     /// The name of one that is left out, to see what comes of it.
     without: Option<&'static str>,
 }
 
 impl Mended {
     /// All of them.
-    pub(crate) const ALL: Self = Self {
-        mends: MENDS,
-        without: None,
-    };
+    pub(crate) const ALL: Self = Self { without: None };
 
     /// All but one.
     #[cfg(test)]
     pub(super) fn without(name: &'static str) -> Self {
         Self {
             without: Some(name),
-            ..Self::ALL
         }
     }
 
     fn acts(self) -> impl Iterator<Item = &'static Act> {
-        let mends = self.mends.iter();
+        let mends = MENDS.iter();
         let mends = mends.filter(move |mend| Some(mend.name) != self.without);
         mends.flat_map(|mend| mend.acts)
     }

@@ -13,8 +13,6 @@ use crate::rules::physical::{self, PlanRule};
 
 /// All mends. Of several that act in one place, the first acts first.
 pub const MENDS: &[&Mend] = &[
-    &super::unnested_keys::MEND,
-    &super::text_layouts::MEND,
     &super::aggregate_orders::MEND,
     &super::null_safe_joins::MEND,
     &super::single_distinct::MEND,
@@ -22,6 +20,8 @@ pub const MENDS: &[&Mend] = &[
     &super::empty_grouping_sets::MEND,
     &super::float_extremes::MEND,
     &super::sliding::MEND,
+    &super::unnested_keys::MEND,
+    &super::text_layouts::MEND,
     &super::float_ranges::MEND,
     &super::merge_joins::MEND,
     &super::topk_partitions::MEND,

@@ -1,6 +1,6 @@
 //! Rules of physical plans that are one function each, and functions around rules of the engine's.
 //!
-//! Not here: those of logical plans (`logical_rule`), and which rules a session has (`rules`).
+//! Not here: those of logical plans (`logical`), and which rules a session has (`session`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ pub struct RetryPolicy {
     pub idle_timeout: Duration,
     /// How long after the first attempt another may begin.
     pub retry_timeout: Duration,
-    /// The backoff before the second attempt; it doubles with each, up to [`RetryPolicy::MOST_BACKOFF`].
+    /// The backoff before the second attempt; it doubles with each, up to five seconds.
     pub backoff: Duration,
 }
 

@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
+use datafusion::physical_expr::{Distribution, OrderingRequirements};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::output_requirements::OutputRequirements;
+use datafusion::physical_optimizer::output_requirements::{
+    OutputRequirementExec, OutputRequirements,
+};
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::rules::names::ENSURE_REQUIREMENTS;
@@ -48,10 +51,11 @@ impl PhysicalOptimizerRule for Redistribute {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match SanityCheckPlan::new().optimize(Arc::clone(&plan), config) {
             Err(error) if error.to_string().contains(NOT_SPREAD) => {
-                // The order that the query asks for is a requirement, too, or its sort would be taken for useless.
-                let ordered = OutputRequirements::new_add_mode().optimize(plan, config)?;
+                // The order of the query's rows is a requirement, too, or what gives it would be taken for useless.
+                let required = required(plan);
                 let mut rules = self.0.iter();
-                let enforced = rules.try_fold(ordered, |plan, rule| rule.optimize(plan, config))?;
+                let enforced =
+                    rules.try_fold(required, |plan, rule| rule.optimize(plan, config))?;
                 OutputRequirements::new_remove_mode().optimize(enforced, config)
             }
             _ => Ok(plan),
@@ -65,4 +69,15 @@ impl PhysicalOptimizerRule for Redistribute {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// The plan with the order of its rows, and that they are in one partition, for requirements.
+fn required(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let order = plan.output_ordering().cloned();
+    let distribution = match plan.output_partitioning().partition_count() {
+        1 => Distribution::SinglePartition,
+        _ => Distribution::UnspecifiedDistribution,
+    };
+    let order = order.map(OrderingRequirements::from);
+    Arc::new(OutputRequirementExec::new(plan, order, distribution, None))
 }
