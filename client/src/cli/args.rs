@@ -199,7 +199,8 @@ pub(super) struct QueryArgs {
         short = 'c',
         long = "command",
         value_name = "SQL",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        value_parser = sql
     )]
     pub(super) commands: Vec<String>,
     /// Run the statements of a file; `-` is standard input
@@ -477,6 +478,14 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// SQL, which may begin with a comment, and is no option.
+fn sql(text: &str) -> Result<String, String> {
+    match text.starts_with('-') && !text.contains(char::is_whitespace) {
+        true => Err("that is an option, not SQL".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -490,10 +499,19 @@ mod tests {
 
     #[test]
     fn a_command_may_begin_with_a_comment() {
-        let typed = ["volley", "-c", "-- one\nSELECT 1", "-c", "--two", "--quiet"];
+        let typed = [
+            "volley",
+            "-c",
+            "-- one\nSELECT 1",
+            "-c",
+            "SELECT 2",
+            "--quiet",
+        ];
         let args = Args::try_parse_from(typed).unwrap();
-        assert_eq!(args.query.commands, ["-- one\nSELECT 1", "--two"]);
+        assert_eq!(args.query.commands, ["-- one\nSELECT 1", "SELECT 2"]);
         assert!(args.query.quiet);
+        let error = Args::try_parse_from(["volley", "-c", "--quiet"]).unwrap_err();
+        assert!(error.to_string().contains("an option, not SQL"), "{error}");
     }
 
     #[test]
