@@ -132,6 +132,7 @@ impl VisitorMut for Clauses<'_> {
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
         or_break(distinct_from::expr(expr))?;
+        or_break(queries::in_subquery(expr))?;
         or_break(match expr {
             Expr::Function(function) => functions::check(function, self.reading.is_scalar),
             expr => patterns::similar_to(expr),

@@ -30,6 +30,14 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
     if let Some(fetch) = fetch.take() {
         *limit_clause = Some(limit(limit_clause.take(), fetch)?);
     }
+    if let Some(order) = order_by
+        && let OrderByKind::Expressions(keys) = &order.kind
+        && let [key] = &keys[..]
+        && is_all(&key.expr)
+    {
+        // A column of this name is written in quotes.
+        order.kind = OrderByKind::All(key.options.clone());
+    }
     let is_select = matches!(**body, SetExpr::Select(_));
     let by_all = order_by
         .as_ref()
@@ -73,6 +81,22 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a key is the word ALL.
+fn is_all(key: &Expr) -> bool {
+    matches!(key, Expr::Identifier(name) if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all"))
+}
+
+/// A test of several values against the rows of a subquery.
+pub(super) fn in_subquery(expr: &Expr) -> Result<()> {
+    let is_of_several = match expr {
+        Expr::InSubquery { expr, .. } => matches!(**expr, Expr::Tuple(_)),
+        _ => false,
+    };
+    refuse_if(is_of_several, || {
+        "(a, b) IN (SELECT x, y …): EXISTS (SELECT 1 … WHERE x = a AND y = b) asks that of rows without NULL".to_owned()
+    })
 }
 
 fn check_with(with: &With) -> Result<()> {

@@ -44,6 +44,14 @@ fn clauses_are_rewritten_as_those_that_are_planned() {
             "SELECT max(x) OVER (ORDER BY x) FROM t UNION SELECT max(x) OVER (ORDER BY y) FROM t",
         ),
         (
+            "SELECT a, b FROM t ORDER BY all DESC NULLS LAST",
+            "SELECT a, b FROM t ORDER BY ALL DESC NULLS LAST",
+        ),
+        (
+            "SELECT \"all\" FROM t ORDER BY \"all\"",
+            "SELECT \"all\" FROM t ORDER BY \"all\"",
+        ),
+        (
             "SELECT a, b FROM t GROUP BY (a, b), c",
             "SELECT a, b FROM t GROUP BY a, b, c",
         ),
@@ -139,6 +147,14 @@ fn what_would_be_ignored_is_refused_by_name() {
             "types of the columns of t",
         ),
         ("SELECT a FROM t FOR UPDATE", "FOR UPDATE"),
+        (
+            "SELECT a FROM t WHERE NOT (a, b) IN (SELECT x, y FROM u)",
+            "(a, b) IN (SELECT",
+        ),
+        (
+            "SELECT a FROM t UNION ALL SELECT 9 ORDER BY ALL",
+            "ORDER BY ALL",
+        ),
         ("SELECT a FROM t FETCH FIRST 3 ROWS WITH TIES", "WITH TIES"),
         ("SELECT a FROM t FETCH FIRST 3 PERCENT ROWS ONLY", "PERCENT"),
         (
