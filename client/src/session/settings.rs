@@ -89,9 +89,12 @@ const FIXED: [(&str, &str, &str); 7] = [
     ),
 ];
 
+/// How many partitions a query has.
+const TARGET_PARTITIONS: &str = "datafusion.execution.target_partitions";
+
 /// Settings that begin with how many cores there are, here or there.
 const OF_THE_MACHINE: [&str; 2] = [
-    "datafusion.execution.target_partitions",
+    TARGET_PARTITIONS,
     "datafusion.execution.planning_concurrency",
 ];
 
@@ -207,6 +210,8 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
         check(key, value)?;
     }
     let options = config.options();
+    let value = options.execution.target_partitions;
+    check(TARGET_PARTITIONS, &value.to_string())?;
     let value = options.execution.enable_file_stream_work_stealing;
     check(WORK_STEALING, &value.to_string())?;
     let value = options.optimizer.enable_piecewise_merge_join;
@@ -219,7 +224,18 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     check(SCALAR_SUBQUERIES, &value.to_string())
 }
 
+/// Partitions that a query may have: each is a task, and an exchange has as many pieces as their product.
+const MOST_PARTITIONS: usize = 10_000;
+
 fn check(key: &str, value: &str) -> Result<()> {
+    if key == TARGET_PARTITIONS
+        && value
+            .parse()
+            .is_ok_and(|count: usize| count > MOST_PARTITIONS)
+    {
+        let reason = format!("a query has {MOST_PARTITIONS} partitions at most");
+        return Err(refuse(key, value, reason));
+    }
     match FIXED.iter().find(|(fixed, ..)| *fixed == key) {
         Some((_, only, reason)) if value != *only => Err(refuse(key, value, (*reason).to_owned())),
         _ => Ok(()),
@@ -484,6 +500,11 @@ mod tests {
                  \"volley.on_client_loss\"?",
             ),
             (TRACE, "1", "SET volley.trace = 1: expected true or false"),
+            (
+                TARGET_PARTITIONS,
+                "100000",
+                "SET datafusion.execution.target_partitions = 100000: a query has 10000 partitions at most",
+            ),
             (
                 STAGE_BYTES,
                 "-1",

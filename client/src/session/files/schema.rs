@@ -17,7 +17,7 @@ use volley_engine::{CsvDialect, whole_records};
 use crate::{Error, Result};
 
 /// How many files are looked at at once.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 
 /// How the columns of files of a format find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

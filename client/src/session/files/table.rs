@@ -21,7 +21,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
-use futures::future::try_join_all;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::RwLock;
 use url::Url;
@@ -321,8 +321,13 @@ async fn heads(
     if let Some(metas) = metas {
         return Ok((store, metas));
     }
-    let heads = urls.iter().map(|url| store.head(url.prefix()));
-    let heads = try_join_all(heads).await;
+    // Each opens a file, and a process has a bounded number of them.
+    let heads: Vec<_> = urls
+        .iter()
+        .map(|url| store.head(url.prefix()).boxed())
+        .collect();
+    let heads = stream::iter(heads).buffered(schema::AT_ONCE);
+    let heads = heads.try_collect::<Vec<_>>().await;
     let heads = heads.map_err(|error| {
         Error::from(volley_proto::Error::Unreadable {
             file: files[0].display().to_string(),
