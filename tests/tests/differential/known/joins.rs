@@ -117,6 +117,23 @@ pub(super) const KNOWN: &[Known] = &[
         ..PLAIN
     },
     Known {
+        name: "groups by a constant, of rows that are spread by a column of its value, in an order",
+        settings: &[
+            "datafusion.execution.target_partitions = 4",
+            "volley.single_task_bytes = 0",
+        ],
+        files: &[
+            "COPY (SELECT value % 3 AS id, value AS k FROM generate_series(1, 10)) TO 'DIR/t/1.csv' STORED AS CSV",
+        ],
+        tables: &[
+            "CREATE EXTERNAL TABLE t (id BIGINT, k BIGINT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        ],
+        query: "SELECT DISTINCT x.k, x.one FROM (SELECT b.k, a.id, 1 AS one FROM (SELECT id FROM t GROUP BY id) a \
+                FULL JOIN t b ON a.id = b.id) x CROSS JOIN t WHERE x.id = 1 ORDER BY k DESC",
+        order: &["k"],
+        ..PLAIN
+    },
+    Known {
         name: "a value from the end of an order that a join keeps once its sides are swapped",
         settings: &[
             "datafusion.execution.target_partitions = 2",
