@@ -36,7 +36,7 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
         && is_all(&key.expr)
     {
         // A column of this name is written in quotes.
-        order.kind = OrderByKind::All(key.options.clone());
+        order.kind = OrderByKind::All(key.options);
     }
     let is_select = matches!(**body, SetExpr::Select(_));
     let by_all = order_by

@@ -15,7 +15,7 @@ use datafusion::optimizer::OptimizerConfig;
 /// What is wrong, and where it is mended.
 pub(super) const MEND: Mend = Mend {
     name: "aggregate_orders",
-    wrong: "a sort key that an aggregate has twice is a panic",
+    wrong: "a sort key that an aggregate has twice is an error or a panic",
     upstream: Upstream::Thread("apache/datafusion#25398"),
     query: include_str!("query.sql"),
     acts: &[Act::FirstPlanned(|| {
