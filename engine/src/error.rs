@@ -13,7 +13,7 @@ pub trait External<T> {
     /// The same result, its error as one of DataFusion's.
     ///
     /// # Errors
-    /// Those of the result.
+    /// The error of the result.
     fn external(self) -> Result<T>;
 }
 

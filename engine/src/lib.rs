@@ -1,4 +1,4 @@
-//! What stands between DataFusion and Volley: plan nodes and how they cross the wire, rules of plans, operators, and writers
+//! The layer between DataFusion and Volley: plan nodes and how they cross the wire, rules of plans, operators, and writers
 //! of files.
 //!
 //! ```text

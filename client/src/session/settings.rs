@@ -89,7 +89,7 @@ const FIXED: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// How many partitions a query has.
+/// The number of partitions of a query.
 const TARGET_PARTITIONS: &str = "datafusion.execution.target_partitions";
 
 /// Settings that begin with how many cores there are, here or there.

@@ -1,4 +1,4 @@
-//! What files say of themselves: columns of Arrow files, and where records of CSV files begin.
+//! Metadata that planning reads of files: columns of Arrow files, and where records of CSV files begin.
 //!
 //! Files are read by DataFusion.
 

@@ -34,6 +34,8 @@ pub(crate) mod unnested_keys;
 mod apply;
 mod list;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use apply::Mended;

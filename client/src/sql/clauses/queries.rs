@@ -83,7 +83,7 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key is the word ALL.
+/// Recognizes the word ALL as a key.
 fn is_all(key: &Expr) -> bool {
     matches!(key, Expr::Identifier(name) if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all"))
 }

@@ -12,7 +12,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Cast, Distinct, Expr, JoinType, LogicalPlan, Operator};
 use datafusion::optimizer::OptimizerConfig;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "aggregate_orders",
     wrong: "a sort key that an aggregate has twice is an error or a panic",

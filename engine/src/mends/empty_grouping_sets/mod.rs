@@ -11,7 +11,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "empty_grouping_sets",
     wrong: "a condition that is never true leaves the row of an empty grouping set",

@@ -29,7 +29,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "float_extremes",
     wrong: "`min` and `max` of groups depend on the order of rows where there is a NaN, and are finite where all is infinite",

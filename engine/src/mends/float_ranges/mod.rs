@@ -26,7 +26,7 @@ use datafusion::physical_plan::ExecutionPlan;
 /// The rule that forgets ranges of floats, by its name.
 pub(crate) const FORGET_FLOAT_RANGES: &str = "forget_float_ranges";
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "float_ranges",
     wrong: "rows are missing where a Parquet file has NaN beside its greatest number",

@@ -21,7 +21,7 @@ use crate::operators::fence::FenceExec;
 use crate::rules::names::JOIN_SELECTION;
 use crate::rules::physical::{Rewrite, rule};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "keys_of_groups",
     wrong: "rows of groups are not sorted by all that is asked for",
@@ -68,32 +68,9 @@ fn has_groups(node: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::util::pretty::pretty_format_batches;
-    use datafusion::execution::SessionStateBuilder;
-    use datafusion::prelude::{SessionConfig, SessionContext};
+    use datafusion::prelude::SessionConfig;
 
-    use crate::with_rules;
-
-    /// A session of two partitions, with these tables.
-    async fn session(config: SessionConfig, tables: &[&str]) -> SessionContext {
-        let state = SessionStateBuilder::new_with_default_features()
-            .with_config(config.with_target_partitions(2))
-            .build();
-        let session = SessionContext::new_with_state(with_rules(state).build());
-        for create in tables {
-            let created = session.sql(create).await.unwrap();
-            created.collect().await.unwrap();
-        }
-        session
-    }
-
-    /// The first characters of the rows of a query, in their order.
-    async fn column(session: &SessionContext, query: &str) -> String {
-        let rows = session.sql(query).await.unwrap().collect().await.unwrap();
-        let rows = pretty_format_batches(&rows).unwrap().to_string();
-        let lines = rows.lines().filter_map(|row| row.strip_prefix("| "));
-        lines.skip(1).filter_map(|row| row.get(..1)).collect()
-    }
+    use crate::mends::testing::{column, session};
 
     #[tokio::test]
     async fn a_column_in_the_place_of_a_key_is_none() {

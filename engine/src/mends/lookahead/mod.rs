@@ -22,7 +22,7 @@ use datafusion::physical_plan::windows::BoundedWindowAggExec;
 use crate::codec::lost::{ignores_nulls, udwf};
 use crate::mends::list::{Act, Mend, Upstream};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "lookahead",
     wrong: "a limit cuts off rows that window functions look ahead to",
@@ -97,36 +97,12 @@ fn lookahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::util::pretty::pretty_format_batches;
-    use datafusion::execution::SessionStateBuilder;
-    use datafusion::prelude::{SessionConfig, SessionContext};
 
-    use crate::with_rules;
-
-    /// Rows of each number from 1 to 60, in no order that is known.
-    async fn session() -> (SessionContext, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let config = SessionConfig::new().with_target_partitions(3);
-        let state = SessionStateBuilder::new_with_default_features().with_config(config);
-        let session = SessionContext::new_with_state(with_rules(state.build()).build());
-        let at = dir.path().display();
-        for statement in [
-            format!(
-                "COPY (SELECT value AS v, CASE WHEN value % 9 = 0 THEN value END AS x, value % 2 AS s \
-                 FROM range(1, 61)) TO '{at}/t/1.csv'"
-            ),
-            format!(
-                "CREATE EXTERNAL TABLE t (v BIGINT, x BIGINT, s INT) STORED AS CSV LOCATION '{at}/t/'"
-            ),
-        ] {
-            let done = session.sql(&statement).await.unwrap();
-            done.collect().await.unwrap();
-        }
-        (session, dir)
-    }
+    use crate::mends::testing::numbers;
 
     #[tokio::test]
     async fn limits_keep_all_lookahead() {
-        let (session, _dir) = session().await;
+        let (session, _dir) = numbers().await;
         let rows = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW";
         let ahead =
             |rows| format!("OVER (ORDER BY v ROWS BETWEEN CURRENT ROW AND {rows} FOLLOWING)");

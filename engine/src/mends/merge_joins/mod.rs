@@ -25,7 +25,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::nodes::train::only;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "merge_joins",
     wrong: "a sort-merge join compares other columns than its condition names",

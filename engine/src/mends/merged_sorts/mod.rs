@@ -24,7 +24,7 @@ use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "merged_sorts",
     wrong: "an order by more than a limited one below it is lost, and the first rows of a union of constants are others",

@@ -12,7 +12,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Join, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "null_safe_joins",
     wrong: "beside another inner join, NULL is not equal to NULL, or is where it should not be",

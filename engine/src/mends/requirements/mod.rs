@@ -22,7 +22,7 @@ use crate::rules::names::ENSURE_REQUIREMENTS;
 use crate::rules::names::SANITY_CHECK;
 use crate::rules::physical::PlanRule;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "requirements",
     wrong: "groups of rows that are spread by another column are refused",

@@ -10,7 +10,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan};
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "single_distinct",
     wrong: "`count(DISTINCT a)` beside a sum of decimals fails, or has another type",

@@ -41,7 +41,7 @@ use crate::mends::list::{Act, Mend, Upstream};
 use crate::operators::window_exprs;
 use crate::rules::logical::top_down;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "sliding",
     wrong: "one NaN, infinity or great number spoils all sums over sliding frames that follow",

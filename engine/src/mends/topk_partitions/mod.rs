@@ -16,7 +16,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::mends::list::{Act, Mend, Upstream};
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "topk_partitions",
     wrong: "a limit of window functions cuts frames in the middle of a partition",
@@ -72,36 +72,11 @@ fn gathers(plan: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::execution::SessionStateBuilder;
-    use datafusion::prelude::{SessionConfig, SessionContext};
-
-    use crate::with_rules;
-
-    /// Rows of each number from 1 to 60, in no order that is known.
-    async fn session() -> (SessionContext, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let config = SessionConfig::new().with_target_partitions(3);
-        let state = SessionStateBuilder::new_with_default_features().with_config(config);
-        let session = SessionContext::new_with_state(with_rules(state.build()).build());
-        let at = dir.path().display();
-        for statement in [
-            format!(
-                "COPY (SELECT value AS v, CASE WHEN value % 9 = 0 THEN value END AS x, value % 2 AS s \
-                 FROM range(1, 61)) TO '{at}/t/1.csv'"
-            ),
-            format!(
-                "CREATE EXTERNAL TABLE t (v BIGINT, x BIGINT, s INT) STORED AS CSV LOCATION '{at}/t/'"
-            ),
-        ] {
-            let done = session.sql(&statement).await.unwrap();
-            done.collect().await.unwrap();
-        }
-        (session, dir)
-    }
+    use crate::mends::testing::numbers;
 
     #[tokio::test]
     async fn a_top_k_sort_is_copied_below_an_exchange_for_a_merge_alone() {
-        let (session, _dir) = session().await;
+        let (session, _dir) = numbers().await;
         let count =
             "count(v) OVER (PARTITION BY s ORDER BY v ROWS BETWEEN 5 PRECEDING AND 2 FOLLOWING)";
         for (order, sorts) in [("", 1), (" ORDER BY s, v", 2)] {

@@ -38,7 +38,7 @@ use crate::mends::list::{Act, Mend, Upstream};
 use crate::nodes::train::only;
 use crate::rules::logical::whole_plan;
 
-/// What is wrong, and where it is mended.
+/// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "unnested_keys",
     wrong: "rows that a list becomes count as unique by the key of the row that it was in",
