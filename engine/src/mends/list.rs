@@ -38,17 +38,17 @@ pub const MENDS: &[&Mend] = &[
     &super::reversed_aggregates::MEND,
 ];
 
-/// Something that DataFusion gets wrong, and what is done about it.
+/// A bug of DataFusion's, and where it is mended.
 pub struct Mend {
     /// The name of its folder.
     pub name: &'static str,
-    /// What comes of a query without it.
+    /// The symptom without the mend, for the page on correctness.
     pub wrong: &'static str,
-    /// Who has told DataFusion's developers.
+    /// The state of the bug upstream.
     pub upstream: Upstream,
     /// Statements, of which the last is a query, and its right rows below it as comments. `DIR` is a folder for files.
     pub query: &'static str,
-    /// Where it acts.
+    /// The places where it acts.
     pub(super) acts: &'static [Act],
 }
 
@@ -60,12 +60,12 @@ impl fmt::Debug for Mend {
     }
 }
 
-/// What is known of a bug where it can be mended for all.
+/// The state of a bug in the upstream project.
 #[derive(Debug, Clone, Copy)]
 pub enum Upstream {
     /// An issue or a pull request, as `organization/repository#number`.
     Thread(&'static str),
-    /// None that was found is about it: a report that is ready to be filed.
+    /// The text of a report that is ready to be filed: no thread about the bug was found.
     Report(&'static str),
 }
 

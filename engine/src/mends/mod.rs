@@ -1,10 +1,10 @@
-//! What DataFusion gets wrong, and what is done about it: a folder for each, with the smallest query that shows it and the
-//! thread about it, or a report to be filed.
+//! Mends of DataFusion's bugs: a folder for each, with the smallest query that shows the bug, and the thread about it or a
+//! report to be filed.
 //!
 //! ```text
-//! list.rs   all of them, and where among DataFusion's rules each acts
-//! apply.rs  DataFusion's rules with them
-//! tests.rs  each is still needed, and what each is about is still there
+//! list.rs   all mends, and where among DataFusion's rules each acts
+//! apply.rs  DataFusion's rules with the mends
+//! tests.rs  each mend is still needed, and each rule that it wraps still exists
 //! ```
 
 pub(crate) mod aggregate_orders;

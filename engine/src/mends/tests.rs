@@ -1,4 +1,4 @@
-//! Whether each mend is still needed, and what it is about is still there: what to look at when DataFusion has a new release.
+//! Tests that each mend is still needed, and that each rule it wraps exists: the first look when DataFusion has a new release.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -120,8 +120,8 @@ async fn each_mend_is_still_needed() {
     assert!(said.is_empty(), "\n{said}");
 }
 
-/// What a file of statements gives with all mends, and without each of them where that is something else: for whoever looks
-/// for the smallest query.
+/// Prints the answer to a file of statements with all mends, and each answer that differs when one mend is left out: a tool
+/// to find the smallest query.
 #[tokio::test]
 #[ignore = "asks the statements of the file VOLLEY_ASK"]
 async fn ask_a_file() {
@@ -174,7 +174,7 @@ fn unnested_keys_are_remembered_last() {
     assert_eq!(names.last(), Some(&"remember_unnested_keys"));
 }
 
-/// What stands around the list in the page.
+/// The marks around the list in the page.
 const MARKS: [&str; 2] = [
     "<!-- mends: from engine/src/mends -->\n",
     "<!-- end of mends -->",

@@ -13,7 +13,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 pub type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 
 type Rewrite = fn(LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
-/// What is done in the place of a rule.
+/// A function that runs in the place of a rule, which it is given.
 pub(crate) type Around =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 

@@ -15,7 +15,7 @@ use datafusion::physical_plan::ExecutionPlan;
 pub(crate) type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 type Plan = Arc<dyn ExecutionPlan>;
-/// What is done in the place of a rule.
+/// A function that runs in the place of a rule, which it is given.
 pub(crate) type Around = fn(&dyn PhysicalOptimizerRule, Plan, &ConfigOptions) -> Result<Plan>;
 
 /// What a plan becomes.

@@ -1,7 +1,7 @@
 //! Keys of groups below a projection that puts columns in another order.
 //!
-//! What rows are grouped by is there once, and a sort by more than that is none. DataFusion 55 takes other columns for what
-//! rows are grouped by above a projection that moves them (`projected_constraints`): in
+//! The columns of a GROUP BY are a key: a sort by more than a key is redundant. DataFusion 55 takes other columns for that
+//! key above a projection that moves them (`projected_constraints`): in
 //! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
 //! be there once. So groups below several orders are fenced.
 
@@ -59,7 +59,7 @@ fn without_keys(node: &Plan, orders_above: usize) -> Result<Plan> {
     replace_children_if_necessary(Arc::clone(node), inputs)
 }
 
-/// Whether rows are those of whole groups.
+/// Recognizes an aggregate whose rows are complete groups.
 fn has_groups(node: &Plan) -> bool {
     node.downcast_ref::<AggregateExec>().is_some_and(|groups| {
         groups.mode().output_mode() == AggregateOutputMode::Final && !groups.group_expr().is_empty()

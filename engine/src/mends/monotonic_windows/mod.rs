@@ -103,7 +103,7 @@ fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSe
     named.map(|(column, _)| column).collect()
 }
 
-/// Whether a window has an aggregate among these columns that may be NULL, and be taken for monotonic.
+/// Recognizes a window with a nullable aggregate among these columns, which may be taken for monotonic.
 fn is_monotonic(node: &Plan, asked: &BTreeSet<usize>) -> bool {
     let (input, exprs) = if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
         (window.input(), window.window_expr())

@@ -3,7 +3,7 @@
 //! DataFusion 55 enforces them and goes on to change plans: a projection that is pushed into a join may lose the column that
 //! its rows are hashed by, where another column was known to have the same value. Then nothing tells that rows of a group
 //! are in one partition, and the sanity check refuses the plan. Here requirements are enforced again where it would.
-//! Order requirements are enforced by the scheduler, stage by stage.
+//! The plan keeps its output order meanwhile. Order requirements of operators are enforced by the scheduler, stage by stage.
 
 use std::sync::Arc;
 
@@ -18,8 +18,7 @@ use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::mends::list::{Act, Mend, Upstream};
-use crate::rules::names::ENSURE_REQUIREMENTS;
-use crate::rules::names::SANITY_CHECK;
+use crate::rules::names::{ENSURE_REQUIREMENTS, SANITY_CHECK};
 use crate::rules::physical::PlanRule;
 
 /// The entry in the list of mends.
@@ -31,7 +30,7 @@ pub(super) const MEND: Mend = Mend {
     acts: &[Act::Again(SANITY_CHECK, ENSURE_REQUIREMENTS, redistribute)],
 };
 
-/// What the sanity check says of a distribution requirement that does not hold.
+/// Words of the sanity check's error about a distribution requirement that does not hold.
 const NOT_SPREAD: &str = "does not satisfy distribution requirements";
 
 /// Applies rules to plans whose distribution requirements do not hold.
@@ -51,7 +50,7 @@ impl PhysicalOptimizerRule for Redistribute {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match SanityCheckPlan::new().optimize(Arc::clone(&plan), config) {
             Err(error) if error.to_string().contains(NOT_SPREAD) => {
-                // The order of the query's rows is a requirement, too, or what gives it would be taken for useless.
+                // The output order is a requirement, too: without it, enforcement removes the operators that provide it.
                 let required = required(plan);
                 let mut rules = self.0.iter();
                 let enforced =
@@ -71,7 +70,7 @@ impl PhysicalOptimizerRule for Redistribute {
     }
 }
 
-/// The plan with the order of its rows, and that they are in one partition, for requirements.
+/// The plan below a requirement of its own output order, and of one partition where it has one.
 fn required(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let order = plan.output_ordering().cloned();
     let distribution = match plan.output_partitioning().partition_count() {
