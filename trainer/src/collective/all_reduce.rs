@@ -1,5 +1,5 @@
-//! All-reduce: every rank ends with the same sum, by direct exchange, between pairs, around the ring, or by reading
-//! each other's memory.
+//! All-reduce: every rank ends with the same sum, by direct exchange, recursive doubling, the ring, or shared
+//! memory.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::frame::{Inbound, Outbound};
 use super::mesh::{Interest, Mesh};
 use super::ring::{Ring, Schedule};
 
-/// Every rank gets every rank's buffer and adds them in the order of ranks.
+/// Sends every rank's buffer to every rank, which adds them in rank order.
 ///
 /// `scratch` holds at least `(N − 1)` buffers.
 pub(super) fn direct<T: Element>(
@@ -37,14 +37,14 @@ pub(super) fn direct<T: Element>(
     Ok(())
 }
 
-/// Where this rank is among those that add up.
+/// Returns this rank's index in `ranks`.
 fn place(call: &Call, ranks: &[usize]) -> usize {
     let place = ranks.iter().position(|rank| *rank == call.rank);
     place.expect("a rank is one of those that it adds up with")
 }
 
-/// `own` becomes the sum over ranks, added in the order of ranks so that all get the same bits.
-/// `others` are the peers' buffers in that order, and are used up.
+/// Replaces `own` with the sum over ranks, added in rank order so that all ranks get the same bits. `others`
+/// holds the peers' buffers in that order, and serves as scratch.
 fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
     if own.is_empty() {
         return;
@@ -67,12 +67,13 @@ fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
     own.copy_from_slice(sum);
 }
 
-/// Ranks from which on messages go [between pairs](doubling), not from every rank to every other.
+/// World size from which messages go [between pairs](doubling), not from every rank to every other.
 pub(super) const MANY: usize = 8;
 
-/// Pairs of ranks add up what both have, each time with a rank twice as far away, so that each sum is of twice as many
-/// ranks: ⌈log₂ N⌉ messages a rank. Both ranks of a pair add the same two numbers, and have the same bits. Of the ranks
-/// above the largest power of two, each hands its numbers to another one and gets the sum from it.
+/// Sums by recursive doubling: pairs of ranks exchange and add their buffers, each time with a rank twice as
+/// far away, so each round doubles the number of ranks in the sum. A rank sends at most ⌈log₂ N⌉ messages.
+/// Both ranks of a pair add the same two numbers and get the same bits. Each rank above the largest power of
+/// two sends its buffer to a rank below, and receives the sum from it.
 ///
 /// `scratch` holds at least one buffer.
 pub(super) fn doubling<T: Element>(
@@ -117,13 +118,14 @@ pub(super) fn doubling<T: Element>(
     }
 }
 
-/// Numbers added at a time: what a sum is made of stays in the first-level cache.
+/// Numbers added at a time: few enough to stay in the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Every rank that has a [column](super::hosts) sums it over what the ranks of its host have, and then with those of other
-/// hosts around a ring; then all copy the columns from those of their host that have them. The ranks of a host wait for each
-/// other before, between and after, so that nobody reads what is still written; what one writes meanwhile, its own column
-/// first and then the others', nobody reads at that time.
+/// Sums through shared memory. A rank with a [column](super::hosts) sums it over the ranks of its host, and
+/// then around a ring with the ranks of other hosts that have the same column. Then every rank copies the
+/// other columns from its host's memory. The ranks of a host meet before, between and after these two phases,
+/// so that no rank reads numbers while they are written: first a rank writes its own column, then the others,
+/// and no peer reads either during that phase.
 pub(super) fn shared(
     mesh: &mut Mesh,
     call: &Call,
@@ -150,7 +152,7 @@ pub(super) fn shared(
             ring(mesh, call, &seat.ring, &mut own[column], scratch, chunk)?;
         }
     }
-    // Others of this host wait for other hosts, and nothing moves here.
+    // The other ranks of this host may be waiting for other hosts, with no byte moving here.
     mesh.more_patiently(|mesh| meet(mesh, call, seat.host))?;
     for (column, rank) in seat.host.iter().take(hosts.columns()).enumerate() {
         if let Some(Some(peer)) = peers.get(*rank) {
@@ -161,7 +163,7 @@ pub(super) fn shared(
     meet(mesh, call, seat.host)
 }
 
-/// Returns once every one of these ranks has come.
+/// Returns once every one of these ranks has called it.
 pub(super) fn meet(mesh: &mut Mesh, call: &Call, ranks: &[usize]) -> Result<()> {
     if ranks.len() >= MANY {
         return doubling::<f32>(mesh, call, ranks, &mut [], &mut [], 0);
@@ -170,34 +172,34 @@ pub(super) fn meet(mesh: &mut Mesh, call: &Call, ranks: &[usize]) -> Result<()> 
     exchange(mesh, call, ranks.iter().copied(), &[], inboxes, 0)
 }
 
-/// Bytes of a segment at most, as measured with two and four ranks: little enough for the caches to
-/// hold what a wave of the [`Schedule`] touches, 4 (N − 1) segments with `N` ranks, and enough that
-/// a turn is more than its system calls.
+/// Maximum bytes of a segment, as measured with two and four ranks: small enough for the caches to hold the
+/// `4 (N − 1)` segments that a wave of the [`Schedule`] touches with `N` ranks, and large enough that a turn
+/// costs more than its system calls.
 const SEGMENT: usize = 128 * 1024;
 
-/// Where one direction of the ring stands.
+/// Progress of one direction of the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     turn: usize,
-    /// Bytes of this turn's segment that are sent, or received and applied.
+    /// Bytes of this turn's segment that have been sent, or received and applied.
     offset: usize,
 }
 
-/// The ring: reduce-scatter and all-gather as one stream a direction, without a wait between turns.
+/// The ring: reduce-scatter and all-gather as one stream in each direction, without a wait between turns.
 ///
-/// What may be sent of a segment is what was applied in the turn that it passes on, byte for byte.
-/// What arrives never lands on what is still to be sent: a segment comes around only after each
-/// rank's own contribution has left it.
+/// A turn sends only those bytes of its segment that an earlier turn has received and applied. Arriving
+/// bytes never overwrite unsent ones: a segment comes around only after each rank's own contribution has
+/// left it.
 struct RingStream<'a, T> {
-    /// The rank that this one receives from.
+    /// The rank from which this one receives.
     left: usize,
-    /// The rank that this one sends to.
+    /// The rank to which this one sends.
     right: usize,
     schedule: Schedule,
     buffer: &'a mut [T],
-    /// What arrives to be added, one chunk at a time.
+    /// Received terms that are to be added, one chunk at a time.
     scratch: &'a mut [T],
-    /// Bytes at the front of `scratch` that are no whole element yet.
+    /// Bytes at the front of `scratch` that do not yet form a whole element.
     partial: usize,
     out: Outbound,
     sending: Position,
@@ -206,7 +208,7 @@ struct RingStream<'a, T> {
     chunk: usize,
 }
 
-/// All-reduce around the ring of these ranks. `scratch` holds at least one element.
+/// Sums around the ring of these ranks. `scratch` holds at least one element.
 pub(super) fn ring<T: Element>(
     mesh: &mut Mesh,
     call: &Call,
@@ -259,7 +261,7 @@ impl<T: Element> RingStream<'_, T> {
         self.inbound.theirs().is_some() && self.receiving.turn == self.schedule.turns()
     }
 
-    /// Bytes of the segment being sent that may leave now.
+    /// Returns the end of the bytes of the current segment that may be sent now.
     fn sendable(&self) -> usize {
         let Position { turn, .. } = self.sending;
         if turn == self.schedule.turns() {
@@ -288,7 +290,7 @@ impl<T: Element> RingStream<'_, T> {
         ]
     }
 
-    /// Sends what may be sent and the link takes; whether anything moved.
+    /// Sends the bytes that may be sent and the link takes; returns true if anything moved.
     fn send(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
         self.sending = self.skip_finished(self.sending, Schedule::sent_at);
         let Position { turn, offset } = self.sending;
@@ -302,7 +304,7 @@ impl<T: Element> RingStream<'_, T> {
         Ok(true)
     }
 
-    /// Receives and applies what the link has; whether anything moved.
+    /// Receives and applies the bytes that the link has; returns true if anything moved.
     fn receive(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
         self.receiving = self.skip_finished(self.receiving, Schedule::received_at);
         let Position { turn, offset } = self.receiving;
@@ -340,8 +342,8 @@ impl<T: Element> RingStream<'_, T> {
         Ok(true)
     }
 
-    /// Goes on to the next turn whose segment has something left; with fewer elements than ranks,
-    /// some segments are empty.
+    /// Advances to the next turn whose segment has bytes left; with fewer elements than ranks, some segments
+    /// are empty.
     fn skip_finished(
         &self,
         mut position: Position,
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn sums_have_the_same_bits_on_every_rank() {
-        // Added in any other order, these give other bits.
+        // Any other order of additions gives other bits.
         let terms = [1e8f32, 1.0, -1e8, 0.25, 3e-5];
         let expected = terms
             .iter()

@@ -4,9 +4,8 @@
 //!   root ──▶ root + 1 ──▶ root + 2 ──▶ …      (modulo the world size)
 //! ```
 //!
-//! No rank sends more than the payload once, so a large model reaches `N` ranks in the time of one
-//! copy and `N − 2` chunks. Who the neighbours are does not depend on the length, which only the
-//! root knows beforehand.
+//! No rank sends the payload more than once, so a large model reaches `N` ranks in the time of one copy and
+//! `N − 2` chunks. The neighbours do not depend on the length, which at first only the root knows.
 
 use std::time::Instant;
 
@@ -55,7 +54,7 @@ pub(super) fn receive(
     let next = Some(neighbours.right()).filter(|next| *next != root);
     let mut inbound = Inbound::new(neighbours.left());
     let mut payload = Growing::reusing(reuse);
-    // Once the length is known, and if there is anybody to pass it on to.
+    // Set once the length is known, unless this rank is the last of the chain.
     let mut out: Option<Outbound> = None;
     let mut sent = 0;
     let mut idle_since = Instant::now();
@@ -111,7 +110,7 @@ pub(super) fn receive(
     }
 }
 
-/// The chain is the ring, cut before the root.
+/// Returns this rank's position in the chain, which is the ring cut before the root.
 fn neighbours(mesh: &Mesh, call: &Call) -> Ring {
     Ring {
         rank: call.rank,

@@ -1,10 +1,11 @@
-//! A [`Buffer`]: numbers that ranks add up again and again, a gradient, where each rank of a host
-//! reads the others' in place.
+//! A [`Buffer`]: numbers that ranks sum repeatedly, such as a gradient; each rank of a host reads the others'
+//! in place.
 //!
-//! Ranks on one host have their numbers in anonymous files (`memfd_create(2)`) that the others map
-//! too. A rank writes only to its own, and copies from those of others, which are never seen as slices: what a
-//! process sees as one must not change meanwhile. How sums come about is `all_reduce`'s; here is only the memory,
-//! and how ranks find each other's: each tells where its file is to be opened and which one it is.
+//! Ranks on one host keep their numbers in anonymous files (`memfd_create(2)`) that the others map too. A
+//! rank writes only to its own, and copies from those of others, which are never exposed as slices, since a
+//! slice's contents must not change while it is borrowed. `all_reduce` computes the sums; this module holds
+//! only the memory, and the exchange by which ranks find each other's: each announces where its file can be
+//! opened and which file it is.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -15,12 +16,11 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 use super::hosts::Hosts;
 
-/// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum).
-/// They are zero at first.
+/// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum). Initially zero.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Memory,
-    /// Memory of others that some ranks read.
+    /// Memory that ranks of a host share, if any rank does.
     shared: Option<Shared>,
 }
 
@@ -32,7 +32,7 @@ enum Memory {
 
 #[derive(Debug)]
 struct Shared {
-    /// By rank; none at the own one, and at those of other hosts.
+    /// By rank; `None` at the own rank, and at ranks of other hosts.
     peers: Vec<Option<PeerMemory>>,
     hosts: Hosts,
 }
@@ -42,17 +42,18 @@ struct Shared {
 pub(super) struct PeerMemory(MmapRaw);
 
 impl PeerMemory {
-    /// Copies the numbers from one on; between two meetings of an all-reduce in which the peer does not write to them,
-    /// for others it gives some numbers or other.
+    /// Copies numbers from `start` on. Call it only between two meetings of an all-reduce during which the
+    /// peer does not write to this range; at other times the values are arbitrary.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// If the range exceeds the numbers.
     pub(super) fn read(&self, start: usize, into: &mut [f32]) {
         let numbers = self.0.len() / size_of::<f32>();
         assert!(start <= numbers && into.len() <= numbers - start);
         let from = self.0.as_ptr().cast::<f32>();
-        // SAFETY: the range is within the mapping, as asserted, whose size is sealed; a page is aligned, and any bits are a
-        // number. The peer writes to it between other meetings than those that this is called between.
+        // SAFETY: the range is within the mapping, as asserted, and the mapping's size is sealed; a page is
+        // aligned, and any bits are a valid number. The peer writes to the range only between other meetings
+        // than the two around this call.
         #[allow(unsafe_code)]
         unsafe {
             std::ptr::copy_nonoverlapping(from.add(start), into.as_mut_ptr(), into.len());
@@ -60,16 +61,16 @@ impl PeerMemory {
     }
 }
 
-/// What is shared, as an all-reduce uses it.
+/// Shared memory, as an all-reduce uses it.
 pub(super) struct Views<'a> {
     pub(super) own: &'a mut [f32],
-    /// By rank; none at the own one, and at those of other hosts.
+    /// By rank; `None` at the own rank, and at ranks of other hosts.
     pub(super) peers: &'a [Option<PeerMemory>],
     pub(super) hosts: &'a Hosts,
 }
 
 impl Buffer {
-    /// These numbers, in ordinary memory.
+    /// Creates a buffer of these numbers in ordinary memory.
     pub(super) fn own(numbers: Vec<f32>) -> Self {
         Self {
             memory: Memory::Own(numbers),
@@ -77,7 +78,7 @@ impl Buffer {
         }
     }
 
-    /// So many numbers of a rank that is alone on its host, where others are not.
+    /// Creates a buffer of `len` numbers for a rank that is alone on its host while other ranks share theirs.
     pub(super) fn alone(len: usize, hosts: Hosts) -> Self {
         Self {
             memory: Memory::Own(vec![0.0; len]),
@@ -88,7 +89,7 @@ impl Buffer {
         }
     }
 
-    /// The first so many numbers as what is shared, if some rank's are.
+    /// Returns the first `len` numbers as shared memory, if any rank shares its memory.
     pub(super) fn views(&mut self, len: usize) -> Option<Views<'_>> {
         let Shared { peers, hosts } = self.shared.as_ref()?;
         let own = match &mut self.memory {
@@ -131,19 +132,20 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Makes a file of so many numbers, at least one.
+    /// Creates a file of `len` numbers, at least one.
     pub(super) fn new(len: usize) -> io::Result<Self> {
         let bytes = len * size_of::<f32>();
         let file = anonymous_file(bytes as u64)?;
-        // SAFETY: the file is this process's alone until a peer is told of it. By then its size is sealed, so that it
-        // does not shrink under the mapping, and so are further writes: no one else changes these pages.
+        // SAFETY: the file belongs to this process alone until a peer is told of it. By then its size is
+        // sealed, so it cannot shrink under the mapping, and so are further writes: no one else changes these
+        // pages.
         #[allow(unsafe_code)]
         let own = unsafe { MmapMut::map_mut(&file)? };
         seal(&file)?;
         Ok(Self { file, own })
     }
 
-    /// Where a peer on this host finds the file.
+    /// Returns the place at which a peer on this host finds the file.
     pub(super) fn place(&self) -> io::Result<Vec<u8>> {
         use std::os::fd::AsRawFd;
         use std::os::unix::fs::MetadataExt;
@@ -157,8 +159,8 @@ impl Offered {
         Ok(place)
     }
 
-    /// The peer's file. Ranks in different containers may have the same process ids for different
-    /// processes; what is opened must be the very file that was meant.
+    /// Opens the peer's file. In different containers the same process id may name different processes; the
+    /// opened file must be the one that the peer announced.
     pub(super) fn open(&self, mut place: &[u8]) -> io::Result<PeerMemory> {
         use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
         const PLACE_BYTES: usize = 32;
@@ -175,7 +177,8 @@ impl Offered {
         };
         let another = || io::Error::other("another file is in the place of the peer's");
         let path = format!("/proc/{process}/fd/{fd}");
-        // Looked at before it is opened: that may wait, of a pipe for its other end, and acts on some devices.
+        // Checks the file before opening it: opening a pipe may wait for its other end, and opening a device
+        // may act on it.
         if !is_meant(&fs::metadata(&path)?) {
             return Err(another());
         }
@@ -191,7 +194,7 @@ impl Offered {
         Ok(PeerMemory(MmapOptions::new().map_raw_read_only(&file)?))
     }
 
-    /// The buffer over this file and the peers' of this host, by rank.
+    /// Creates the buffer over this file and those of this host's peers, by rank.
     pub(super) fn share(self, peers: Vec<Option<PeerMemory>>, hosts: Hosts) -> Buffer {
         Buffer {
             memory: Memory::Mapped(self.own),
@@ -200,7 +203,7 @@ impl Offered {
     }
 }
 
-/// A file without a name, of so many zero bytes.
+/// Creates a file without a name, of `bytes` zero bytes.
 #[cfg(target_os = "linux")]
 fn anonymous_file(bytes: u64) -> io::Result<File> {
     use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -210,7 +213,7 @@ fn anonymous_file(bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Has a file stay as long as it is, and be written to only by who has mapped it before.
+/// Seals a file's size, and its contents against all writers but existing mappings.
 #[cfg(target_os = "linux")]
 fn seal(file: &File) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -220,7 +223,7 @@ fn seal(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file stays as long as it is: one that is cut off under a mapping ends the process.
+/// Returns true if a file cannot shrink: truncating a mapped file ends the process.
 #[cfg(target_os = "linux")]
 fn is_sealed(file: &File) -> bool {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -284,7 +287,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pipe");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Held open without its other end: to open it again by its number to read would wait.
+        // Holds the pipe open without its other end: opening it again for reading would wait.
         let mut options = File::options();
         let options = std::os::unix::fs::OpenOptionsExt::custom_flags(
             options.read(true),

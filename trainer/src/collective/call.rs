@@ -1,7 +1,7 @@
-//! A [`Call`]: one call of a collective as one rank sees it.
+//! A [`Call`]: one call of a collective, as one rank sees it.
 //!
-//! It heads every message, so that two ranks that do different things find out at once, and it is
-//! what errors name. It is not the payload, and it has no bytes of its own: those are `wire`'s.
+//! Every message starts with it, so that two ranks that call different operations find out at once, and
+//! errors name it. It is neither the payload nor its encoding, which is in `wire`.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ use std::fmt;
 pub struct Call {
     /// The rank that makes the call.
     pub rank: usize,
-    /// The generation it belongs to.
+    /// The generation of the communicator.
     pub generation: u64,
-    /// Which call it is on this communicator, from 1.
+    /// Number of the call on this communicator, from 1.
     pub sequence: u64,
-    /// What it does.
+    /// The operation.
     pub op: Op,
-    /// Bytes of payload this rank has; for a broadcast, 0 until it has heard how many there are.
+    /// Payload bytes of this rank; for a broadcast, 0 until it knows the root's length.
     pub bytes: u64,
 }
 
-/// What a call does, as far as the ranks must agree on it.
+/// The operation of a call, as far as the ranks must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Every rank gets the sum over ranks.
     AllReduceSum {
-        /// What is added up.
+        /// Type of the summed elements.
         element: ElementType,
-        /// How the bytes travel.
+        /// Algorithm that moves the bytes.
         algorithm: Algorithm,
     },
     /// Every rank gets the bytes of every rank.
@@ -37,11 +37,11 @@ pub enum Op {
         /// The rank that has the bytes.
         root: usize,
     },
-    /// No rank goes on until all have come.
+    /// No rank continues until all have called it.
     Barrier,
 }
 
-/// The type of the numbers an all-reduce adds up.
+/// Type of the numbers that an all-reduce sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
     /// IEEE 754 single precision.
@@ -50,23 +50,25 @@ pub enum ElementType {
     F64,
 }
 
-/// How an all-reduce moves its bytes.
+/// Algorithm with which an all-reduce moves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Every rank sends all it has to every other: one step, for small messages between few ranks.
+    /// Direct exchange: every rank sends its whole buffer to every other; one step, for small messages
+    /// between few ranks.
     Direct,
-    /// Pairs of ranks add up what both have, each time for twice as many: for small messages between many ranks.
+    /// Recursive doubling: pairs of ranks add their sums, twice as many ranks each time; for small messages
+    /// between many ranks.
     Doubling,
-    /// Reduce-scatter and all-gather around the ring: least bytes, for large messages.
+    /// Reduce-scatter and all-gather around the ring: fewest bytes, for large messages.
     Ring,
-    /// Every rank reads the others' numbers where they lie: for large messages on one host.
+    /// Each rank reads the others' numbers in place: for large messages on one host.
     SharedMemory,
 }
 
 impl Call {
-    /// Whether `theirs`, read from `peer`, is the same call made there.
+    /// Returns true if `theirs`, read from `peer`, is the same call made there.
     ///
-    /// Lengths must agree only where the result is one buffer that all ranks brought.
+    /// Lengths must agree only if the result is one buffer that all ranks passed.
     pub(super) fn agrees_with(&self, theirs: &Call, peer: usize) -> bool {
         let lengths_agree = match self.op {
             Op::AllReduceSum { .. } | Op::Barrier => self.bytes == theirs.bytes,

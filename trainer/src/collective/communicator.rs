@@ -1,4 +1,4 @@
-//! The [`Communicator`]: the operations, their numbering, and what they cost.
+//! The [`Communicator`]: the operations, their sequence numbers and counters.
 //!
 //! It chooses the algorithm, runs it over the mesh, and closes the mesh at the first failure.
 
@@ -20,14 +20,13 @@ use super::membership::{Membership, Options};
 use super::mesh::Mesh;
 use super::{all_reduce, broadcast, connect};
 
-/// Chunks below this cost more in system calls than they move.
+/// Minimum chunk size in bytes; system calls dominate the cost of smaller ones.
 const SMALLEST_CHUNK: usize = 1024;
 
-/// One rank's place among the ranks of one generation, connected with all of them.
+/// One rank's connections with all other ranks of its generation.
 ///
-/// All ranks must call the same operations in the same order. The first error closes all
-/// connections, so that no peer waits in vain; later calls fail with [`Error::Broken`]. Dropping
-/// it closes them too.
+/// All ranks must call the same operations in the same order. The first error closes all connections, so that
+/// no peer waits in vain; later calls fail with [`Error::Broken`]. Dropping it closes them too.
 #[derive(Debug)]
 pub struct Communicator {
     rank: usize,
@@ -38,14 +37,14 @@ pub struct Communicator {
     /// The timeout of patient calls.
     patience: Duration,
     broken: bool,
-    /// Calls so far, and the number of the last one.
+    /// Number of calls so far, which is also the last one's sequence number.
     calls: u64,
     busy: Duration,
-    /// Kept between calls; of the type with the widest alignment that an element needs.
+    /// Scratch memory kept between calls; `f64` has the widest alignment of the element types.
     scratch: Vec<f64>,
 }
 
-/// What a communicator has done so far.
+/// Activity of a communicator so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations called.
@@ -62,14 +61,14 @@ impl Communicator {
     /// Connects with all ranks of `membership`: a full mesh, over Unix sockets where both ranks
     /// are on one host and TCP otherwise. Blocks until the mesh is complete.
     ///
-    /// The listener is the one whose endpoint is in the membership; it is closed on return.
+    /// `listener` is the one whose endpoint is in the membership; it is closed on return.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectDeadline`] names the ranks that did not come, or one whose host was not reached
-    /// for as long as an operation may take. [`Error::ConnectRefused`]
-    /// when a peer holds this rank for no member; connections *to* this rank that are no part of
-    /// the membership are dropped, and waiting goes on.
+    /// [`Error::ConnectDeadline`] names the ranks that did not connect in time, or one whose host was not
+    /// reached within [`Options::op_timeout`]. [`Error::ConnectRefused`] when a peer does not accept this
+    /// rank as a member. Connections *to* this rank that do not belong to the membership are dropped, and
+    /// waiting goes on.
     pub fn connect(
         listener: Listener,
         membership: &Membership,
@@ -87,12 +86,12 @@ impl Communicator {
         ))
     }
 
-    /// Ranks that live in one process, on one thread each: generation 0 of a world without
-    /// listeners, by rank.
+    /// Creates ranks within one process, for one thread each: generation 0 of a world without listeners, by
+    /// rank.
     ///
     /// # Errors
     ///
-    /// [`Error::Connect`] when there are no more sockets to be had.
+    /// [`Error::Connect`] when no more sockets can be opened.
     ///
     /// # Panics
     ///
@@ -145,22 +144,22 @@ impl Communicator {
         }
     }
 
-    /// This rank, from 0.
+    /// Returns this rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.mesh.world_size()
     }
 
-    /// The generation whose ranks these are.
+    /// Returns the generation of these ranks.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What it has done so far.
+    /// Returns the activity so far.
     pub fn counters(&self) -> Counters {
         Counters {
             operations: self.calls,
@@ -170,8 +169,8 @@ impl Communicator {
         }
     }
 
-    /// A buffer of `len` numbers for [`all_reduce_sum`](Self::all_reduce_sum), in memory that the ranks of
-    /// a host share if it is large enough to gain by it. All ranks call it, with the same `len`.
+    /// Creates a buffer of `len` numbers for [`all_reduce_sum`](Self::all_reduce_sum), in memory that the
+    /// ranks of a host share if it is large. All ranks call it, with the same `len`.
     ///
     /// # Errors
     ///
@@ -206,7 +205,7 @@ impl Communicator {
         let said: Vec<u8> = shares_with
             .flat_map(|rank| (rank as u64).to_le_bytes())
             .collect();
-        // Until all have opened all, nobody may close a file.
+        // No rank may close its file until all ranks have opened all files.
         let said = self.all_gather(&said)?;
         let ranks = said.iter().map(|bytes| {
             let ranks = bytes.as_chunks().0.iter();
@@ -222,19 +221,19 @@ impl Communicator {
         })
     }
 
-    /// Replaces a [buffer](Self::buffer) of this communicator on every rank with the sum over all
-    /// ranks, the same bits on each. Nobody has to send what is in shared memory. All ranks must
-    /// bring the same length. After an error the contents are unspecified.
+    /// Replaces a [buffer](Self::buffer) of this communicator on every rank with the sum over all ranks, with
+    /// the same bits on each. Numbers in shared memory are not sent. All ranks must pass the same length.
+    /// After an error the contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] when ranks brought different lengths; any loss of a peer.
+    /// [`Error::Mismatch`] when ranks passed different lengths; any loss of a peer.
     pub fn all_reduce_sum(&mut self, buffer: &mut Buffer) -> Result<()> {
         self.all_reduce_sum_of(buffer, buffer.len())
     }
 
-    /// [`all_reduce_sum`](Self::all_reduce_sum) of so many numbers, the buffer's first; it has others after them. All ranks
-    /// must bring as many.
+    /// [`all_reduce_sum`](Self::all_reduce_sum) of the first `len` numbers of the buffer. All ranks must pass
+    /// the same `len`.
     ///
     /// # Errors
     ///
@@ -242,7 +241,7 @@ impl Communicator {
     ///
     /// # Panics
     ///
-    /// If the buffer has fewer.
+    /// If the buffer has fewer than `len` numbers.
     pub fn all_reduce_sum_of(&mut self, buffer: &mut Buffer, len: usize) -> Result<()> {
         let Some(views) = buffer.views(len) else {
             return self.all_reduce::<f32>(&mut buffer[..len]);
@@ -258,7 +257,7 @@ impl Communicator {
         })
     }
 
-    /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision, which is sent: for row counts,
+    /// [`all_reduce_sum`](Self::all_reduce_sum) in double precision, always over the sockets: for row counts,
     /// losses, statistics.
     ///
     /// # Errors
@@ -294,8 +293,8 @@ impl Communicator {
         })
     }
 
-    /// Replaces `payload` on every rank with the one of `root`. After an error a rank that is not
-    /// the root is left with an empty payload.
+    /// Replaces `payload` on every rank with that of `root`. After an error every rank but the root has an
+    /// empty payload.
     ///
     /// # Errors
     ///
@@ -303,7 +302,7 @@ impl Communicator {
     ///
     /// # Panics
     ///
-    /// If there is no rank `root`.
+    /// If `root` is not a rank.
     pub fn broadcast(&mut self, root: usize, payload: &mut Vec<u8>) -> Result<()> {
         assert!(
             root < self.world_size(),
@@ -338,10 +337,11 @@ impl Communicator {
         })
     }
 
-    /// Makes calls with [`Options::connect_timeout`] as their timeout, for peers that are busy for longer than an operation may
-    /// take: writing a model, evaluating more rows than others. Lost peers are detected as ever: connections of a process that
-    /// ends are closed, and those to a host that is gone fail TCP's keepalive. A frozen process is not; heartbeats detect
-    /// it, and the abort token ends the call.
+    /// Makes calls with [`Options::connect_timeout`] as their timeout (or `op_timeout`, if longer), for peers
+    /// that are busy for longer than an operation may take: writing a model, evaluating more rows than
+    /// others. Lost peers are still detected: a process that ends closes its connections, and connections to
+    /// a lost host fail TCP's keepalive. A frozen process is not detected here; heartbeats detect it, and the
+    /// abort token ends the call.
     ///
     /// # Errors
     ///
@@ -426,7 +426,7 @@ impl Communicator {
     }
 }
 
-/// So many bytes of what is kept, and some more where an element is left over.
+/// Returns at least `bytes` bytes of `kept` as elements, rounded up to a whole `f64`; grows it if needed.
 fn room<T: Element>(kept: &mut Vec<f64>, bytes: usize) -> &mut [T] {
     let needed = bytes.div_ceil(size_of::<f64>());
     if kept.len() < needed {

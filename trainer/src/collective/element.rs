@@ -1,10 +1,10 @@
-//! What an all-reduce can add up.
+//! Element types of an all-reduce.
 
 use std::ops::AddAssign;
 
 use super::call::ElementType;
 
-/// A number that travels as it lies in memory.
+/// A number that is sent in its in-memory representation.
 pub(super) trait Element: bytemuck::Pod + AddAssign + Send {
     const TYPE: ElementType;
 }
@@ -17,7 +17,7 @@ impl Element for f64 {
     const TYPE: ElementType = ElementType::F64;
 }
 
-/// `sums[i] += terms[i]`, as far as both go.
+/// Adds `terms[i]` to `sums[i]`, up to the length of the shorter slice.
 pub(super) fn add<T: Element>(sums: &mut [T], terms: &[T]) {
     for (sum, term) in sums.iter_mut().zip(terms) {
         *sum += *term;

@@ -1,6 +1,6 @@
-//! Where a rank can be reached ([`Endpoint`]) and the sockets behind that ([`Listener`]).
+//! A rank's address ([`Endpoint`]) and its listening sockets ([`Listener`]).
 //!
-//! TLS is for TCP: what stays within a host stays in the clear.
+//! TLS is for TCP only: traffic within a host is not encrypted.
 
 use std::fs;
 use std::io;
@@ -17,31 +17,31 @@ use super::error::{Error, Result};
 use super::link::{self, Link};
 use super::tls_link::TlsLink;
 
-/// How a rank may be reached by its peers.
+/// Address at which peers reach a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// The host it runs on: ranks with the same one try the Unix socket. Empty if unknown.
+    /// Id of the rank's host: ranks with the same one try the Unix socket. Empty if unknown.
     pub host_id: String,
-    /// `host:port`, an IPv6 address in brackets.
+    /// `host:port`, with an IPv6 address in brackets.
     pub tcp: Option<String>,
     /// The path of a Unix socket.
     pub unix: Option<PathBuf>,
 }
 
 impl Endpoint {
-    /// Whether both are on one host, as far as is known.
+    /// Returns true if both are known to be on one host.
     pub(super) fn is_on_host_of(&self, other: &Self) -> bool {
         !self.host_id.is_empty() && self.host_id == other.host_id
     }
 
-    /// The name or address of its host, as it is dialled by TCP.
+    /// Returns the host name or address that peers dial by TCP.
     pub(super) fn host(&self) -> Option<&str> {
         Some(self.tcp.as_deref()?.rsplit_once(':')?.0)
     }
 }
 
-/// Sockets on which a rank waits for its peers to dial. Dropping it closes them and removes the
-/// Unix socket's file.
+/// Sockets on which a rank waits for its peers to dial. Dropping it closes them and removes the Unix socket's
+/// file.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
@@ -51,9 +51,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a TCP port of `address` and, where `unix_dir` is given, on a Unix socket in that
-    /// directory. Without a usable Unix socket (the path is too long, the directory not writable)
-    /// there is a warning and TCP alone. Peers dial the host that `address` advertises.
+    /// Listens on a TCP port of `address` and, if `unix_dir` is given, on a Unix socket in that directory. If
+    /// the Unix socket is unusable (the path is too long, the directory not writable), logs a warning and
+    /// listens on TCP alone. Peers dial the host that `address` advertises.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Listener {
         })
     }
 
-    /// Speaks TLS with peers over TCP, if that is given. All ranks do, or none.
+    /// Uses TLS with peers over TCP, if `tls` is given. Either all ranks do or none.
     pub fn with_tls(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
     }
@@ -98,12 +98,12 @@ impl Listener {
         self.tls.as_ref()
     }
 
-    /// What to tell the peers.
+    /// Returns the endpoint to announce to peers.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The next connection, if there is one now.
+    /// Returns the next connection, if one is waiting.
     pub(super) fn accept(&self) -> io::Result<Option<Box<dyn Link>>> {
         let link = if let Some((stream, _)) = pending(self.tcp.accept())? {
             self.over_tcp(stream)
@@ -114,7 +114,7 @@ impl Listener {
         } else {
             return Ok(None);
         };
-        // A caller whose socket is of no use is as good as none; others come at the next wait.
+        // An unusable socket counts as no caller; others are accepted at the next wait.
         let unusable =
             |error: &io::Error| tracing::debug!(%error, "dropped an unusable connection");
         Ok(link.inspect_err(unusable).ok())
@@ -130,14 +130,14 @@ impl Listener {
         Ok(Box::new(TlsLink::accept(stream, config)?))
     }
 
-    /// What becomes readable when somebody dials.
+    /// Returns the descriptors that become readable when a peer dials.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let unix = self.unix.as_ref().map(|socket| socket.listener.as_fd());
         std::iter::once(self.tcp.as_fd()).chain(unix)
     }
 }
 
-/// Nothing to accept, or a caller that hung up before it was accepted, is none.
+/// Returns `None` if there is nothing to accept, or the caller hung up before it was accepted.
 fn pending<T>(accepted: io::Result<T>) -> io::Result<Option<T>> {
     match accepted {
         Ok(accepted) => Ok(Some(accepted)),
@@ -159,7 +159,7 @@ struct UnixSocket {
 
 impl UnixSocket {
     fn bind(dir: &Path) -> io::Result<Self> {
-        // Short: a socket's path has some 100 bytes in all.
+        // Kept short: a socket's path is limited to about 100 bytes.
         let path = dir.join(format!("{:016x}", rand::random::<u64>()));
         let socket = Self {
             listener: UnixListener::bind(&path)?,
@@ -178,10 +178,10 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Identifies this host: by its boot id, which is one a running kernel; else by its name.
+/// Identifies this host by its boot id, which is unique to a running kernel; else by its name.
 ///
-/// Containers on one host share it and not their files: a peer whose socket is out of sight is
-/// dialled by TCP after all.
+/// Containers on one host share the boot id but not their files: a peer whose socket is out of reach is
+/// dialled by TCP instead.
 pub fn host_id() -> String {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if !boot_id.trim().is_empty() {

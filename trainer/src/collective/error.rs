@@ -1,8 +1,8 @@
-//! What can go wrong between ranks, and for whom.
+//! Errors between ranks, each with the rank it happened to.
 //!
-//! An error names the peer this rank waited for. That is the culprit when the peer's own error is
-//! not at hand; a failure travels, since a rank that fails closes its connections, so the rank
-//! that nobody has an error from is the one that was lost.
+//! An error names the peer that this rank waited for. If that peer reports no error of its own, it is the
+//! culprit. Failures propagate, because a rank that fails closes its connections; so the rank without an
+//! error is the one that was lost.
 
 use std::io;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::call::Call;
 /// The result of a collective.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between ranks.
+/// An error between ranks.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No socket could be bound for peers to dial.
     #[error("cannot listen for peers on {address}")]
     Bind {
-        /// The address and ports that were asked for.
+        /// The requested address and ports.
         address: String,
-        /// Why not.
+        /// The bind error.
         source: io::Error,
     },
     /// The membership contradicts itself.
@@ -29,13 +29,13 @@ pub enum Error {
         "invalid membership of {group:?} for rank {rank} in generation {generation}: {problem}"
     )]
     InvalidMembership {
-        /// The group it names.
+        /// The membership's group.
         group: String,
-        /// The generation it names.
+        /// The membership's generation.
         generation: u64,
-        /// The rank it gives.
+        /// The membership's rank.
         rank: usize,
-        /// What contradicts what.
+        /// The contradiction.
         problem: &'static str,
     },
     /// This rank's own sockets failed while the mesh was built.
@@ -45,7 +45,7 @@ pub enum Error {
         rank: usize,
         /// Its generation.
         generation: u64,
-        /// What failed.
+        /// The socket error.
         source: io::Error,
     },
     /// Some ranks did not come in time.
@@ -59,12 +59,12 @@ pub enum Error {
         generation: u64,
         /// The ranks it waited for, ascending.
         missing: Vec<usize>,
-        /// How long it waited.
+        /// Time waited.
         waited: Duration,
         /// The last failure to dial one of them, if there was one.
         source: Option<io::Error>,
     },
-    /// A peer holds this rank for no member of its generation.
+    /// A peer does not accept this rank as a member of its generation.
     #[error("rank {rank}, generation {generation}: refused by rank {peer}: {refusal}")]
     ConnectRefused {
         /// The rank that was refused.
@@ -73,7 +73,7 @@ pub enum Error {
         generation: u64,
         /// The rank that was dialled.
         peer: usize,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The abort token was cancelled while the mesh was built.
@@ -99,9 +99,9 @@ pub enum Error {
     DeadlineExceeded {
         /// The call that was under way.
         call: Call,
-        /// The ranks that were waited for, ascending.
+        /// The ranks waited for, ascending.
         peers: Vec<usize>,
-        /// How long nothing moved.
+        /// Time without a moved byte.
         waited: Duration,
     },
     /// Two ranks called different operations, or with different lengths.
@@ -112,12 +112,12 @@ pub enum Error {
         /// The call of the peer.
         theirs: Call,
     },
-    /// A peer sent what is no message of this protocol.
+    /// A peer sent bytes that are not a message of this protocol.
     #[error("{call}: what rank {peer} sent is no message")]
     Garbled {
         /// The call that was under way.
         call: Call,
-        /// The rank that sent it.
+        /// The rank that sent them.
         peer: usize,
     },
     /// The abort token was cancelled.
@@ -129,7 +129,7 @@ pub enum Error {
     /// An earlier call failed and closed the connections.
     #[error("{call}: the communicator is closed by an earlier failure")]
     Broken {
-        /// The call that came too late.
+        /// The call that was made too late.
         call: Call,
     },
     /// Waiting for this rank's own sockets failed.
@@ -137,14 +137,14 @@ pub enum Error {
     Wait {
         /// The call that was under way.
         call: Call,
-        /// What failed.
+        /// The socket error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Whether a peer is gone, stuck, or of another generation: the work itself may be sound, and
-    /// a new rendezvous may go on with it.
+    /// Returns true if a peer is gone, stuck, or of another generation: the work itself may be sound, and a
+    /// new rendezvous may continue it.
     pub fn is_peer_loss(&self) -> bool {
         match self {
             Error::ConnectDeadline { .. }
@@ -163,26 +163,26 @@ impl Error {
         }
     }
 
-    /// Whether the abort token ended it.
+    /// Returns true if the abort token caused the error.
     pub fn is_abort(&self) -> bool {
         matches!(self, Error::Aborted { .. } | Error::ConnectAborted { .. })
     }
 }
 
-/// Why a connection was not taken into the mesh.
+/// Reason why a connection was not accepted into the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The two speak different versions of the protocol.
     #[error("it speaks another version of the protocol")]
     Version,
-    /// The dialler trains something else.
+    /// The dialler belongs to another group.
     #[error("it belongs to another group")]
     Group,
     /// The dialler belongs to an earlier or a later generation.
     #[error("it is in another generation")]
     Generation,
-    /// The dialler's rank, the rank it wants, or its world size is not as in the membership.
+    /// The dialler's rank, the rank it dials, or its world size differs from the membership.
     #[error("the ranks or the world size do not fit its membership")]
     Rank,
     /// A connection with this rank exists already.

@@ -1,6 +1,6 @@
-//! Direct exchange: every rank sends one message to every peer and receives one from each, all at
-//! once. One step, `(N − 1)·B` bytes sent; all-gather is this, and of few ranks the barrier and the small all-reduce. Messages
-//! between one rank and a single peer are exchanged the same way.
+//! Direct exchange: every rank sends one message to every peer and receives one from each, all at once. It
+//! takes one step and sends `(N − 1)·B` bytes. All-gather uses it, and with few ranks so do the barrier and
+//! the small all-reduce. Messages between one rank and a single peer are exchanged the same way.
 
 use std::time::Instant;
 
@@ -9,23 +9,23 @@ use super::error::Result;
 use super::frame::{Growing, Inbound, Outbound};
 use super::mesh::{Interest, Mesh};
 
-/// Where the payload of one peer goes.
+/// Destination of one peer's payload.
 #[derive(Debug)]
 pub(super) enum Inbox<'a> {
-    /// Full when the peer's payload is here: all ranks' are of this length.
+    /// Payload of the same length on all ranks; complete when full.
     Exact(&'a mut [u8]),
-    /// As long as the peer says.
+    /// Payload whose length the peer's header gives.
     Growing(&'a mut Growing),
 }
 
 /// Both directions of one peer's link.
 struct Lane<'a> {
     peer: usize,
-    /// Nothing where nothing is sent.
+    /// `None` if nothing is sent.
     out: Option<Outbound>,
     sent: usize,
     inbound: Inbound,
-    /// Nothing where nothing is received.
+    /// `None` if nothing is received.
     inbox: Option<Inbox<'a>>,
     received: usize,
 }
@@ -57,7 +57,7 @@ impl<'a> Lane<'a> {
         })
     }
 
-    /// Moves what can be moved now; whether something did.
+    /// Moves the bytes that can move now; returns true if any did.
     fn advance(&mut self, mesh: &mut Mesh, call: &Call, own: &[u8], chunk: usize) -> Result<bool> {
         let mut moved = false;
         let is_sent = self.is_sent(own);
@@ -98,7 +98,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Sends `own` to every other one of these ranks and fills `inboxes`, in their order.
+/// Sends `own` to the other ranks of `ranks` and fills `inboxes`, in their order.
 pub(super) fn exchange<'a>(
     mesh: &mut Mesh,
     call: &Call,
@@ -125,7 +125,7 @@ pub(super) fn send(
     advance(mesh, call, own, vec![lane], chunk)
 }
 
-/// Fills `payload` with what one peer sends.
+/// Fills `payload` with one peer's message.
 pub(super) fn receive(
     mesh: &mut Mesh,
     call: &Call,
@@ -137,7 +137,7 @@ pub(super) fn receive(
     advance(mesh, call, &[], vec![lane], chunk)
 }
 
-/// Sends `own` to one peer, and fills `payload` with what that one sends.
+/// Sends `own` to one peer, and fills `payload` with that peer's message.
 pub(super) fn swap(
     mesh: &mut Mesh,
     call: &Call,
@@ -150,7 +150,7 @@ pub(super) fn swap(
     advance(mesh, call, own, vec![lane], chunk)
 }
 
-/// Moves what there is to move on all lanes.
+/// Moves bytes on all lanes until every lane is sent and received.
 fn advance(
     mesh: &mut Mesh,
     call: &Call,

@@ -1,6 +1,6 @@
-//! One message on one link: a header, then payload. [`Outbound`] sends it, [`Inbound`] receives it
-//! and holds the peer's header against this rank's call. Neither waits, and where the payload
-//! comes from or goes is the caller's business.
+//! One message on one link: a header, then payload. [`Outbound`] sends it; [`Inbound`] receives it and
+//! compares the peer's header with this rank's call. Neither waits, and neither decides where the payload
+//! comes from or goes.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::mesh::Mesh;
 use super::wire::{HEADER_BYTES, decode_header, encode_header};
 
-/// A message on its way to a peer.
+/// A message to a peer.
 #[derive(Debug)]
 pub(super) struct Outbound {
     peer: usize,
@@ -30,8 +30,8 @@ impl Outbound {
         self.header_sent == HEADER_BYTES
     }
 
-    /// Sends the header, if it is not sent yet, and then `payload`, as far as the link takes it.
-    /// Returns how much payload was sent, or `None` when nothing moved.
+    /// Sends the rest of the header and then `payload`, as far as the link takes them. Returns the number of
+    /// payload bytes sent, or `None` if nothing moved.
     pub(super) fn push(
         &mut self,
         mesh: &mut Mesh,
@@ -55,7 +55,7 @@ impl Outbound {
     }
 }
 
-/// A message on its way from a peer.
+/// A message from a peer.
 #[derive(Debug)]
 pub(super) struct Inbound {
     peer: usize,
@@ -74,20 +74,20 @@ impl Inbound {
         }
     }
 
-    /// The peer's call, which agrees with this rank's, once its header has come.
+    /// Returns the peer's call, which agrees with this rank's, once its header has arrived.
     pub(super) fn theirs(&self) -> Option<&Call> {
         self.theirs.as_ref()
     }
 
-    /// Receives the header, if it has not come yet, and then as much of `payload` as the link
-    /// has. Returns how much payload came, or `None` when nothing moved.
+    /// Receives the rest of the header and then as much of `payload` as the link has. Returns the number of
+    /// payload bytes received, or `None` if nothing moved.
     ///
-    /// `payload` must not be longer than what is left of the message by this rank's own call: the
-    /// header and the payload are read at once.
+    /// `payload` must not be longer than the rest of the message by this rank's own call: header and payload
+    /// are read at once.
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] and [`Error::Garbled`]; `payload` then holds no meaning.
+    /// [`Error::Mismatch`] and [`Error::Garbled`]; the contents of `payload` are then meaningless.
     pub(super) fn pull(
         &mut self,
         mesh: &mut Mesh,
@@ -127,10 +127,9 @@ impl Inbound {
     }
 }
 
-/// A buffer for a payload whose length is the peer's to say.
+/// A buffer for a payload whose length the peer announces.
 ///
-/// It grows with what arrives and not with what was announced, so that a length of garbage costs
-/// no memory.
+/// It grows with the bytes that arrive, not with the announced length, so a garbage length costs no memory.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
     bytes: Vec<u8>,
@@ -138,13 +137,13 @@ pub(super) struct Growing {
 }
 
 impl Growing {
-    /// Reuses the allocation of `bytes`, not their contents.
+    /// Reuses the allocation of `bytes`, but not their contents.
     pub(super) fn reusing(mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         Self { bytes, filled: 0 }
     }
 
-    /// Room for the next part of a payload of `length` bytes; empty when it is complete.
+    /// Returns room for the next part of a payload of `length` bytes; empty when the payload is complete.
     pub(super) fn room(&mut self, length: u64, chunk: usize) -> &mut [u8] {
         let missing = length - self.filled as u64;
         let wanted = usize::try_from(missing).map_or(chunk, |missing| missing.min(chunk));

@@ -1,9 +1,10 @@
-//! Hierarchical all-reduce as arithmetic: which ranks share memory, and which of them adds up which part of a buffer.
-//! Nothing here sends anything.
+//! Arithmetic of the hierarchical all-reduce: the ranks that share memory, and the part of a buffer that each
+//! of them sums. It sends nothing.
 //!
-//! A buffer has as many columns as the host with the fewest ranks has ranks. On each host one rank adds up a column over its
-//! host's memory, and goes around a ring with those of the other hosts that have the same column; then all ranks of a host
-//! copy the columns. So what crosses the network is what a ring of as many ranks as hosts sends, whatever the number of ranks.
+//! A buffer has as many columns as the smallest host has ranks. On each host one rank sums a column over its
+//! host's memory, then goes around a ring with the ranks of the other hosts that have the same column; then
+//! all ranks of a host copy the columns. So the network carries the bytes of a ring with one rank per host,
+//! whatever the number of ranks.
 //!
 //! ```text
 //!   host a                        host b
@@ -19,20 +20,20 @@ use super::ring::part;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hosts(Vec<Vec<usize>>);
 
-/// One rank's place among them.
+/// One rank's position among the hosts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seat<'h> {
     /// The ranks of its host, ascending.
     pub(super) host: &'h [usize],
-    /// The column that it adds up.
+    /// The column that it sums; `None` if it only copies.
     pub(super) column: Option<usize>,
-    /// The ranks of all hosts that have the same column, by host.
+    /// The ranks that have the same column, by host.
     pub(super) ring: Vec<usize>,
 }
 
 impl Hosts {
-    /// Groups ranks by host, given the ranks that each one shares memory with, itself included. `None` where sharing is not
-    /// mutual, or no two ranks share.
+    /// Groups ranks by host, given the ranks that each one shares memory with, itself included. Returns
+    /// `None` if sharing is not mutual, or no two ranks share.
     pub(super) fn new(shares_with: &[Vec<usize>]) -> Option<Self> {
         let mut hosts: Vec<Vec<usize>> = Vec::new();
         for (rank, host) in shares_with.iter().enumerate() {
@@ -48,17 +49,17 @@ impl Hosts {
         (agree && all && hosts.len() < shares_with.len()).then_some(Self(hosts))
     }
 
-    /// Columns of a buffer.
+    /// Returns the number of columns of a buffer.
     pub(super) fn columns(&self) -> usize {
         self.0.iter().map(Vec::len).min().unwrap_or(1)
     }
 
-    /// The numbers of a column, of so many.
+    /// Returns the range of a column in a buffer of `numbers` numbers.
     pub(super) fn column(&self, numbers: usize, column: usize) -> Range<usize> {
         part(numbers, self.columns(), column)
     }
 
-    /// The place of a rank.
+    /// Returns the position of a rank.
     pub(super) fn seat(&self, rank: usize) -> Seat<'_> {
         let host = self.0.iter().find(|host| host.contains(&rank));
         let host = host.map_or(&[][..], Vec::as_slice);

@@ -1,8 +1,8 @@
 //! A [`Link`]: one non-blocking, duplex byte stream to one peer.
 //!
-//! Transports differ in how they are opened (`connect`, or a pair within the process) and in
-//! nothing else: an in-process link *is* a Unix socket, from `socketpair(2)`. TCP may be under TLS:
-//! see [`tls_link`](super::tls_link). Tests decorate links with faults.
+//! Transports differ only in how they are opened (`connect`, or a pair within the process): an in-process
+//! link *is* a Unix socket, from `socketpair(2)`. TCP may carry TLS: see [`tls_link`](super::tls_link). Tests
+//! decorate links with faults.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -15,33 +15,32 @@ use nix::poll::PollFlags;
 use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
 
-/// Bytes to ask of the kernel for what waits to be read by a peer on this host. A Unix socket has room
-/// for little more than a chunk by default: both sides would take turns. A TCP connection's room grows to
-/// megabytes, which a network may need; within a host, four ranks on two cores were a fifth slower so.
+/// Send buffer, in bytes, of a link to a peer on this host. By default a Unix socket holds little more than a
+/// chunk, so both sides would take turns. A TCP connection's buffer grows to megabytes, which a network may
+/// need; within a host, that made four ranks on two cores a fifth slower.
 const LOCAL_BUFFER: usize = 1 << 18;
 
 /// A duplex byte stream.
 ///
-/// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`], after which the
-/// descriptor becomes ready in the sense of `poll(2)` once it is worth trying again. A write that would
-/// have blocked is tried again with the same bytes, of which there may be more by then: a link may have
-/// taken some of them.
+/// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`], after which the descriptor
+/// becomes ready in the sense of `poll(2)` once a retry can succeed. A write that would have blocked must be
+/// retried with the same bytes, perhaps followed by more: the link may have taken some of them.
 pub(super) trait Link: Read + Write + AsFd + Debug + Send {
-    /// Whether the peer is on this host, by the kind of the link.
+    /// Returns true if the peer is on this host, by the kind of the link.
     fn is_local(&self) -> bool;
 
-    /// Whether there may be bytes to read that `poll(2)` does not know of. Not after a read that would
-    /// have blocked.
+    /// Returns true if there may be bytes to read that `poll(2)` does not know of; false after a read that
+    /// would have blocked.
     fn may_have_more(&self) -> bool {
         false
     }
 
-    /// What a greeting of the link's own waits for; `None` without one, or once it is done.
+    /// Returns the event that the link's own handshake waits for; `None` without one, or once it is done.
     fn greeting(&self) -> Option<PollFlags> {
         None
     }
 
-    /// The certificates that the peer has shown, its own first; `None` where the link has none.
+    /// Returns the certificates that the peer has shown, its own first; `None` if the link uses none.
     fn certificates(&self) -> Option<&[CertificateDer<'static>]> {
         None
     }
@@ -59,12 +58,12 @@ impl Link for UnixStream {
     }
 }
 
-/// TCP keepalive: idle time until the first probe, and between probes.
+/// TCP keepalive: idle time before the first probe, and time between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// TCP user timeout: how long bytes and probes may stay unacknowledged until the connection is closed.
+/// TCP user timeout: time that bytes and probes may stay unacknowledged before the connection is closed.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Fits a TCP connection to be a link, or to carry one, which fails when the peer's host is gone.
+/// Configures a TCP connection as a link, or to carry one, that fails when the peer's host is gone.
 pub(super) fn tcp(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     let socket = SockRef::from(&stream);
@@ -84,12 +83,12 @@ pub(super) fn unix(stream: UnixStream) -> io::Result<Box<dyn Link>> {
     Ok(Box::new(stream))
 }
 
-/// Fits a connection to a peer on this host. The kernel may grant less.
+/// Sets the send buffer of a link to a peer on this host. The kernel may grant less.
 pub(super) fn keep_near(link: &impl AsFd) -> io::Result<()> {
     SockRef::from(link).set_send_buffer_size(LOCAL_BUFFER)
 }
 
-/// Both ends of a link within this process.
+/// Creates both ends of a link within this process.
 pub(super) fn in_process() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
     let (near, far) = UnixStream::pair()?;
     keep_near(&near)?;
@@ -101,7 +100,7 @@ pub(super) fn in_process() -> io::Result<(Box<dyn Link>, Box<dyn Link>)> {
 mod tests {
     use super::*;
 
-    /// Of other kernels, less is known.
+    /// Linux only: other kernels document their buffer sizes less precisely.
     #[cfg(target_os = "linux")]
     #[test]
     fn both_ends_of_a_link_can_be_ahead_by_more_than_a_chunk() {

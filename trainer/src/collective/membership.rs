@@ -1,4 +1,4 @@
-//! Who is in the mesh, how its members prove that they are, and how patient they are.
+//! The members of a mesh ([`Membership`]), their shared secret, and the timeouts and sizes ([`Options`]).
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::endpoint::Endpoint;
 use super::error::{Error, Result};
 use super::wire::GROUP_BYTES;
 
-/// What a rendezvous agreed on, as one rank sees it.
+/// The outcome of a rendezvous, as one rank sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// What the ranks train together: a train id, at most 64 bytes.
+    /// Id of the training run, at most 64 bytes.
     pub group: String,
     /// The numbered outcome of the rendezvous.
     pub generation: u64,
     /// This rank.
     pub rank: usize,
-    /// How every rank may be reached, by rank, this one too.
+    /// Endpoints of all ranks, by rank, this one's included.
     pub peers: Vec<Endpoint>,
-    /// What the ranks of this generation know, and nobody else.
+    /// Secret that only the ranks of this generation know.
     pub secret: Secret,
 }
 
 impl Membership {
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn world_size(&self) -> usize {
         self.peers.len()
     }
@@ -49,19 +49,19 @@ impl Membership {
     }
 }
 
-/// Patience and sizes. All ranks of a group must have the same `direct_below`.
+/// Timeouts and sizes. All ranks of a group must have the same `direct_below`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long to wait for all ranks to connect, and for a peer in [patient](super::Communicator::patiently) calls.
+    /// Time limit for all ranks to connect; timeout of [patient](super::Communicator::patiently) calls.
     pub connect_timeout: Duration,
-    /// How long an operation may go without a byte moving before its peers count as stuck. It must
-    /// outlast the slowest rank's step; a rank that dies is noticed at once, without it. As long as this,
-    /// a peer's host may take to be reached at all.
+    /// Time without a byte moving after which an operation counts its peers as stuck. It must outlast the
+    /// slowest rank's step; a rank that dies is noticed at once. It also limits the time that dialling takes
+    /// to reach a peer's host.
     pub op_timeout: Duration,
-    /// The most bytes one network send carries; at least 1 KiB is used.
+    /// Maximum bytes per network send; values below 1 KiB are raised to it.
     pub chunk: usize,
-    /// An all-reduce of fewer bytes goes by direct exchange, or between pairs of many ranks; others around the ring, or through
-    /// memory that ranks on one host share.
+    /// Bytes from which an all-reduce goes around the ring, or through the memory that ranks on one host
+    /// share. A smaller one uses direct exchange, or recursive doubling among many ranks.
     pub direct_below: usize,
 }
 
@@ -71,7 +71,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(30),
             op_timeout: Duration::from_secs(120),
             chunk: 128 * 1024,
-            // About where the two cross with 4 ranks on one host; more ranks cross a little earlier.
+            // About the break-even point with 4 ranks on one host; it is a little lower with more ranks.
             direct_below: 64 * 1024,
         }
     }

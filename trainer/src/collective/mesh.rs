@@ -1,5 +1,5 @@
-//! The [`Mesh`]: one rank's links to all its peers, and the one place where what a socket says
-//! becomes an error that names a call and a peer.
+//! The [`Mesh`]: one rank's links to all its peers, and the one place that turns a socket's outcome into an
+//! error that names a call and a peer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use super::readiness::{self, Wake};
 /// One rank's links to its peers.
 #[derive(Debug)]
 pub(super) struct Mesh {
-    /// By rank; none at the own rank, none at all once closed.
+    /// Links by rank; `None` at the own rank, and everywhere once closed.
     links: Vec<Option<Box<dyn Link>>>,
     timeout: Duration,
     abort: CancellationToken,
@@ -24,7 +24,7 @@ pub(super) struct Mesh {
     pub(super) bytes_received: u64,
 }
 
-/// What a rank waits for from one peer.
+/// Events that a rank waits for from one peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interest {
     pub(super) peer: usize,
@@ -51,7 +51,7 @@ impl Mesh {
         self.links.len()
     }
 
-    /// Changes how long nothing may move, and returns how long it was.
+    /// Sets the idle timeout, and returns the previous one.
     pub(super) fn set_timeout(&mut self, timeout: Duration) -> Duration {
         std::mem::replace(&mut self.timeout, timeout)
     }
@@ -64,19 +64,20 @@ impl Mesh {
         outcome
     }
 
-    /// True if a peer is on this host.
+    /// Returns true if a peer is on this host.
     pub(super) fn is_local(&self, peer: usize) -> bool {
         self.links[peer]
             .as_ref()
             .is_some_and(|link| link.is_local())
     }
 
-    /// True if any peer is on this host.
+    /// Returns true if any peer is on this host.
     pub(super) fn has_local_peers(&self) -> bool {
         (0..self.links.len()).any(|peer| self.is_local(peer))
     }
 
-    /// Sends what the link takes of `parts`, which are not all empty. `None`: it is full.
+    /// Sends as much of `parts` as the link takes; they must not all be empty. Returns `None` if the link is
+    /// full.
     pub(super) fn write(
         &mut self,
         call: &Call,
@@ -89,7 +90,8 @@ impl Mesh {
         Ok(written)
     }
 
-    /// Fills what the link has into `parts`, which are not all empty. `None`: it has nothing.
+    /// Fills `parts` with the bytes that the link has; they must not all be empty. Returns `None` if it has
+    /// none.
     pub(super) fn read(
         &mut self,
         call: &Call,
@@ -106,7 +108,7 @@ impl Mesh {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] when nothing has moved since `idle_since` for the timeout, and
+    /// [`Error::DeadlineExceeded`] when nothing has moved for the timeout since `idle_since`, and
     /// [`Error::Aborted`].
     pub(super) fn wait(
         &self,
@@ -142,7 +144,7 @@ impl Mesh {
         }
     }
 
-    /// Fails if the abort token is cancelled: for loops that always have something to move.
+    /// Fails if the abort token is cancelled; called by loops that may never wait.
     pub(super) fn check_abort(&self, call: &Call) -> Result<()> {
         if self.abort.is_cancelled() {
             Err(Error::Aborted { call: *call })
@@ -171,7 +173,7 @@ impl Mesh {
     }
 }
 
-/// The peers that a rank waits to hear from; if there is none, those that do not read.
+/// Returns the peers that a rank reads from; if there are none, those that it writes to.
 fn awaited(interests: &[Interest]) -> Vec<usize> {
     let silent = |read: bool| {
         let mut peers: Vec<usize> = interests

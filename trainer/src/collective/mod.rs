@@ -1,14 +1,14 @@
-//! Collectives: how the ranks of one generation add up gradients, share state and wait for each other.
+//! Collectives: the operations with which the ranks of one generation sum gradients, share state and wait for
+//! each other.
 //!
-//! A [`Communicator`] is a full mesh of sockets between the ranks of one [`Membership`]. It is
-//! blocking and single-threaded: one OS thread a rank, the one that trains, calls it. Underneath,
-//! every socket is non-blocking and one `poll(2)` waits for all of them, so a rank sends and
-//! receives at once without a second thread.
+//! A [`Communicator`] is a full mesh of sockets between the ranks of one [`Membership`]. It is blocking and
+//! single-threaded: each rank's training thread calls it. Underneath, every socket is non-blocking and one
+//! `poll(2)` waits for all of them, so a rank sends and receives at the same time without a second thread.
 //!
-//! It is not a rendezvous (who is in the mesh is decided elsewhere and passed in), it does not
-//! recover (the first error ends the communicator; a new generation gets a new one), and it knows
-//! nothing of tensors or devices: it takes numbers in host memory. Ranks prove to each other that they
-//! are of the generation, and between hosts speak TLS where the [`Listener`] is given it.
+//! It is not a rendezvous (the membership is decided elsewhere and passed in), it does not recover (the first
+//! error ends the communicator; a new generation gets a new one), and it knows nothing of tensors or devices:
+//! it takes numbers in host memory. Ranks prove to each other that they belong to the generation, and use TLS
+//! between hosts if the [`Listener`] has it.
 //!
 //! ```text
 //!            ring, world size 4                     one rank's buffer, as segments
@@ -21,36 +21,34 @@
 //!                                                step 5   send [3]   receive [2], keep   now all of it is
 //! ```
 //!
-//! What each costs one rank, with `N` ranks and `B` bytes of payload (every message has a
-//! 40-byte header besides):
+//! Costs for one rank, with `N` ranks and `B` bytes of payload (every message also has a 40-byte header):
 //!
 //! | Operation | Algorithm | Steps | Bytes sent by a rank |
 //! |---|---|---|---|
 //! | all-reduce, small, fewer than 8 ranks | direct exchange | 1 | `(N−1)·B` |
-//! | all-reduce, small | recursive doubling: pairs, then pairs of pairs | `⌈log₂ N⌉`, and 2 more where N is no power of two | `log₂ N·B` |
-//! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: everyone sums its column, then copies the others | 3 | 0 |
-//! | the same, ranks on `H` hosts of which one has several | shared memory within a host; between, a ring for each of `C` columns, `C` the ranks of the host with the fewest | 3 and `2(H−1)` | `2(H−1)/H·B/C` of those that have a column, so `2(H−1)/H·B` of a host |
-//! | any other large all-reduce, as in [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | all-reduce, small | recursive doubling: pairs, then pairs of pairs | `⌊log₂ N⌋`, and 2 more if N is not a power of two | `log₂ N·B` |
+//! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: each rank sums its column, then copies the others | 3 | 0 |
+//! | the same, ranks on `H` hosts, at least one of them with several | shared memory within a host; between hosts, one ring for each of `C` columns, where `C` is the lowest number of ranks on a host | 3 and `2(H−1)` | `2(H−1)/H·B/C` for a rank with a column, so `2(H−1)/H·B` for a host |
+//! | any other large all-reduce, such as [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
-//! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; the last in the chain nothing |
-//! | [barrier](Communicator::barrier) | as the small all-reduce, of headers alone | 1 or `⌈log₂ N⌉` | 0 |
+//! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; 0 for the last rank of the chain |
+//! | [barrier](Communicator::barrier) | the small all-reduce, headers only | 1, or those of recursive doubling | 0 |
 //!
-//! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations" (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Its steps are not separated
-//! by a wait: what arrives is passed on chunk by chunk. A large buffer goes around in blocks, one
-//! behind the other, so that what comes back is still in the processor's caches.
+//! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
+//! (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Ranks do not wait between its steps: they pass on
+//! each chunk as it arrives. A large buffer goes around in blocks, one behind the other, so that a segment
+//! that comes back is still in the processor's caches.
 //!
 //! # Invariants
 //!
-//! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange
-//!   adds in the order of ranks on every rank, both ranks of a pair add the same two numbers, and in the ring and in shared
-//!   memory each segment or column is summed in one place.
-//! - When an operation returns, all it had to send was handed to the kernel: the caller may
-//!   overwrite its buffer.
-//! - A connection belongs to one generation, and each message names its own. What comes from
-//!   another is refused, never applied.
-//! - Every wait ends: with bytes, with a closed peer, at a deadline, or by the abort token
-//!   (within [`ABORT_LATENCY`]).
+//! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange adds in rank
+//!   order on every rank, both ranks of a pair add the same two numbers, and the ring and shared memory sum
+//!   each segment or column in one place.
+//! - An operation returns once the kernel has taken everything it sends: the caller may overwrite its buffer.
+//! - A connection belongs to one generation, and each message names its own. A message from another
+//!   generation is refused, never applied.
+//! - Every wait ends: with bytes, with a closed peer, at a deadline, or by the abort token (within
+//!   [`ABORT_LATENCY`]).
 //!
 //! # Example
 //!

@@ -8,15 +8,15 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
-/// The longest an abort goes unnoticed. The token has nothing that `poll(2)` could watch, so it
-/// is looked at this often.
+/// Longest time an abort goes unnoticed. `poll(2)` cannot watch the token, so the token is checked at this
+/// interval.
 pub const ABORT_LATENCY: Duration = Duration::from_millis(25);
 
-/// How long a wait looks again and again before it sleeps. A peer that is at work has the next chunk
-/// sooner than a sleeping thread wakes up; the processor goes to whoever else wants it.
+/// Time a wait polls repeatedly before it sleeps. A peer that is working delivers the next chunk sooner than
+/// a sleeping thread wakes up; between polls the thread yields the processor.
 const EAGER: Duration = Duration::from_micros(100);
 
-/// Why a wait ended.
+/// Reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
     Ready,
@@ -24,7 +24,7 @@ pub(super) enum Wake {
     Aborted,
 }
 
-/// Waits until one of `fds` is ready, for [`ABORT_LATENCY`] at most.
+/// Waits until one of `fds` is ready, for at most [`ABORT_LATENCY`]; returns `None` if nothing happened.
 pub(super) fn wait_a_tick(
     fds: &mut [PollFd<'_>],
     deadline: Instant,
@@ -44,7 +44,7 @@ pub(super) fn wait_a_tick(
     }
 }
 
-/// Waits until one of `fds` is ready.
+/// Waits until one of `fds` is ready, the deadline passes or the token is cancelled.
 pub(super) fn wait(
     fds: &mut [PollFd<'_>],
     deadline: Instant,
@@ -65,7 +65,7 @@ pub(super) fn wait(
     }
 }
 
-/// Rounded up, or the last millisecond before a deadline would be spent spinning.
+/// Rounds up to milliseconds; otherwise the last millisecond before a deadline would be spent spinning.
 fn ceil_to_millis(duration: Duration) -> PollTimeout {
     let millis = duration.as_nanos().div_ceil(1_000_000);
     PollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX))

@@ -1,28 +1,28 @@
-//! The ring all-reduce as arithmetic: who neighbours whom, and which segment moves at which step.
-//! Nothing here sends anything.
+//! Arithmetic of the ring all-reduce: each rank's neighbours, and the segment that moves at each step. It
+//! sends nothing.
 //!
-//! A block of a buffer has one segment a rank. At step `k` rank `r` sends segment `r − k` to its
-//! right and receives segment `r − k − 1` from its left, modulo the world size; so what it sends at
-//! a step is what it received at the step before. In the first `N − 1` steps (reduce-scatter) it adds
-//! what it receives to its own, in the last `N − 1` (all-gather) it keeps it as it is.
+//! A block of a buffer has one segment per rank. At step `k` rank `r` sends segment `r − k` to its right and
+//! receives segment `r − k − 1` from its left, modulo the world size; so at each step it sends the segment
+//! that it received at the step before. In the first `N − 1` steps (reduce-scatter) it adds the received
+//! segment to its own; in the last `N − 1` (all-gather) it stores it unchanged.
 //!
-//! A large buffer has several blocks, which a [`Schedule`] sends in waves: step 0 of a block, then
-//! step 1 of the one before it, and so on. So a segment comes back while it is in the processor's
-//! caches, and what a wave passes on arrived in the wave before.
+//! A large buffer has several blocks, which a [`Schedule`] sends in waves: step 0 of a block, then step 1 of
+//! the block before it, and so on. So a segment comes back while it is in the processor's caches, and a wave
+//! passes on what arrived in the wave before.
 
 use std::ops::Range;
 
-/// One rank's place in the ring. Ranks are numbered around it: who they are in the world is not said here.
+/// One rank's position in the ring. Ranks are numbered around the ring, not by their rank in the world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     pub(super) rank: usize,
     /// At least 2.
     pub(super) world_size: usize,
-    /// Elements that are summed, of a block or of a whole buffer; perhaps fewer than ranks.
+    /// Elements to sum, of a block or a whole buffer; may be fewer than ranks.
     pub(super) elements: usize,
 }
 
-/// What one rank sends, and receives, of a buffer in blocks: one segment a turn.
+/// Segments that one rank sends and receives for a buffer in blocks: one of each per turn.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     pub(super) ring: Ring,
@@ -30,17 +30,18 @@ pub(super) struct Schedule {
     turns: Vec<Turn>,
 }
 
-/// A step of a block.
+/// One step of one block.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     block: usize,
     step: usize,
-    /// The turn in which what this one sends is received; the first step's is the rank's own.
+    /// The turn that receives the segment which this one sends; `None` in step 0, which sends the rank's own.
     after: Option<usize>,
 }
 
 impl Schedule {
-    /// For a buffer of the ring's elements, with segments of `segment` of them at most.
+    /// Creates the schedule of a buffer of `ring.elements` elements, with at most `segment` elements per
+    /// segment.
     pub(super) fn new(ring: Ring, segment: usize) -> Self {
         let blocks = ring.elements.div_ceil(ring.world_size * segment).max(1);
         let mut turns = Vec::with_capacity(blocks * ring.steps());
@@ -65,22 +66,23 @@ impl Schedule {
         self.turns.len()
     }
 
-    /// The elements of the buffer sent in a turn; none after the last.
+    /// Returns the elements of the buffer sent in a turn; empty after the last turn.
     pub(super) fn sent_at(&self, turn: usize) -> Range<usize> {
         self.place(turn, Ring::sent_at)
     }
 
-    /// The elements of the buffer received in a turn; none after the last.
+    /// Returns the elements of the buffer received in a turn; empty after the last turn.
     pub(super) fn received_at(&self, turn: usize) -> Range<usize> {
         self.place(turn, Ring::received_at)
     }
 
-    /// Whether what is received in a turn is added (reduce-scatter) or kept (all-gather).
+    /// Returns true if the segment received in a turn is added (reduce-scatter), false if it is stored
+    /// (all-gather).
     pub(super) fn reduces_at(&self, turn: usize) -> bool {
         self.ring.reduces_at(self.turns[turn].step)
     }
 
-    /// The turn in which what is sent in this one is received, unless it is the rank's own.
+    /// Returns the turn that receives the segment sent in this one, or `None` if that is the rank's own.
     pub(super) fn passes_on(&self, turn: usize) -> Option<usize> {
         self.turns[turn].after
     }
@@ -99,7 +101,8 @@ impl Schedule {
     }
 }
 
-/// One of as many parts, whose lengths differ by at most one; the first ones are the longer.
+/// Returns the range of one of `parts` parts. Lengths differ by at most one; the first parts are the longer
+/// ones.
 pub(super) fn part(whole: usize, parts: usize, index: usize) -> Range<usize> {
     let (length, longer) = (whole / parts, whole % parts);
     let start = index * length + index.min(longer);
@@ -107,37 +110,39 @@ pub(super) fn part(whole: usize, parts: usize, index: usize) -> Range<usize> {
 }
 
 impl Ring {
-    /// The rank this one sends to.
+    /// Returns the rank to which this one sends.
     pub(super) fn right(&self) -> usize {
         (self.rank + 1) % self.world_size
     }
 
-    /// The rank this one receives from.
+    /// Returns the rank from which this one receives.
     pub(super) fn left(&self) -> usize {
         (self.rank + self.world_size - 1) % self.world_size
     }
 
-    /// Steps of both phases.
+    /// Returns the number of steps of both phases.
     pub(super) fn steps(&self) -> usize {
         2 * (self.world_size - 1)
     }
 
-    /// The elements sent at `step`.
+    /// Returns the elements sent at `step`.
     pub(super) fn sent_at(&self, step: usize) -> Range<usize> {
         self.segment((self.rank + 2 * self.world_size - step) % self.world_size)
     }
 
-    /// The elements received at `step`.
+    /// Returns the elements received at `step`.
     pub(super) fn received_at(&self, step: usize) -> Range<usize> {
         self.sent_at(step + 1)
     }
 
-    /// Whether what is received at `step` is added (reduce-scatter) or kept (all-gather).
+    /// Returns true if the segment received at `step` is added (reduce-scatter), false if it is stored
+    /// (all-gather).
     pub(super) fn reduces_at(&self, step: usize) -> bool {
         step < self.world_size - 1
     }
 
-    /// The elements of one segment. Lengths differ by at most one; the first ones are the longer.
+    /// Returns the elements of one segment. Lengths differ by at most one; the first segments are the longer
+    /// ones.
     pub(super) fn segment(&self, index: usize) -> Range<usize> {
         part(self.elements, self.world_size, index)
     }
@@ -178,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Of each rank of each ring, with one block and with several.
+    /// Returns the schedules of every rank of each ring, with one block and with several.
     fn schedules() -> impl Iterator<Item = Vec<Schedule>> {
         rings().flat_map(|ranks| {
             [1, 2, 1000].map(|segment| {
@@ -233,7 +238,7 @@ mod tests {
     fn every_segment_ends_with_every_rank_counted_once() {
         for ranks in schedules() {
             let world_size = ranks.len();
-            // holds[rank][element]: which ranks' terms are in it.
+            // holds[rank][element]: the ranks whose terms are in the sum.
             let terms =
                 |schedule: &Schedule| vec![vec![schedule.ring.rank]; schedule.ring.elements];
             let mut holds: Vec<Vec<Vec<usize>>> = ranks.iter().map(terms).collect();

@@ -5,9 +5,9 @@
 //!               │ not all taken by the kernel: WouldBlock, and the same bytes are offered again
 //! ```
 //!
-//! What is written counts as written once all of it was handed to the kernel, as on any other link: a rank that goes
-//! back to computing leaves nothing behind that a peer waits for. What was read from the socket may be more than was
-//! asked for, which `poll(2)` knows nothing of: [`Link::may_have_more`] tells.
+//! A write counts as done once the kernel has taken all its bytes, as on any other link: a rank that returns
+//! to computing leaves nothing behind that a peer waits for. A read from the socket may take more bytes than
+//! the caller asked for, which `poll(2)` does not know: [`Link::may_have_more`] tells.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -20,9 +20,9 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 
 use super::link::Link;
 
-/// Bytes that are encrypted at a time: as many as a network send carries.
+/// Maximum bytes encrypted at a time: as many as a network send carries.
 const MOST: usize = 128 * 1024;
-/// Ciphertext that is taken from the kernel at a time, and while who is at the other end is not known.
+/// Ciphertext bytes taken from the kernel at a time; `UNKNOWN` applies until the handshake is done.
 const WIRE: usize = 128 * 1024;
 const UNKNOWN: usize = 4 * 1024;
 
@@ -30,13 +30,13 @@ const UNKNOWN: usize = 4 * 1024;
 pub(super) struct TlsLink {
     socket: TcpStream,
     tls: Connection,
-    /// Bytes of the caller's that are encrypted, of which some wait for the kernel.
+    /// The caller's bytes that are encrypted; some of them may still wait for the kernel.
     taken: usize,
     wire: Wire,
     may_have_more: bool,
 }
 
-/// Ciphertext from the kernel that rustls has not taken. It reads 4 KiB at a time by itself.
+/// Ciphertext from the kernel that rustls has not taken. By itself rustls reads 4 KiB at a time.
 #[derive(Debug)]
 struct Wire {
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ struct Wire {
 }
 
 impl TlsLink {
-    /// The dialling end, over a non-blocking socket. Nothing is said before the first read or write.
+    /// Opens the dialling end, over a non-blocking socket. It sends nothing before the first read or write.
     pub(super) fn dial(
         socket: TcpStream,
         config: Arc<ClientConfig>,
@@ -55,14 +55,14 @@ impl TlsLink {
         Ok(Self::over(socket, tls.into()))
     }
 
-    /// The accepting end, over a non-blocking socket.
+    /// Opens the accepting end, over a non-blocking socket.
     pub(super) fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(Self::over(socket, tls.into()))
     }
 
     fn over(socket: TcpStream, mut tls: Connection) -> Self {
-        // What is taken at a time is the limit.
+        // `MOST` limits the bytes taken at a time instead.
         tls.set_buffer_limit(None);
         Self {
             socket,
@@ -77,7 +77,7 @@ impl TlsLink {
         }
     }
 
-    /// Hands what is encrypted to the kernel.
+    /// Hands encrypted bytes to the kernel.
     fn send(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.socket) {
@@ -90,7 +90,7 @@ impl TlsLink {
         Ok(())
     }
 
-    /// Takes what the kernel has and decrypts some of it.
+    /// Takes the bytes that the kernel has, and decrypts some of them.
     fn receive(&mut self) -> io::Result<()> {
         let Wire { bytes, start, end } = &mut self.wire;
         if start == end {
@@ -105,14 +105,14 @@ impl TlsLink {
         }
         *start += self.tls.read_tls(&mut &bytes[*start..*end])?;
         if let Err(error) = self.tls.process_new_packets() {
-            // The peer is told why, if that goes out at once.
+            // Tells the peer the reason, if the kernel takes the alert at once.
             self.send().ok();
             return Err(io::Error::new(io::ErrorKind::InvalidData, error));
         }
         Ok(())
     }
 
-    /// Goes on with the greeting until it is done.
+    /// Continues the TLS handshake until it is done.
     fn greet(&mut self) -> io::Result<()> {
         while self.tls.is_handshaking() {
             if self.tls.wants_write() {
@@ -126,7 +126,8 @@ impl TlsLink {
 
     fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.greet()?;
-        // The end of the greeting, or what a write has left. Whether there is room for it must not keep what came.
+        // Sends the end of the handshake, or the rest of a write. A full socket must not hold back received
+        // bytes.
         match self.send() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => sent?,
@@ -137,7 +138,7 @@ impl TlsLink {
                 read => return read,
             }
             match self.receive() {
-                // Ranks are cut off, or end, in mid-stream: whoever waits for bytes learns of it either way.
+                // A rank that is cut off or ends stops in mid-stream: a reader learns of it either way.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 received => received?,
             }
@@ -185,7 +186,7 @@ impl Read for TlsLink {
                         break;
                     }
                 }
-                // It comes again at the next read, which finds nothing before it.
+                // The error comes again at the next read, with no bytes before it.
                 Err(_) if total > 0 => break,
                 Err(error) => return Err(error),
             }

@@ -1,5 +1,5 @@
-//! The bytes of the protocol, little-endian and of fixed size: three messages to open a connection,
-//! and the header of every message after.
+//! The bytes of the protocol, little-endian and of fixed size: three messages to open a connection, and the
+//! header of every message after.
 //!
 //! ```text
 //! Hello   magic 8 │ version 4 │ from 4 │ to 4 │ world size 4 │ generation 8 │ group 64 │ nonce 32
@@ -8,7 +8,7 @@
 //! header  magic 4 │ op 1 │ element 1 │ algorithm 1 │ 0 1 │ root 4 │ rank 4 │ generation 8 │ sequence 8 │ bytes 8
 //! ```
 //!
-//! Decoding trusts nothing: what is not exactly such a message is `None`.
+//! Decoding trusts nothing: it returns `None` for bytes that are not exactly such a message.
 
 use bytes::{Buf, BufMut};
 
@@ -23,7 +23,7 @@ pub(super) const GROUP_BYTES: usize = 64;
 pub(super) const HELLO_BYTES: usize = 128;
 pub(super) const REPLY_BYTES: usize = 88;
 pub(super) const ANSWER_BYTES: usize = 40;
-/// A reply without its proof, which is about what comes before.
+/// Length of a reply without its proof, which covers the bytes before it.
 pub(super) const REPLY_HEAD_BYTES: usize = REPLY_BYTES - PROOF_BYTES;
 pub(super) const HEADER_BYTES: usize = 40;
 
@@ -33,26 +33,28 @@ const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
 const ANSWER_MAGIC: u64 = u64::from_le_bytes(*b"VLYPROOF");
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"VLYM");
 
-/// What a dialler says first.
+/// The dialler's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) version: u32,
     /// The rank that dials.
     pub(super) from: u32,
-    /// The rank it means to reach.
+    /// The rank that is dialled.
     pub(super) to: u32,
     pub(super) world_size: u32,
     pub(super) generation: u64,
     /// The group's id, padded with zeros.
     pub(super) group: [u8; GROUP_BYTES],
-    /// Never said before.
+    /// Nonce, fresh for each connection.
     pub(super) nonce: [u8; NONCE_BYTES],
 }
 
 impl Hello {
+    /// Creates the hello of rank `from` to rank `to`.
+    ///
     /// # Panics
     ///
-    /// If the group is longer than [`GROUP_BYTES`], which no valid membership has.
+    /// If the group is longer than [`GROUP_BYTES`], which a valid membership rules out.
     pub(super) fn new(
         group: &str,
         generation: u64,
@@ -73,7 +75,7 @@ impl Hello {
         }
     }
 
-    /// The same, said on another connection.
+    /// Returns the same hello with a fresh nonce, for another connection.
     pub(super) fn anew(&self) -> Self {
         Self {
             nonce: rand::random(),
@@ -115,12 +117,12 @@ impl Hello {
     }
 }
 
-/// What the dialled rank answers: welcome with a proof, or why not. `generation` is its own.
+/// The dialled rank's answer: a welcome with a proof, or a refusal. `generation` is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) generation: u64,
     pub(super) refusal: Option<Refusal>,
-    /// Never said before.
+    /// Nonce, fresh for each connection.
     pub(super) nonce: [u8; NONCE_BYTES],
     pub(super) proof: [u8; PROOF_BYTES],
 }
@@ -173,7 +175,7 @@ impl Reply {
     }
 }
 
-/// What the dialler says last: its proof.
+/// Encodes the dialler's last message: its proof.
 pub(super) fn encode_answer(proof: &[u8; PROOF_BYTES]) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
     let mut out = &mut bytes[..];
@@ -341,7 +343,7 @@ mod tests {
             op,
             bytes: 12,
         });
-        // Magic, op, element, algorithm, padding, root: each bit there has a meaning.
+        // Magic, op, element, algorithm, padding, root: every bit there matters.
         for bit in 0..12 * 8 {
             let mut stray = bytes;
             stray[bit / 8] ^= 1 << (bit % 8);

@@ -1,10 +1,10 @@
-//! Whether a caller belongs in the mesh: a decision over what it said, without a socket.
+//! The decision whether a caller belongs in the mesh, from its hello alone and without a socket.
 
 use crate::collective::error::Refusal;
 use crate::collective::membership::Membership;
 use crate::collective::wire::Hello;
 
-/// The rank that `hello` comes from, if it is one of `membership` that this rank waits for.
+/// Returns the rank that sent `hello`, if it is a member of `membership` that this rank waits for.
 pub(super) fn admit(
     membership: &Membership,
     hello: &Hello,
@@ -18,7 +18,7 @@ pub(super) fn admit(
         ..
     } = membership;
     let peer = hello.from as usize;
-    // What this very peer would say.
+    // The hello that this very peer would send, but for the rank it comes from.
     let expected = Hello::new(group, *generation, *rank, *rank, peers.len());
     if hello.version != expected.version {
         Err(Refusal::Version)
@@ -28,7 +28,7 @@ pub(super) fn admit(
         Err(Refusal::Generation)
     } else if hello.to != expected.to
         || hello.world_size != expected.world_size
-        // Lower ranks are dialled and do not dial.
+        // A rank dials lower ranks only.
         || !(*rank + 1..peers.len()).contains(&peer)
     {
         Err(Refusal::Rank)

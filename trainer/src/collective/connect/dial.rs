@@ -8,9 +8,9 @@
 //!            the next route: Unix, TCP, Unix, …
 //! ```
 //!
-//! There is no deadline for a greeting: the peer's kernel accepts before the peer itself has come
-//! to answer, and a second connection would be a second caller. That the kernel accepts has one: nobody
-//! has heard of an attempt that it does not answer, and the next one finds a network that is there again.
+//! A greeting has no deadline: the peer's kernel accepts before the peer itself can answer, and a second
+//! connection would be a second caller. The kernel's accept has one: the peer does not know of an attempt
+//! that its kernel does not answer, and the next attempt succeeds once the network is back.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -35,9 +35,9 @@ use crate::collective::wire::{
 };
 use volley_proto::Secret;
 
-/// Between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long the peer's kernel may take to accept.
+/// Time limit for the peer's kernel to accept.
 const ACCEPTING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -50,11 +50,11 @@ pub(super) struct Dial {
     attempts: usize,
     state: State,
     failure: Option<io::Error>,
-    /// Since when nobody has been reached.
+    /// Start of the period in which no host was reached.
     unreached: Option<Instant>,
 }
 
-/// What became of a dial.
+/// Progress of a dial.
 pub(super) enum DialState {
     Pending,
     Linked(Box<dyn Link>),
@@ -64,7 +64,7 @@ pub(super) enum DialState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Route {
     Unix(PathBuf),
-    /// `host:port`; a name is resolved at each attempt, and its addresses take turns.
+    /// `host:port`; each attempt resolves the name and takes its next address.
     Tcp(String),
 }
 
@@ -75,7 +75,7 @@ enum State {
     },
     Connecting {
         socket: Socket,
-        /// The name that the peer's certificate is to have; none where no TLS is spoken.
+        /// Name that the peer's certificate must have; `None` without TLS.
         name: Option<ServerName<'static>>,
         is_unix: bool,
         until: Instant,
@@ -83,7 +83,7 @@ enum State {
     Greeting(Box<Greeting>),
 }
 
-/// A connection on which the hello goes out, the reply comes in and the answer goes out.
+/// A connection that sends the hello, receives the reply and sends the answer.
 #[derive(Debug)]
 struct Greeting {
     link: Box<dyn Link>,
@@ -91,7 +91,7 @@ struct Greeting {
     sent: usize,
     reply: [u8; REPLY_BYTES],
     received: usize,
-    /// Once the reply has proven that the peer is one.
+    /// Set once the reply has proven that the peer is a member.
     answer: Option<[u8; ANSWER_BYTES]>,
     answered: usize,
 }
@@ -117,7 +117,7 @@ impl Dial {
         }
     }
 
-    /// How long nobody has been reached, not even by an attempt that fails later.
+    /// Returns the time for which no host was reached, not even by an attempt that failed later.
     pub(super) fn unreached(&self, now: Instant) -> Duration {
         let since = self.unreached;
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
@@ -127,12 +127,12 @@ impl Dial {
         self.peer
     }
 
-    /// Why the last attempt failed.
+    /// Takes the error of the last failed attempt.
     pub(super) fn take_failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
 
-    /// What to wait for, unless it is time.
+    /// Returns the event to wait for; `None` while a pause runs.
     pub(super) fn interest(&self) -> Option<PollFd<'_>> {
         match &self.state {
             State::Idle { .. } => None,
@@ -152,7 +152,7 @@ impl Dial {
         }
     }
 
-    /// Goes as far as it can without waiting.
+    /// Advances as far as possible without waiting.
     pub(super) fn advance(&mut self, now: Instant) -> DialState {
         match self.try_advance(now) {
             Ok(progress) => progress,
@@ -175,7 +175,7 @@ impl Dial {
             self.unreached.get_or_insert(now);
             self.state = self.connect(now)?;
         }
-        // On any way out but these two, the state is idle: an error ends the attempt.
+        // Every other way out leaves the state idle: an error ends the attempt.
         let mut greeting = match std::mem::replace(&mut self.state, State::Idle { until: None }) {
             State::Connecting {
                 socket,
@@ -185,7 +185,7 @@ impl Dial {
             } if is_connected(&socket)? => {
                 self.unreached = None;
                 let link = self.open(socket, name, is_unix)?;
-                // Each connection has a nonce of its own.
+                // Each connection has its own nonce.
                 Box::new(Greeting::new(link, &self.hello.anew()))
             }
             State::Connecting { until, .. } if now >= until => {
@@ -278,7 +278,8 @@ impl Greeting {
         }
     }
 
-    /// Whether the peer refuses, once that is known and, if it does not, answered.
+    /// Advances the greeting. Returns `Some(Some(refusal))` if the peer refuses, `Some(None)` once the answer
+    /// is sent, and `None` until then.
     fn advance(&mut self, secret: &Secret) -> io::Result<Option<Option<Refusal>>> {
         while self.sent < HELLO_BYTES {
             match pending(self.link.write(&self.hello[self.sent..]))? {
@@ -308,7 +309,7 @@ impl Greeting {
         Ok(Some(None))
     }
 
-    /// What to answer to the reply, if it proves that the peer is of the generation.
+    /// Checks the reply's proof and returns the answer to send, or the peer's refusal.
     fn prove(&self, secret: &Secret) -> io::Result<Result<[u8; ANSWER_BYTES], Refusal>> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
         let reply = Reply::decode(&self.reply)
@@ -329,13 +330,14 @@ impl Greeting {
     }
 }
 
-/// The name that the certificate of `host:port` is to have.
+/// Returns the name that the certificate of `host:port` must have.
 fn name_of(address: &str) -> io::Result<ServerName<'static>> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     server_name(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// The end of the stream is an error: the peer did not answer.
+/// Maps an operation that would block to `None`, and the end of the stream to an error: the peer did not
+/// answer.
 fn pending(moved: io::Result<usize>) -> io::Result<Option<usize>> {
     match moved {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -358,7 +360,7 @@ fn is_connected(socket: &Socket) -> io::Result<bool> {
     }
 }
 
-/// By preference: the Unix socket where both are on one host, then TCP.
+/// Returns the routes by preference: the Unix socket if both are on one host, then TCP.
 fn routes(theirs: &Endpoint, own: &Endpoint) -> Vec<Route> {
     let unix = theirs
         .unix
@@ -370,7 +372,7 @@ fn routes(theirs: &Endpoint, own: &Endpoint) -> Vec<Route> {
         .collect()
 }
 
-/// The addresses of a name, one after the other, by round: the peer may not listen on the first.
+/// Resolves a name to one of its addresses, the next one each round: the peer may not listen on the first.
 fn resolve(address: &str, round: usize) -> io::Result<SocketAddr> {
     let addresses: Vec<_> = address.to_socket_addrs()?.collect();
     let turn = round.checked_rem(addresses.len());

@@ -1,11 +1,11 @@
-//! A [`Guest`]: an accepted connection that has not yet proven who it is.
+//! A [`Guest`]: an accepted connection whose peer has not yet proven who it is.
 //!
 //! ```text
 //!   accepted ──► Hello read ──► admitted: Reply sent ──► Answer read: it proves, or is dropped
 //!                           └─► refused: told why, dropped
 //! ```
 //!
-//! Nothing is read of it but these two messages, whose lengths are known.
+//! Only these two messages are read from it, and their lengths are known.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::collective::wire::{
 };
 use volley_proto::Secret;
 
-/// A peer says hello as soon as it is connected; who takes longer than this is none.
+/// Time limit for a peer to prove who it is; a slower one is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Guest {
     admitted: Option<Admitted>,
 }
 
-/// A guest that said who it is, and is to prove it.
+/// A guest that has said who it is, and has yet to prove it.
 #[derive(Debug)]
 struct Admitted {
     peer: usize,
@@ -42,10 +42,10 @@ struct Admitted {
     received: usize,
 }
 
-/// What a guest has said so far.
+/// Message received from a guest, if any.
 pub(super) enum Heard {
     Nothing,
-    /// Why it is no peer.
+    /// Reason why it is not a peer.
     Nonsense(&'static str),
     Hello(Hello),
     /// The rank that it has proven to be.
@@ -63,7 +63,7 @@ impl Guest {
         }
     }
 
-    /// Reads what has come. Nothing beyond what is due: what follows is the first message.
+    /// Reads the message that is due, and nothing beyond it: the bytes that follow belong to the first call.
     pub(super) fn advance(&mut self, now: Instant) -> Heard {
         let read = match &mut self.admitted {
             None => fill(&mut *self.link, &mut self.hello, &mut self.received),
@@ -108,7 +108,8 @@ impl Guest {
         self.link.write_all(&reply.encode())
     }
 
-    /// Welcomes the guest with a proof, and expects one. An empty socket has room for that, so this does not block.
+    /// Welcomes the guest with a proof, and expects its proof. An empty socket has room for that, so this
+    /// does not block.
     pub(super) fn admit(
         &mut self,
         peer: usize,
@@ -135,7 +136,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Whether it has said who it is, and is to prove it.
+    /// Returns true if the guest has said who it is, and has yet to prove it.
     pub(super) fn is_admitted(&self) -> bool {
         self.admitted.is_some()
     }
@@ -148,14 +149,14 @@ impl Guest {
         self.link
     }
 
-    /// What to wait for.
+    /// Returns the event to wait for.
     pub(super) fn interest(&self) -> PollFd<'_> {
         let events = self.link.greeting().unwrap_or(PollFlags::POLLIN);
         PollFd::new(self.link.as_fd(), events)
     }
 }
 
-/// Reads on; whether all is there.
+/// Reads into the rest of `bytes`; returns true once it is full.
 fn fill(link: &mut dyn Link, bytes: &mut [u8], received: &mut usize) -> io::Result<bool> {
     while *received < bytes.len() {
         match link.read(&mut bytes[*received..]) {

@@ -1,4 +1,4 @@
-//! Building the mesh: a rank dials every lower rank and is dialled by every higher one.
+//! Construction of the mesh: a rank dials every lower rank and is dialled by every higher one.
 //!
 //! ```text
 //!   rank 2 (dials)                      rank 0 (listens)
@@ -8,10 +8,10 @@
 //!     link  Answer ────────────────────▶ proven? link
 //! ```
 //!
-//! All of it goes on at once in one loop over `poll(2)`: a peer that is slow, or a stranger that
-//! connects and says nothing, holds up nobody. One deadline is for the whole mesh, during which peers may
-//! have other things to do; another is for a lower rank's host to be reached at all. Strangers are dropped, counted,
-//! and logged each time that they have doubled; where there are too many of them, the one that came first makes room.
+//! All of it runs in one loop over `poll(2)`: a slow peer, or a stranger that connects and stays silent,
+//! delays nobody. One deadline covers the whole mesh, since peers may be busy with other work; another limits
+//! the time to reach a lower rank's host. Strangers are dropped, counted, and logged each time that their
+//! number has doubled; if there are too many callers, the oldest makes room.
 
 mod admit;
 mod dial;
@@ -38,10 +38,10 @@ use super::membership::{Membership, Options};
 use super::readiness::{self, Wake};
 use super::wire::Hello;
 
-/// Callers that are to prove who they are, beside one for each rank.
+/// Maximum number of callers that have not proven who they are, besides one per rank.
 const MOST_GUESTS: usize = 256;
 
-/// Connects with every peer; the links by rank, none at the own one.
+/// Connects with every peer; returns the links by rank, `None` at the own one.
 pub(super) fn mesh(
     listener: Listener,
     membership: &Membership,
@@ -106,9 +106,9 @@ struct Assembly<'a> {
     listener: Listener,
     membership: &'a Membership,
     dials: Vec<Dial>,
-    /// In the order in which they came.
+    /// Unproven callers, oldest first.
     guests: VecDeque<Guest>,
-    /// Connections that were no peer's.
+    /// Number of dropped connections.
     strangers: u64,
     links: Vec<Option<Box<dyn Link>>>,
 }
@@ -139,7 +139,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// The ranks without a link, ascending.
+    /// Returns the ranks without a link, ascending.
     fn missing(&self) -> impl Iterator<Item = usize> {
         let own = self.membership.rank;
         self.links
@@ -149,13 +149,13 @@ impl<'a> Assembly<'a> {
             .map(|(peer, _)| peer)
     }
 
-    /// A dial that has reached nobody for so long.
+    /// Returns a dial that has reached no host for at least `patience`.
     fn unreached(&mut self, now: Instant, patience: Duration) -> Option<&mut Dial> {
         let mut dials = self.dials.iter_mut();
         dials.find(|dial| dial.unreached(now) >= patience)
     }
 
-    /// Does what can be done without waiting.
+    /// Advances all dials and guests as far as possible without waiting.
     fn advance(&mut self, now: Instant) -> Result<()> {
         let Membership {
             rank, generation, ..
@@ -191,7 +191,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        // As many at a time as there may be: the others wait for the next turn.
+        // Accepts at most the maximum number of guests at a time: others wait for the next turn.
         for _ in 0..self.most_guests() {
             let Some(link) = self.listener.accept()? else {
                 break;
@@ -204,8 +204,8 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    /// Drops the guest that came first, of those that have not said who they are if there are any: a peer that has may
-    /// take itself for linked.
+    /// Drops the oldest guest, preferably one that is not admitted: an admitted peer may already consider
+    /// itself linked.
     fn make_room(&mut self) {
         let unknown = self.guests.iter().position(|guest| !guest.is_admitted());
         self.guests.remove(unknown.unwrap_or(0));
@@ -243,8 +243,8 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Takes a guest that has proven to be of the generation, where it is not linked already and its certificate, if
-    /// it has shown one, is for the host at which the rank is reached.
+    /// Links a guest that has proven that it belongs to the generation, unless its rank is linked already or
+    /// its certificate, if it has shown one, is not for that rank's host.
     fn welcome(&mut self, guest: Guest, peer: usize) {
         if self.links[peer].is_some() {
             return self.drop_stranger("its rank is connected already");
@@ -290,7 +290,7 @@ impl<'a> Assembly<'a> {
         self.links[peer] = Some(link);
     }
 
-    /// Waits until something can be done; a tick at most, since redialling is due by the clock.
+    /// Waits until a socket is ready; at most one tick, since redials are due by the clock.
     fn wait(&self, deadline: Instant, abort: &CancellationToken) -> io::Result<Option<Wake>> {
         let listening = self.listener.fds();
         let mut fds: Vec<_> = listening

@@ -1,5 +1,5 @@
-//! How both ends of a new connection prove that they are of the generation: by a MAC, under its secret, over all that
-//! was said.
+//! Mutual proof on a new connection that both ends belong to the generation: a MAC, under the generation's
+//! secret, over all bytes exchanged so far.
 //!
 //! ```text
 //!   dialler                                      acceptor
@@ -8,8 +8,9 @@
 //!     Answer {HMAC(secret, "dialler" ‖ Hello ‖ Reply)} ──►      only now is it a link
 //! ```
 //!
-//! Both nonces are fresh and under both MACs: what was recorded proves nothing on another connection, and one side's
-//! proof is none of the other's. It keeps nothing secret and protects nothing that follows: that is TLS's.
+//! Both nonces are fresh and covered by both MACs: a recorded message proves nothing on another connection,
+//! and one side's proof is not valid for the other. The proofs keep nothing secret and do not protect later
+//! messages: TLS does.
 
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,7 @@ use volley_proto::Secret;
 pub(in crate::collective) const NONCE_BYTES: usize = 32;
 pub(in crate::collective) const PROOF_BYTES: usize = 32;
 
-/// The acceptor's proof, which ends its reply.
+/// Computes the acceptor's proof, which ends its reply.
 pub(super) fn of_acceptor(
     secret: &Secret,
     hello: &[u8; HELLO_BYTES],
@@ -31,7 +32,7 @@ pub(super) fn of_acceptor(
     )
 }
 
-/// The dialler's proof, after the reply.
+/// Computes the dialler's proof, sent after the reply.
 pub(super) fn of_dialler(
     secret: &Secret,
     hello: &[u8; HELLO_BYTES],
@@ -40,7 +41,7 @@ pub(super) fn of_dialler(
     hmac_sha256(secret.bytes(), &[b"volley rank, dialler", hello, reply])
 }
 
-/// Whether two proofs are the same, in a time that does not tell where they differ.
+/// Compares two proofs in constant time.
 pub(super) fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> bool {
     let pairs = one.iter().zip(other);
     let differing = pairs.fold(0_u8, |differing, (a, b)| {
@@ -49,7 +50,7 @@ pub(super) fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> boo
     differing == 0
 }
 
-/// HMAC-SHA256 (RFC 2104) of a message in parts.
+/// Computes the HMAC-SHA256 (RFC 2104) of a message in parts.
 fn hmac_sha256(key: &[u8], message: &[&[u8]]) -> [u8; 32] {
     const BLOCK: usize = 64;
     let mut block = [0; BLOCK];
@@ -77,7 +78,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// RFC 4231, sections 4.2, 4.3, 4.4, 4.5, 4.7 and 4.8.
+    /// Test cases of RFC 4231, sections 4.2, 4.3, 4.4, 4.5, 4.7 and 4.8.
     #[test]
     fn the_mac_is_that_of_the_standard() {
         let counting: Vec<u8> = (1..=25).collect();

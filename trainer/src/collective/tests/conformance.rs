@@ -1,4 +1,4 @@
-//! Every operation gives every rank what it should, whatever carries the bytes.
+//! Conformance tests: every operation gives every rank the correct result over every transport.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,8 +8,7 @@ use super::world::{TRANSPORTS, Transport, WORLDS, options, spawn, world};
 use crate::collective::wire::HEADER_BYTES;
 use crate::collective::{Buffer, Communicator, Error, Options};
 
-/// Empty, single, smaller than a world, not divisible by any, more than a block of the
-/// largest world.
+/// Empty, single, smaller than a world, not divisible by any, more than a block of the largest world.
 const LENGTHS: [usize; 6] = [0, 1, 7, 1_000, 4_099, 300_001];
 
 /// Runs `body` on every rank, over every transport and at every world size.
@@ -37,7 +36,7 @@ fn direct() -> Options {
     }
 }
 
-/// Small integers: their sums are exact in any order.
+/// Returns small integers, whose sums are exact in any order.
 fn term(rank: usize, index: usize) -> f32 {
     ((rank + 1) * (index % 251 + 1)) as f32
 }
@@ -129,7 +128,7 @@ fn a_buffer_is_sent_only_to_other_hosts() {
 #[test]
 fn a_host_sends_what_one_rank_of_a_ring_would() {
     const ELEMENTS: usize = 100_000;
-    // Ranks of two hosts in turn: two on each, and three on one of them.
+    // Ranks alternate between two hosts: two on each, then three on one of them.
     for world_size in [4, 5] {
         let sent = spawn(
             world(world_size, Transport::Hosts, &options()),
@@ -144,7 +143,7 @@ fn a_host_sends_what_one_rank_of_a_ring_would() {
         );
         for host in [0, 1] {
             let of_host: u64 = sent.iter().skip(host).step_by(2).sum();
-            // 2 (H − 1) / H of all bytes; ranks of a host meet by headers.
+            // 2 (H − 1) / H of all bytes; ranks of a host meet with headers only.
             let due = 4 * ELEMENTS as u64;
             assert!(
                 (due..due + 2_000).contains(&of_host),
@@ -179,7 +178,7 @@ fn all_reduce_sums_in_double_precision() {
     for options in [ring(), direct()] {
         everywhere(&options, |rank| {
             for length in LENGTHS {
-                // Beyond single precision.
+                // Not exact in single precision.
                 let whole = (1u64 << 40) as f64;
                 let mut buffer = vec![whole + rank.rank() as f64; length];
                 rank.all_reduce_sum_f64(&mut buffer).unwrap();
@@ -199,7 +198,7 @@ fn all_ranks_get_the_same_bits() {
                 world(world_size, Transport::InProcess, &options),
                 |mut rank| {
                     let own = rank.rank() as f32;
-                    // Of such different sizes that the order of additions shows.
+                    // Sizes differ so much that the order of additions shows.
                     let numbers = (0..300_007).map(|index| {
                         (index as f32 * 0.37 + own).sin()
                             * 10f32.powi((index + rank.rank() as i32 * 5) % 13 - 6)
@@ -241,7 +240,7 @@ fn a_buffer_may_be_overwritten_as_soon_as_the_call_returns() {
 fn all_gather_keeps_ranks_and_lengths_apart() {
     everywhere(&options(), |rank| {
         for length in LENGTHS {
-            // Of different lengths, one of them empty.
+            // Lengths differ, and one is empty.
             let lengths: Vec<usize> = (0..rank.world_size()).map(|rank| length * rank).collect();
             let gathered = rank
                 .all_gather(&payload(rank.rank(), lengths[rank.rank()]))
@@ -274,7 +273,7 @@ fn broadcast_reaches_every_rank_from_any_root() {
     everywhere(&options(), |rank| {
         for length in LENGTHS {
             for root in 0..rank.world_size() {
-                // What is there before makes no difference, be it longer or shorter.
+                // The previous contents do not matter, whether longer or shorter.
                 let mut bytes =
                     payload(rank.rank(), if rank.rank() == root { length } else { 500 });
                 rank.broadcast(root, &mut bytes).unwrap();
@@ -316,7 +315,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     }
 }
 
-/// Fast ranks run ahead into the next operation while slow ones are still in the last.
+/// Runs all operations in turn; fast ranks run ahead into the next one while slow ones are still in the last.
 fn mixed_operations(rank: &mut Communicator) {
     for round in 0..5 {
         assert_all_reduces(rank, 5);
@@ -367,7 +366,7 @@ fn slow_links_change_nothing() {
 fn a_late_rank_is_waited_for() {
     for options in [ring(), direct()] {
         for transport in TRANSPORTS {
-            // The late rank comes once its peer has all it could send on the way.
+            // The late rank calls once its peer has sent all that it could.
             let mut ranks = world(2, transport, &options);
             let mut late = ranks.remove(1);
             let mut early = ranks.remove(0);
@@ -390,7 +389,7 @@ fn many_ranks_add_up_in_pairs() {
             |mut rank| {
                 rank.barrier().unwrap();
                 assert_all_reduces(&mut rank, 1_000);
-                // In another order, these have other bits.
+                // Any other order of additions gives other bits.
                 let mut terms = [1e8, -1e8, 0.25, 3e-5].map(|term| term / (1 + rank.rank()) as f64);
                 rank.all_reduce_sum_f64(&mut terms).unwrap();
                 terms.map(f64::to_bits)
@@ -406,7 +405,7 @@ fn the_wire_carries_what_the_docs_say() {
     const BYTES: usize = 4 * ELEMENTS;
     type Sent = fn(usize) -> usize;
     let of_ring: Sent = |n| 2 * (n - 1) * BYTES / n + HEADER_BYTES;
-    // Of eight ranks, each has three pairs.
+    // Each of eight ranks is in three pairs.
     let of_direct: Sent = |n| if n < 8 { n - 1 } else { 3 } * (BYTES + HEADER_BYTES);
     for (options, expected) in [(ring(), of_ring), (direct(), of_direct)] {
         for world_size in [2, 4, 5, 8] {

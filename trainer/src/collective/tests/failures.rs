@@ -1,4 +1,4 @@
-//! What fails, fails on every rank, soon, and by name.
+//! Failure tests: a failure reaches every rank soon, as an error that names the culprit.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::collective::{Buffer, Communicator, Error, Options, Result, link};
 
 type Operation = fn(&mut Communicator) -> Result<()>;
 
-/// What a failing operation is tried with: each takes more bytes than the faults let through.
+/// Operations to fail: each moves more bytes than the faults let through.
 const OPERATIONS: [(&str, Operation); 5] = [
     ("all-reduce", |rank| rank.all_reduce_sum(&mut ones(200_000))),
     ("all-reduce, small", |rank| {
@@ -30,7 +30,7 @@ const OPERATIONS: [(&str, Operation); 5] = [
     }),
 ];
 
-/// Numbers that are sent, whoever the peers are.
+/// Returns numbers in ordinary memory, which are always sent.
 fn ones(len: usize) -> Buffer {
     Buffer::own(vec![1.0; len])
 }
@@ -51,7 +51,7 @@ fn when_a_rank_is_cut_off_every_rank_fails_at_once() {
                 ranks[1].wrap_links(|_, link| Faulty::over(link, Fault::Cut(3_000)));
                 for outcome in spawn(ranks, |mut rank| operation(&mut rank)) {
                     let error = outcome.unwrap_err();
-                    // Not by the deadline: the cut itself, or its consequence, was noticed.
+                    // The ranks noticed the cut itself, or its consequence, before the deadline.
                     assert!(
                         matches!(error, Error::PeerClosed { .. }),
                         "{transport:?} {name}: {error}"
@@ -123,7 +123,7 @@ fn a_frozen_rank_is_named_at_the_deadline() {
     let options = patience(Duration::from_millis(100));
     for (name, operation) in OPERATIONS {
         let outcomes = spawn(world(4, Transport::Unix, &options), |mut rank| {
-            // The frozen one stays connected, for all ranks are returned, and does nothing.
+            // The frozen rank does nothing but stays connected, since `spawn` returns all ranks.
             let outcome = if rank.rank() == 2 {
                 Ok(())
             } else {
@@ -154,7 +154,7 @@ fn bytes_that_are_lost_end_at_the_deadline() {
             ranks[1].wrap_links(|_, link| Faulty::over(link, Fault::Mute(3_000)));
             let outcomes = spawn(ranks, |mut rank| (operation(&mut rank), rank));
             let (outcomes, _connected): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
-            // If both wait for each other in the end, either may be the first to give up.
+            // If both wait for each other in the end, either may give up first.
             let gave_up = |rank: usize| matches!(&outcomes[rank], Err(Error::DeadlineExceeded { peers, .. }) if *peers == [1 - rank]);
             assert!(
                 gave_up(0) || gave_up(1),
@@ -168,7 +168,7 @@ fn bytes_that_are_lost_end_at_the_deadline() {
     }
 }
 
-/// Rank 0 of two; the test is rank 1.
+/// Returns rank 0 of two, and the socket with which the test plays rank 1.
 fn facing_a_bare_socket(abort: &CancellationToken) -> (Communicator, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     let links = vec![None, Some(link::unix(near).unwrap())];
@@ -182,7 +182,7 @@ fn an_abort_ends_an_operation_under_way() {
         let (mut rank, mut peer) = facing_a_bare_socket(&abort);
         thread::scope(|scope| {
             let outcome = scope.spawn(move || operation(&mut rank));
-            // Its header has come: it is in the call.
+            // The rank's header has arrived, so it is in the call.
             peer.read_exact(&mut [0; HEADER_BYTES]).unwrap();
             abort.cancel();
             let error = outcome.join().unwrap().unwrap_err();
@@ -230,7 +230,7 @@ fn a_stale_generation_is_never_applied() {
     );
 }
 
-/// One rank does something else than the others; each gets an error, and one of them says why.
+/// Checks that every rank fails if one calls another operation, and that at least one error is a mismatch.
 fn assert_mismatch(odd: Operation, others: Operation) {
     for transport in TRANSPORTS {
         for world_size in [2, 3, 5] {

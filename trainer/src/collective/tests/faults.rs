@@ -1,4 +1,4 @@
-//! A [`Faulty`] link: a link that does what networks do.
+//! A [`Faulty`] link: a link with the faults of a network.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -9,14 +9,14 @@ use socket2::SockRef;
 
 use crate::collective::link::Link;
 
-/// What is wrong with a link. Byte counts are of what this end writes.
+/// The fault of a link. Byte counts are of the bytes that this end writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// Every other read and every other write moves nothing, and the rest so many bytes at most.
+    /// Every other read and every other write moves nothing, and the rest at most this many bytes.
     Trickle(usize),
-    /// The connection ends, in both directions, after so many bytes.
+    /// The connection ends, in both directions, after this many bytes.
     Cut(usize),
-    /// The connection stays open, and what is written after so many bytes is lost.
+    /// The connection stays open, but bytes written after this many are lost.
     Mute(usize),
 }
 
@@ -41,7 +41,7 @@ impl Faulty {
     }
 }
 
-/// How much of `bytes` may move at this attempt, the `attempts`th of its direction.
+/// Returns the number of `bytes` that may move at this attempt, the `attempts`th of its direction.
 fn trickle(fault: Fault, attempts: &mut usize, bytes: usize) -> io::Result<usize> {
     let Fault::Trickle(most) = fault else {
         return Ok(bytes);
@@ -114,7 +114,7 @@ impl AsFd for Faulty {
     }
 }
 
-/// A sound link that tells when a read finds nothing: its owner waits for the peer.
+/// A sound link that reports when a read finds nothing: its owner then waits for the peer.
 #[derive(Debug)]
 pub(super) struct Noticed {
     link: Box<dyn Link>,
@@ -144,7 +144,7 @@ impl Read for Noticed {
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         {
-            // Nobody listens any more once the first one was heard.
+            // The receiver is gone once it has heard the first report.
             self.waits.send(()).ok();
         }
         outcome

@@ -1,4 +1,4 @@
-//! Fuzz targets: what peers and strangers send to a rank.
+//! Fuzz targets for the bytes that peers and strangers send to a rank.
 
 use std::io::Write;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::collective::wire::{
 };
 use crate::collective::{Communicator, Endpoint, Membership, Options, link};
 
-/// The first bytes of others, where there are as many.
+/// Returns the first `N` bytes, if there are as many.
 fn array<const N: usize>(bytes: &[u8]) -> Option<&[u8; N]> {
     bytes.first_chunk()
 }
 
 fn decode(bytes: &[u8]) {
     if let Some(hello) = array::<HELLO_BYTES>(bytes).and_then(Hello::decode) {
-        // What is decoded says the same again.
+        // Encoding a decoded message gives the same bytes.
         assert_eq!(bytes[..HELLO_BYTES], hello.encode());
     }
     if let Some(reply) = array::<REPLY_BYTES>(bytes).and_then(Reply::decode) {
@@ -62,7 +62,7 @@ fn frames() -> Vec<Vec<u8>> {
         whole(Op::AllGather, b"what the peer has"),
         whole(Op::Broadcast { root: 1 }, b"what the root has"),
         whole(sum, &1.5_f64.to_le_bytes()),
-        // Lengths of garbage, and a payload that ends too early.
+        // Garbage lengths, and a payload that ends too early.
         [header(Op::AllGather, u64::MAX), vec![7; 100]].concat(),
         [header(Op::Broadcast { root: 1 }, 1 << 62), vec![7; 100]].concat(),
     ]
@@ -96,7 +96,7 @@ fn handshakes_and_headers() {
         .for_each(|bytes| bounded(bytes, decode));
 }
 
-/// A rank of two whose peer sends these bytes and hangs up.
+/// Runs one rank of two whose peer sends these bytes and hangs up.
 fn hears(bytes: &[u8]) {
     let options = Options {
         op_timeout: Duration::from_secs(20),
@@ -110,7 +110,7 @@ fn hears(bytes: &[u8]) {
     ];
     for call in calls {
         let (near, mut far) = link::in_process().unwrap();
-        // As many as there is room for: a peer that is not read is another matter.
+        // Writes as many bytes as the socket takes: an unread peer is tested elsewhere.
         let _ = far.write(bytes);
         drop(far);
         let links = vec![None, Some(near)];

@@ -1,4 +1,4 @@
-//! Who gets into a mesh, and who does not.
+//! Tests of admission to a mesh.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn connect(listener: Listener, membership: &Membership) -> Result<Communicator> 
     Communicator::connect(listener, membership, &options(), &CancellationToken::new())
 }
 
-/// Bytes that each end of a TCP connection has room to send.
+/// Returns the send buffer sizes, in bytes, of both ends of a TCP connection.
 #[cfg(target_os = "linux")]
 fn send_buffers(host_ids: [&str; 2]) -> [usize; 2] {
     let listeners = vec![listen(), listen()];
@@ -46,7 +46,7 @@ fn send_buffers(host_ids: [&str; 2]) -> [usize; 2] {
     [buffers[0], buffers[1]]
 }
 
-/// Other kernels have other defaults.
+/// Linux only: other kernels have other defaults.
 #[cfg(target_os = "linux")]
 #[test]
 fn little_is_on_its_way_within_a_host_and_more_between_hosts() {
@@ -121,7 +121,7 @@ fn strangers_hold_up_nobody() {
     assert_sums_to_three(ranks);
 }
 
-/// A proxy that keeps what the dialler says in the greeting.
+/// Starts a proxy that records the dialler's messages of the greeting.
 fn record(to: &str) -> (String, thread::JoinHandle<Vec<u8>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -152,7 +152,7 @@ fn a_recorded_greeting_proves_nothing_on_another_connection() {
         let (recorder, recording) = record(&address);
         let mut through = peers.clone();
         through[0].tcp = Some(recorder);
-        // The answer is kept from the acceptor, and the connection ends: this rank is not linked.
+        // The proxy withholds the answer and ends the connection, so the acceptor does not link this rank.
         drop(connect(listen(), &membership(1, 7, &through)).unwrap());
         let said = recording.join().unwrap();
         let mut replay = TcpStream::connect(&address).unwrap();
@@ -205,11 +205,11 @@ fn more_strangers_than_there_is_room_for_keep_nobody_out() {
     let hello = Hello::new("train-1", 7, 1, 0, 2).encode();
     let ranks = thread::scope(|scope| {
         let waiting = scope.spawn(|| connect(first, &membership(0, 7, &peers)));
-        // They say who they would be, and never prove it.
+        // Strangers say who they would be, and never prove it.
         let strangers: Vec<TcpStream> = (0..400)
             .map(|_| {
                 let mut stranger = TcpStream::connect(&address).unwrap();
-                // The first ones are dropped by then.
+                // The first ones are already dropped.
                 stranger.write_all(&hello).ok();
                 stranger
             })
@@ -269,7 +269,7 @@ fn the_ranks_that_did_not_come_are_named() {
     let listeners: Vec<Listener> = (0..4).map(|_| listen()).collect();
     let peers = endpoints(&listeners);
     let [zero, _one, two, three] = listeners.try_into().unwrap();
-    // One is there and does not answer, the other is gone.
+    // One peer's listener stays open without answering, the other is gone.
     drop(three);
     let options = Options {
         connect_timeout: Duration::from_millis(300),
@@ -320,7 +320,7 @@ fn a_failure_to_dial_is_the_source_of_the_deadline() {
     );
 }
 
-/// Peers may stream their shards for an hour before they answer; nobody listens where this one was.
+/// Peers may stream their shards for an hour before they answer; here nobody listens at the peer's address.
 #[test]
 fn a_peer_that_is_not_reached_is_not_waited_for_as_one_that_is_busy() {
     let listeners = vec![listen(), listen(), listen()];
@@ -374,7 +374,7 @@ fn a_socket_file_out_of_sight_is_no_obstacle() {
     let listeners: Vec<Listener> = (0..2)
         .map(|_| Listener::bind(&ListenAddress::loopback(), Some(dir.path())).unwrap())
         .collect();
-    // As between two containers: one kernel, two file systems.
+    // Imitates two containers: one kernel, two file systems.
     let peers: Vec<Endpoint> = endpoints(&listeners)
         .into_iter()
         .map(|endpoint| Endpoint {

@@ -1,5 +1,5 @@
-//! The conformance suite of the collectives: every operation, over every transport, at several
-//! world sizes and lengths, with links that are sound, slow, cut or mute.
+//! The conformance suite of the collectives: every operation, over every transport, at several world sizes
+//! and lengths, with links that are sound, slow, cut or mute.
 
 mod conformance;
 mod failures;

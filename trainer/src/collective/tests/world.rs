@@ -1,4 +1,4 @@
-//! Worlds of ranks to run tests in: one thread a rank.
+//! Worlds of ranks to run tests in: one thread per rank.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use volley_proto::tls::{Tls, TlsFiles};
 
 use crate::collective::{Communicator, Endpoint, Listener, Membership, Options, Result};
 
-/// World sizes that a conformance test goes through.
+/// World sizes of the conformance tests.
 pub(super) const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Transport {
     Tls,
     Unix,
     InProcess,
-    /// Unix sockets within each of two hosts, which ranks are of in turn, and TCP between.
+    /// Unix sockets within each of two hosts, between which ranks alternate, and TCP between the hosts.
     Hosts,
 }
 
@@ -34,7 +34,7 @@ pub(super) const TRANSPORTS: [Transport; 5] = [
     Transport::Hosts,
 ];
 
-/// Patient enough for a busy machine: a test that gets here by a deadline has failed.
+/// Returns timeouts long enough for a busy machine: a test that reaches one of them has failed.
 pub(super) fn options() -> Options {
     Options {
         connect_timeout: Duration::from_secs(60),
@@ -43,7 +43,7 @@ pub(super) fn options() -> Options {
     }
 }
 
-/// A connected world, by rank.
+/// Creates a connected world, by rank.
 pub(super) fn world(
     world_size: usize,
     transport: Transport,
@@ -95,7 +95,7 @@ pub(super) fn membership(rank: usize, generation: u64, peers: &[Endpoint]) -> Me
     }
 }
 
-/// An authority of its own, and a certificate of it for a host.
+/// Creates a certificate authority and a certificate signed by it for a host.
 pub(super) fn certificates(dir: &Path, host: &str) -> Tls {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -137,7 +137,7 @@ pub(super) fn connect_all(
     )
 }
 
-/// Runs `body` on one thread for each of `ranks`; what each returned, in their order.
+/// Runs `body` on one thread for each of `ranks`; returns the results in their order.
 pub(super) fn spawn<T: Send, R: Send>(ranks: Vec<T>, body: impl Fn(T) -> R + Sync) -> Vec<R> {
     let body = &body;
     thread::scope(|scope| {
