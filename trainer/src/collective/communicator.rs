@@ -66,7 +66,7 @@ impl Communicator {
     /// # Errors
     ///
     /// [`Error::ConnectDeadline`] names the ranks that did not connect in time, or one whose host was not
-    /// reached within [`Options::op_timeout`]. [`Error::ConnectRefused`] when a peer does not accept this
+    /// reached within `op_timeout`. [`Error::ConnectRefused`] when a peer does not accept this
     /// rank as a member. Connections *to* this rank that do not belong to the membership are dropped, and
     /// waiting goes on.
     pub fn connect(

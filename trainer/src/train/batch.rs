@@ -1,4 +1,4 @@
-//! Gathers rows from shards into a batch.
+//! Batches: rows gathered from shards.
 
 use bytemuck::Pod;
 
@@ -6,22 +6,22 @@ use super::schedule::Place;
 use crate::encode::{Rows, Stored};
 use crate::threads::Threads;
 
-/// The rows of a batch, one after the other; continuous features are raw.
+/// The rows of a batch, one after the other; continuous features are not normalized.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) codes: Vec<u32>,
     pub(super) continuous: Vec<f32>,
-    /// Of each label.
+    /// Values of all labels.
     pub(super) labels: Vec<f32>,
     pub(super) weights: Vec<f32>,
-    /// Which member of an ensemble holds out each row; none without cross-validation.
+    /// Ensemble member that holds out each row; empty without cross-validation.
     pub(super) folds: Vec<u8>,
     /// The wrapping sum of the rows' keys.
     pub(super) checksum: u64,
 }
 
 impl Batch {
-    /// Copies the rows at `places` out of those of each shard, which is given by its index.
+    /// Copies the rows at `places`; `rows` returns a shard's rows by its index.
     pub(super) fn gather<'r>(
         rows: impl Fn(usize) -> &'r Rows + Sync,
         places: &[Place],
@@ -45,7 +45,7 @@ impl Batch {
         batch
     }
 
-    /// Some of its rows; the checksum is all rows'.
+    /// Returns a range of its rows; the checksum remains that of all rows.
     pub(super) fn slice(&self, first: usize, rows: usize) -> Self {
         let part = |values: &[f32]| {
             let width = values.len() / self.len();
@@ -70,7 +70,7 @@ impl Batch {
     }
 }
 
-/// Copies some values of the rows at `places`, one row after the other.
+/// Copies one kind of value of the rows at `places`, one row after the other.
 fn gathered<'a, T: Pod + Send + Sync>(
     places: &[Place],
     of: impl Fn(&Place) -> (&'a Rows, usize) + Sync,

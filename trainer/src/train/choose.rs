@@ -1,4 +1,4 @@
-//! The choice of what computes a training on a rank: the host, a plan on a GPU, or Burn on a GPU.
+//! The choice of a rank's compute implementation: the host, a plan on a GPU, or Burn on a GPU.
 //!
 //! ```text
 //!  device 'cpu' ───────────────────────────────────▶ Host
@@ -8,9 +8,9 @@
 //!           Host
 //! ```
 //!
-//! A plan is right where two steps over some of the rank's rows come to what they come to on the host, within what the
-//! precision of products allows: losses, gradients, weights, batch norm's statistics, and the loss of evaluation. No GPU is
-//! trusted that was not tried. What differs is told, as a warning.
+//! A plan is right if two steps over some of the rank's rows give the same results as on the host, within the
+//! precision of products: losses, gradients, weights, batch norm's statistics, and the evaluation loss. Every
+//! GPU is tried before it is trusted. A difference is logged as a warning.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,15 +33,15 @@ use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, u
 use crate::threads::Threads;
 use crate::{Error, Result};
 
-/// Rows of a step that a plan is tried on, at most.
+/// Maximum rows per step of a trial.
 const ROWS: u64 = 256;
-/// Steps that it is tried on.
+/// Steps of a trial.
 const STEPS: u64 = 2;
-/// A learning rate at which weights stay, and momentum still has the digits of the gradient.
+/// A learning rate so low that weights stay, while momentum keeps the gradient's digits.
 const STAY: f64 = 1e-30;
-/// Length of a trial's step, as a share of that of the weights: so short that differences do not grow.
+/// Length of a trial's step, as a share of the weights' length: so short that differences do not grow.
 const MOVE: f64 = 1e-3;
-/// The share of a gradient that a parameter's is taken for at least, where they are compared.
+/// Minimum length of a parameter's gradient in a comparison, as a share of the whole gradient's.
 const SMALL: f64 = 0.05;
 
 /// An implementation of [`Compute`] with its device.
@@ -53,7 +53,7 @@ pub(super) enum Chosen {
     Tensors(burn_cuda::CudaDevice),
 }
 
-/// The training that a choice is made for.
+/// The training for which a choice is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) spec: &'a TrainSpec,
@@ -63,7 +63,7 @@ pub(super) struct Subject<'a> {
     pub(super) shards: &'a [Settled],
 }
 
-/// Chooses for a rank that has opened this device, and says what it is.
+/// Chooses for a rank that has opened this device, and describes the choice.
 pub(super) fn choose(
     opened: Opened,
     subject: Subject<'_>,
@@ -106,11 +106,11 @@ pub(super) fn choose(
             tracing::warn!(%device, "a plan's {what}: it is not used on this device");
             without_plan(index, gpu).map_or_else(cpu, |chosen| (chosen, gpu))
         }
-        // It will say so of the whole step, and what would fit.
+        // Out of memory even for the trial: the whole step fails with a message about what would fit.
         Err(Error::DeviceMemory { .. } | Error::DeviceBatch { .. }) if !either => {
             (Chosen::Plan(plan), gpu)
         }
-        // What has failed once may not answer any more, whoever asks.
+        // A device that has failed once may not answer again.
         Err(error) => {
             tracing::warn!(%device, %error, "a plan fails on this device: the CPU computes");
             cpu()
@@ -118,7 +118,8 @@ pub(super) fn choose(
     }
 }
 
-/// Burn on the GPU with this ordinal, if it is built in and computes as precisely: it multiplies in TF32, unasked.
+/// Returns Burn on the GPU with this ordinal, if it is built in and equally precise: it always multiplies in
+/// TF32.
 fn without_plan(index: usize, due: RankDevice) -> Option<Chosen> {
     #[cfg(feature = "cuda")]
     return (due.precision == Precision::Tf32)
@@ -138,11 +139,11 @@ fn factors(precision: Precision) -> Factors {
     }
 }
 
-/// By which share of the host's length a gradient or outputs may differ.
+/// Returns the share of the host's length by which a gradient or outputs may differ.
 fn tolerance(factors: Factors) -> f64 {
     match factors {
         Factors::F32 => 2e-4,
-        // A unit that is on the other side of a kink has another gradient.
+        // A unit on the other side of a kink has another gradient.
         Factors::Tf32 => 5e-2,
         Factors::Bf16 => 2e-1,
     }
@@ -153,11 +154,11 @@ fn tolerance(factors: Factors) -> f64 {
 struct Compared {
     /// The first difference that the precision does not allow.
     differs: Option<String>,
-    /// Time of a step on the host, and by the plan.
+    /// Time of a step on the host and by the plan.
     spent: [Duration; 2],
 }
 
-/// Takes steps over some of this rank's rows on both.
+/// Takes steps over some of this rank's rows on the host and by the plan.
 fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<Compared> {
     let mut trial = Trial::of(subject);
     let stay = trial.run::<Host>(subject, threads)?;
@@ -179,7 +180,7 @@ fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
     let most = tolerance(device.factors);
     let by_parameter = |due: &[f64], found: &[f64]| {
-        // What is small beside all of it may differ by more of itself.
+        // A part that is small beside the whole may have a larger relative difference.
         let least = SMALL * length(due);
         let mut start = 0;
         let shares = lengths.iter().map(|len| {
@@ -200,7 +201,7 @@ fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
             by_parameter(&host.gradients, &plan.gradients),
             most,
         ),
-        // Of small changes, weights keep few digits.
+        // Weights keep few digits of small changes.
         (
             "weights differ",
             by_parameter(&host.changes, &plan.changes),
@@ -227,11 +228,12 @@ fn length(of: &[f64]) -> f64 {
     of.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// Relative length of the difference of two vectors, by that of the first one or by `least`, whichever is greater.
+/// Returns the length of the difference of two vectors, relative to the first's length or `least`, whichever
+/// is greater.
 fn difference(due: &[f64], found: &[f64], least: f64) -> f64 {
     let pairs = due.iter().zip(found);
     let apart = pairs.map(|(due, found)| match due == found {
-        // Also where they are infinite.
+        // Equal infinities do not differ.
         true => 0.0,
         false => due - found,
     });
@@ -240,7 +242,7 @@ fn difference(due: &[f64], found: &[f64], least: f64) -> f64 {
     if whole > 0.0 { apart / whole } else { apart }
 }
 
-/// A training of two steps over some of a rank's rows, from the same weights.
+/// A training of two steps over some of a rank's rows, from its current weights.
 #[derive(Debug)]
 struct Trial {
     spec: TrainSpec,
@@ -254,7 +256,7 @@ struct Trial {
 struct Found {
     /// Loss of each step, then of evaluation.
     losses: Vec<f64>,
-    /// The sum of gradients that momentum keeps.
+    /// The gradients' sum in momentum.
     gradients: Vec<f64>,
     changes: Vec<f64>,
     running: Vec<f64>,

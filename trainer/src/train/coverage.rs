@@ -1,8 +1,8 @@
-//! Which rows were trained on: how many, and a checksum of their keys.
+//! Coverage of training: the number of rows trained on, and a checksum of their keys.
 //!
-//! The checksum is a wrapping sum of hashes, so it has no order: any split of the same rows over
-//! steps, ranks and generations gives the same one, and a row that is left out, used twice or
-//! taken for another changes it.
+//! The checksum is a wrapping sum of hashes, so order does not matter: any split of the same rows over steps,
+//! ranks and generations gives the same one, and a row that is left out, used twice or replaced by another
+//! changes it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use volley_proto::store::Coverage;
 
 use crate::{Error, Result};
 
-/// Rows, and the wrapping sum of their keys.
+/// Number of rows, and the wrapping sum of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Covered {
     pub(crate) rows: u64,
@@ -24,7 +24,7 @@ impl Covered {
         self.checksum = self.checksum.wrapping_add(other.checksum);
     }
 
-    /// The checksum as it is written.
+    /// Formats the checksum.
     pub(super) fn hex(self) -> String {
         format!("{:016x}", self.checksum)
     }
@@ -43,10 +43,10 @@ impl fmt::Display for Covered {
     }
 }
 
-/// Checks that an epoch used the rows of the manifest, by one of the two accounts of it.
+/// Checks that an epoch used the rows of the manifest, by the account named `account`.
 ///
 /// # Errors
-/// With both numbers of rows and both checksums.
+/// `Error::Coverage`, with both numbers of rows and both checksums.
 pub(super) fn check(
     epoch: usize,
     account: &'static str,
@@ -64,17 +64,17 @@ pub(super) fn check(
     })
 }
 
-/// The pieces that a checksum is added up in.
+/// Pieces in which a checksum is summed.
 pub(super) const PIECES: usize = 3;
 const PIECE_BITS: usize = 22;
 
-/// A checksum as numbers whose sums over up to 2³¹ ranks are exact in `f64`.
+/// Splits a checksum into numbers whose sums over up to 2³¹ ranks are exact in `f64`.
 pub(super) fn split(checksum: u64) -> [f64; PIECES] {
     let mask = (1 << PIECE_BITS) - 1;
     std::array::from_fn(|at| ((checksum >> (at * PIECE_BITS)) & mask) as f64)
 }
 
-/// The checksum whose pieces, added up, these are.
+/// Returns the wrapping sum of checksums, given the sums of their pieces.
 pub(super) fn join(pieces: &[f64]) -> u64 {
     let pieces = pieces.iter().enumerate();
     pieces

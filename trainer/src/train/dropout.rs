@@ -1,11 +1,11 @@
-//! Whose masks are whose: a row's mask depends on the seed, the epoch and the row, and not on the rank or on the other
-//! rows of its batch. How it is drawn is [`Mask`]'s.
+//! Dropout masks by row: a row's mask depends on the seed, the epoch and the row, and not on the rank or the
+//! other rows of its batch. [`Mask`] draws it.
 
 use super::schedule::Place;
 use crate::network::{Dropout, Mask};
 use crate::random::{Key, Purpose};
 
-/// The mask of a dropout for the rows at these places.
+/// Returns the mask of a dropout for the rows at these places.
 ///
 /// `shards` are the global numbers of the shards that `places` index.
 pub(super) fn mask(key: Key, shards: &[usize], places: &[Place], dropout: Dropout) -> Mask {
@@ -20,7 +20,7 @@ pub(super) fn mask(key: Key, shards: &[usize], places: &[Place], dropout: Dropou
     }
 }
 
-/// The key of an epoch's masks.
+/// Returns the key of an epoch's masks.
 pub(super) fn key(seed: u64, epoch: usize) -> Key {
     Key::new(seed, Purpose::Dropout).with(epoch as u64)
 }
@@ -45,7 +45,7 @@ mod tests {
         };
         let masks = mask(&[40, 7], &places);
         assert_eq!(masks.len(), 3 * 501);
-        // The same row on a rank that has other shards, in another batch.
+        // The same row in another batch, on a rank with other shards.
         assert_eq!(masks[501..1002], mask(&[7], &[place(0, 5)]));
         assert_ne!(masks[..501], masks[501..1002]);
         let dropped = masks.iter().filter(|m| **m == 0.0).count() as f64 / 1503.0;

@@ -1,4 +1,5 @@
-//! Evaluation: this rank's evaluation rows through the network as it stands, and training rows at the end.
+//! Evaluation: this rank's evaluation rows through the current network, and a sample of training rows at the
+//! end.
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,22 +12,22 @@ use crate::collective::Communicator;
 use crate::encode::{Rows, Settled};
 use crate::network::{Compute, Input};
 
-/// Rows of one batch.
+/// Rows per batch.
 pub(super) const BATCH: usize = 4096;
-/// Rows of training that are evaluated at the end, about.
+/// Approximate number of training rows evaluated at the end.
 const SAMPLE: usize = 1 << 16;
 
-/// Which members of an ensemble predict a row.
+/// Members of an ensemble that predict a row.
 #[derive(Debug, Clone, Copy)]
 enum Predictor {
-    /// All of them: their mean.
+    /// All members: their mean.
     Ensemble,
-    /// The one that holds it out: an out-of-fold prediction.
+    /// The member that holds the row out: an out-of-fold prediction.
     OutOfFold,
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Adds up the metrics of this rank's evaluation rows.
+    /// Adds the metrics of this rank's evaluation rows to `sums`.
     pub(super) fn evaluate(&mut self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
         match self.cross_validates {
             true => self.evaluate_rows(
@@ -46,8 +47,8 @@ impl<C: Compute> Fit<'_, C> {
         }
     }
 
-    /// The mean loss of training rows by the weights that are kept, as rows are evaluated: those of a sample. Where it
-    /// is far from the loss of training, a model does not do what was trained.
+    /// Returns the mean loss of a sample of training rows by the kept weights, computed as in evaluation. If
+    /// it is far from the training loss, the model does not do what was trained.
     pub(super) fn evaluate_training(
         &mut self,
         communicator: &mut Communicator,
@@ -71,7 +72,8 @@ impl<C: Compute> Fit<'_, C> {
         Ok(sums.mean_loss().unwrap_or_default())
     }
 
-    /// Adds up the metrics of each of this rank's shards' first rows of a part, which are in no order that means anything.
+    /// Adds the metrics of the first `most` rows of each of this rank's shards; the order of rows carries no
+    /// meaning.
     fn evaluate_rows(
         &mut self,
         part: fn(&Settled) -> &Rows,

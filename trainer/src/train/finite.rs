@@ -1,15 +1,15 @@
-//! Whether training has diverged: into a loss, a gradient or a weight that is not finite.
+//! Check for divergence: a loss, a gradient or a weight that is not finite.
 //!
-//! Each rank looks for itself, at numbers whose bits all have: the loss and the gradient as the ranks' all-reduce has
-//! brought them, and the weights. So all come to the same answer, at the same step, without another
-//! collective. What has diverged is neither kept as a checkpoint nor published.
+//! Each rank checks numbers that have the same bits on all ranks: the all-reduced loss and gradient, and the
+//! weights. So all ranks reach the same answer at the same step, without another collective. A diverged state
+//! is neither kept as a checkpoint nor published.
 
 use super::fit::Fit;
 use crate::network::{Compute, first_non_finite};
 use crate::{Error, Result};
 
 impl<C: Compute> Fit<'_, C> {
-    /// Checks that the state may be kept.
+    /// Checks that the weights and statistics are finite, so that the state may be kept.
     pub(super) fn check_weights(&self) -> Result<()> {
         let weights = self.weights()?;
         let running = &weights.running;
@@ -21,7 +21,7 @@ impl<C: Compute> Fit<'_, C> {
         }
     }
 
-    /// The error of a non-finite number, at this step.
+    /// Returns the error of a non-finite number, at this step.
     pub(super) fn diverged(&self, what: &'static str, value: f64) -> Error {
         Error::Diverged {
             position: self.position,

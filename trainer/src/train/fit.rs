@@ -1,13 +1,13 @@
 //! The training loop of one rank.
 //!
-//! The ranks' calls to the communicator are the same, in the same order, whatever rows they have:
-//! a rank without rows in a step brings zeros.
+//! All ranks make the same calls to the communicator, in the same order, whatever rows they have: a rank
+//! without rows in a step contributes zeros.
 //!
-//! A step has two all-reduces. The first carries, besides the batch's moments, how many rows it
-//! has and their checksum; the second, besides the gradient, the sum of their losses. So after each
-//! step every rank knows what all ranks did, and a rank that is lost takes nothing with it. Where tables
-//! have many rows, an all-gather of the codes that [pick](sparse) a step's is between. The
-//! state changes after the second has succeeded, when nothing can fail any more, or not at all.
+//! A step has two all-reduces. The first carries the batch's moments, its number of rows and their checksum;
+//! the second the gradient and the sum of losses. So after each step every rank knows what all ranks did, and
+//! a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
+//! [pick](sparse) a step's rows comes between. The state changes only after the second all-reduce has
+//! succeeded, when nothing can fail any more.
 
 mod backward;
 mod resident;
@@ -40,24 +40,23 @@ use crate::network::{Architecture, Compute, Moments, Normalization};
 use crate::threads::Threads;
 use crate::{Error, Result};
 
-/// What follows the gradient in its all-reduce: the sum of the losses, as a number and what that
-/// leaves over, since a gradient is `f32`.
+/// Numbers that follow the gradient in its all-reduce: the sum of the losses, as an `f32` and its remainder,
+/// since a gradient is `f32`.
 const TAIL: usize = 2;
 
-/// Epochs of one step each between checkpoints.
+/// Epochs between checkpoints if an epoch is a single step.
 const EPOCHS_A_CHECKPOINT: usize = 10;
 
-/// How often a step is taken back before training ends for want of a loss.
+/// Maximum number of retreats after a step that leaves evaluation rows without a finite loss.
 const MOST_RETREATS: usize = 20;
 
-/// Bytes of rows in files that are read ahead at once.
+/// Bytes of rows in files that are read ahead at a time.
 const READ_AHEAD: usize = 16 << 20;
 
-/// Points of the curve in an epoch, about.
+/// Approximate number of points of the curve per epoch.
 const POINTS: u64 = 100;
 
-/// One rank's training under way: the state, where it is computed with, and what this generation
-/// has of its own.
+/// One rank's training in progress: the state, the network that computes it, and the data of this generation.
 pub(super) struct Fit<'a, C: Compute> {
     pub(super) spec: &'a TrainSpec,
     pub(super) architecture: &'a Architecture,
@@ -66,49 +65,49 @@ pub(super) struct Fit<'a, C: Compute> {
     ids: Vec<usize>,
     schedule: Schedule,
     shuffle: Shuffle,
-    /// Some rank has rows in files.
+    /// True if some rank has rows in files.
     spills: bool,
-    /// Passes over the rows, at most.
+    /// Maximum number of passes over the rows.
     epochs: usize,
-    /// What all ranks are to train on in an epoch.
+    /// Rows that all ranks together train on in an epoch.
     manifest: Covered,
 
     // The state.
     basis: Basis,
     global_batch: u64,
     pub(super) scaling: Scaling,
-    /// A loss of 1 in the label's scale; 1 with several labels.
+    /// Unscaled value of a loss of 1 between scaled labels; 1 with several labels.
     unit: f64,
-    /// Whether each member of the ensemble holds out a fold.
+    /// True if each member of the ensemble holds out a fold.
     pub(super) cross_validates: bool,
-    /// The class that is the most frequent in training, if labels are classes.
+    /// The most frequent class in training, if the label is a class.
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
     pub(super) network: C,
-    /// The network holds this rank's rows.
+    /// True if the network holds this rank's rows.
     resident: bool,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,
-    /// Whether the last step found nothing to change.
+    /// True if the last step found nothing to change.
     converged: bool,
     progress: EpochProgress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
-    /// What the epochs before a refit came to, in one.
+    /// Summary of the epochs before a refit.
     selected: Option<Selected>,
 
-    /// What this rank has trained on in the epoch, in this generation.
+    /// Rows that this rank has trained on in this epoch and generation.
     pub(super) own: Covered,
-    /// What all ranks had before it.
+    /// Rows that all ranks trained on in this epoch in earlier generations.
     earlier: Covered,
-    /// All parameters' gradients, in the network's order, then the tail, then room.
+    /// All parameters' gradients, in the network's order, then the tail, then unused room.
     gradient: Buffer,
-    /// Numbers of a step's gradient, without the tail.
+    /// Length of a step's gradient, without the tail.
     len: usize,
-    /// The gradient has only the rows of tables that a step picks.
+    /// True if the gradient has only the rows of tables that a step picks.
     sparse: bool,
     moments: Moments,
-    /// The mean loss of some steps each, up to the step that is named, as seen in this generation.
+    /// Mean losses of several steps each, with the last of these steps, as seen in this generation.
     curve: Vec<(u64, f64)>,
     /// Rows and the sum of their losses since the curve's last point.
     since: (u64, f64),
@@ -116,13 +115,13 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) threads: Threads,
 }
 
-/// What one training hands on to the next.
+/// Resources that one training hands on to the next.
 pub(super) struct Tools {
-    /// As long as [`gradient_len`] says.
+    /// Buffer of length [`gradient_len`].
     pub(super) gradient: Buffer,
-    /// As [agreed](agree_on_sparse).
+    /// Sparse gradients, as [agreed](agree_on_sparse).
     pub(super) sparse: bool,
-    /// The mean losses by step, as seen in this generation.
+    /// Mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
     /// Threads that gather rows and compute losses.
@@ -145,10 +144,10 @@ struct Account {
 }
 
 impl<'a, C: Compute> Fit<'a, C> {
-    /// Goes on from a state that was [checked](TrainingState::check), in a network that has its weights already.
+    /// Continues from a [checked](TrainingState::check) state, in a network that already has its weights.
     ///
     /// # Errors
-    /// When a device has no memory for what the optimizer keeps.
+    /// When a device has no memory for the optimizer's state.
     pub(super) fn new(
         spec: &'a TrainSpec,
         architecture: &'a Architecture,
@@ -182,7 +181,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let sizes = world.shards.iter().map(|(id, rows)| (*id, rows.train.rows));
         let schedule = Schedule::new(spec.seed, steps, &sizes.collect(), ids.iter().copied());
         let l2 = pace::l2(spec, world.train.rows);
-        // A refit begins anew.
+        // A refit starts its count of steps anew.
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
         let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots)?;
@@ -230,10 +229,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         })
     }
 
-    /// The state after the last whole step, of rows that are [up to date](Self::catch_up).
+    /// Returns the state after the last whole step; its rows must be [up to date](Self::catch_up).
     ///
     /// # Errors
-    /// When the device that has it has failed.
+    /// When the device that holds it has failed.
     pub(super) fn state(&self) -> Result<TrainingState> {
         Ok(TrainingState {
             basis: self.basis.clone(),
@@ -253,7 +252,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         })
     }
 
-    /// The state, and what another training takes over.
+    /// Returns the state, and the resources for another training.
     pub(super) fn into_parts(mut self) -> (Result<TrainingState>, Tools) {
         self.catch_up();
         let state = self.state();
@@ -274,7 +273,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         })
     }
 
-    /// Puts the weights that are kept into the network, and returns those that were there, if they are others.
+    /// Puts the kept weights into the network, and returns the replaced ones; does nothing if none are kept.
     pub(super) fn swap_kept(&mut self) -> Result<Option<Weights>> {
         let Some(best) = &self.best else {
             return Ok(None);
@@ -285,7 +284,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(Some(last))
     }
 
-    /// The weights that are evaluated and published: those in the network, or their average.
+    /// Returns the weights to evaluate and publish: those in the network, or their average.
     fn published(&self) -> Result<Weights> {
         let mut weights = self.weights()?;
         if let Some(average) = self.optimizer.average()? {
@@ -301,7 +300,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.network.put(values)
     }
 
-    /// Trains what is left of the epochs.
+    /// Trains the rest of the epochs.
     pub(super) fn run(
         &mut self,
         communicator: &mut Communicator,
@@ -316,13 +315,13 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(())
     }
 
-    /// The epochs of this training: without those before a refit, in one.
+    /// Returns the epochs of this training: a refit's without those before it.
     fn own_history(&self) -> &[EpochRecord] {
         let before = self.selected.map_or(0, |selected| selected.epochs);
         &self.history[before..]
     }
 
-    /// The learning rate of a step.
+    /// Returns the learning rate of a step.
     fn learn_rate(&self, at: Position) -> f64 {
         pace::learn_rate(
             self.spec,
@@ -334,14 +333,14 @@ impl<'a, C: Compute> Fit<'a, C> {
         )
     }
 
-    /// Whether the last epoch said that it was the last.
+    /// Returns true if the last epoch ended training.
     fn has_stopped(&self) -> bool {
         let may_end = self.spec.early_stop.is_some() || self.optimizer.converges();
         let last = self.own_history().last().filter(|_| may_end);
         last.is_some_and(|record| record.ended.is_some())
     }
 
-    /// What all ranks did when, if it was asked for.
+    /// Gathers the traces of all ranks, if tracing is on.
     pub(super) fn traces(
         &mut self,
         communicator: &mut Communicator,
@@ -351,7 +350,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         traces.transpose()
     }
 
-    /// Trains what is left of an epoch.
+    /// Trains the rest of an epoch.
     fn epoch(
         &mut self,
         communicator: &mut Communicator,
@@ -393,7 +392,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
         let compute = start.elapsed().as_secs_f64() - reduce;
         let mut sums = self.evaluated([compute, reduce], communicator, cancel)?;
-        // A step may have gone to where rows that are not trained on have no loss.
+        // A step may have reached weights for which rows outside the training set have no loss.
         let is_lost = |sums: &Sums| sums.mean_loss().is_some_and(|loss| !loss.is_finite());
         let mut retreats = 0;
         while is_lost(&sums)
@@ -421,14 +420,14 @@ impl<'a, C: Compute> Fit<'a, C> {
         let is_last = record.ended.is_some() || self.position.epoch == self.epochs;
         let epoch = self.position.epoch;
         self.close(record)?;
-        // Where an epoch is a step, writing the state takes longer than the step.
+        // If an epoch is one step, writing the state takes longer than the step.
         if !self.optimizer.converges() || is_last || epoch.is_multiple_of(EPOCHS_A_CHECKPOINT) {
             self.checkpoint(communicator, observer)?;
         }
         Ok(())
     }
 
-    /// This rank's rows in the order of the epoch; those of files are copied, if that was not done ahead.
+    /// Returns this rank's rows in the epoch's order; copies rows in files, unless that was done ahead.
     fn ordered(
         &mut self,
         communicator: &mut Communicator,
@@ -443,13 +442,13 @@ impl<'a, C: Compute> Fit<'a, C> {
             }
         };
         if self.spills {
-            // Ranks have more or fewer rows to copy.
+            // Patiently, since some ranks have more rows to copy than others.
             communicator.patiently(Communicator::barrier)?;
         }
         Ok(rows)
     }
 
-    /// The sums of all ranks' evaluation rows, and of the seconds they spent before.
+    /// Evaluates; returns the sums over all ranks, with the seconds that they spent before.
     fn evaluated(
         &mut self,
         [compute, reduce]: [f64; 2],
@@ -470,7 +469,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
         evaluated?;
         self.trace.ends(Part::Evaluate, self.position.steps);
-        // Ranks have more or fewer rows to evaluate.
+        // Patiently, since some ranks have more rows to evaluate than others.
         communicator.patiently(|peers| peers.all_reduce_sum_f64(sums.as_mut_slice()))?;
         Ok(sums)
     }
@@ -484,8 +483,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(())
     }
 
-    /// One step of all ranks: all of it or, on an error, nothing. Returns how many rows it had, and
-    /// the sum of their losses.
+    /// Takes one step of all ranks, entirely or, on an error, not at all. Returns its number of rows, and the
+    /// sum of their losses.
     fn step(&mut self, epoch: &Epoch, communicator: &mut Communicator) -> Result<(u64, f64)> {
         let number = self.position.steps + 1;
         self.trace.begins();
@@ -542,7 +541,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         if let Some((what, value)) = diverged.filter(|_| !retreats) {
             return Err(self.diverged(what, value));
         }
-        // Nothing but a device fails from here on, and takes the state with it.
+        // From here on only a device can fail, and it takes the state with it.
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
         self.running.follow(&statistics);
         self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network)?;
@@ -551,7 +550,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(self.took(all, weight, loss))
     }
 
-    /// Copies this rank's rows of a step, and sums up what peers are to know of them.
+    /// Gathers this rank's rows of a step, and computes the sums that peers need.
     fn gather(&mut self, epoch: &Epoch, places: &[Place]) -> (Covered, Batch) {
         let rows = |shard| epoch.rows(shard, self.shards);
         let batch = Batch::gather(rows, places, &self.threads);
@@ -570,7 +569,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         (mine, batch)
     }
 
-    /// Has a step's account and weight ride along with its moments.
+    /// Attaches a step's account and weight to its moments.
     fn ride(&mut self, mine: Covered, of_rows: f64) {
         let pieces = coverage::split(mine.checksum);
         let (checksum, weight) = self.moments.riders_mut().split_at_mut(coverage::PIECES);
@@ -578,8 +577,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         weight[0] = of_rows;
     }
 
-    /// Accounts for a step of these rows that was taken. Returns how many they are, and the sum of their losses as if all
-    /// weighed the same.
+    /// Records that a step over these rows was taken. Returns their number, and the sum of their losses as if
+    /// all had the same weight.
     fn took(&mut self, all: Covered, weight: f64, loss: f64) -> (u64, f64) {
         self.progress.loss += loss;
         self.progress.weight += weight;
@@ -591,7 +590,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         (all.rows, loss)
     }
 
-    /// Where training stood after each of the last steps.
+    /// Returns the position after each of the last `steps` steps.
     fn positions(&self, steps: usize) -> impl Iterator<Item = Position> + use<C> {
         let last = self.position;
         (0..steps as u64).rev().map(move |before| Position {
@@ -601,7 +600,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         })
     }
 
-    /// Sums the gradient and what follows it over the ranks.
+    /// Sums the gradient and its tail over the ranks.
     fn reduce(&mut self, communicator: &mut Communicator) -> Result<()> {
         if communicator.world_size() == 1 {
             return Ok(());
@@ -612,7 +611,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.network.write_gradient(&self.gradient[..len])
     }
 
-    /// Adds a step to the curve, which has some points an epoch.
+    /// Adds a step to the curve; each point averages several steps.
     fn plot(&mut self, rows: u64, loss: f64) {
         self.since.0 += rows;
         self.since.1 += loss;
@@ -624,8 +623,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
     }
 
-    /// The epoch's record, if every training row was used once by both accounts: the one of each
-    /// step's totals, and the one of each rank's own.
+    /// Returns the epoch's record, if every training row was used once by both accounts: that of the steps'
+    /// totals, and that of each rank.
     fn record(&self, sums: &Sums, accounts: &[Account]) -> Result<EpochRecord> {
         let Position { epoch, steps, .. } = self.position;
         let mut own = self.earlier;
@@ -656,7 +655,7 @@ impl<'a, C: Compute> Fit<'a, C> {
                 steps: steps - 1,
                 ..self.position
             }),
-            // Ranks that waited for another since their last epoch have been at it for longer.
+            // Ranks that have waited for others since their last epoch report longer times.
             seconds: accounts
                 .iter()
                 .map(|account| account.seconds)
@@ -676,14 +675,14 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
     }
 
-    /// Moves on to the next epoch.
+    /// Keeps the epoch's weights if they are the best, and moves on to the next epoch.
     fn close(&mut self, record: EpochRecord) -> Result<()> {
         let score = pace::score(&record);
         let is_kept = match self.spec.keep {
             Keep::Best if self.selected.is_none() => {
                 self.best.as_ref().is_none_or(|best| score < best.score)
             }
-            // Other weights than the state's.
+            // Averaged weights are not those of the state.
             Keep::Best | Keep::Last => self.optimizer.averages(),
         };
         if is_kept {

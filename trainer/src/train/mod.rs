@@ -1,23 +1,24 @@
-//! Training: one rank's way from loaded shards to a model, in step with the other ranks.
+//! Training on one rank: from loaded shards to a model, in step with the other ranks.
 //!
 //! ```text
 //!  agree      values, defects, failures of all ranks ─▶ the same vocabularies, or the same error
-//!  settle     shards in canonical order, in memory or in files; census of rows ─▶ shard manifest, steps an epoch, scaling of numbers
-//!  sample     where numbers are ranked or binned: those of sampled rows ─▶ quantiles
+//!  settle     shards in canonical order, in memory or in files; census of rows
+//!               ─▶ shard manifest, steps per epoch, scaling of numbers
+//!  sample     if numbers are ranked or binned: numbers of sampled rows ─▶ quantiles
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
-//!  refit      of a small table: fit anew, on all rows, for as many epochs as were kept
+//!  refit      small table only: fit anew, on all rows, for as many epochs as were kept
 //!  publish    rank 0: the kept epoch's weights as files
 //! ```
 //!
-//! The first invariant: what is trained depends on the spec, the rows and the global batch, and not
-//! on how shards are spread over ranks. `n` ranks with batches of `b` rows compute what one rank
-//! with batches of `n·b` does, up to the rounding of sums.
+//! The first invariant: the trained model depends on the spec, the rows and the global batch, and not on the
+//! distribution of shards over ranks. `n` ranks with batches of `b` rows compute what one rank with batches
+//! of `n·b` does, up to the rounding of sums.
 //!
-//! The second: between two steps all ranks hold the same [`TrainingState`], and nothing but whole
-//! steps is in it. Whatever ends training (a lost peer, cancellation, a deadline) leaves that
-//! state, and training goes on from it in another world as if nothing had happened:
+//! The second: between two steps all ranks hold the same [`TrainingState`], which contains only whole steps.
+//! Whatever ends training (a lost peer, cancellation, a deadline) leaves that state, and training continues
+//! from it in another world as if nothing had happened:
 //!
 //! ```text
 //!  generation 1   rank 0 1 2 3   ── step ── step ── × rank 2 is lost
@@ -25,7 +26,7 @@
 //!  generation 2   rank   0 1   2  ── step ── step ── …       Origin::State(state)
 //! ```
 //!
-//! Blocking: a rank has an OS thread of its own. What computes is picked here and nowhere else.
+//! Training blocks: a rank has its own OS thread. The choice of the device is made here and nowhere else.
 
 mod agree;
 mod batch;
@@ -82,15 +83,15 @@ use trace::Trace;
 
 /// Trains on this rank's shards, in step with the other ranks, which must call it too.
 ///
-/// It takes what [`load`](crate::load) came back with, also when that is an error: then all ranks
-/// learn of it and end, instead of waiting for this one. Ranks may bring different
-/// [origins](Origin): the newest state of any of them is everyone's.
+/// It takes the result of [`load`](crate::load) even if that is an error: then all ranks learn of it and end,
+/// instead of waiting for this one. Ranks may bring different [origins](Origin): all continue from the newest
+/// state of any of them.
 ///
 /// # Errors
-/// This rank's own failure to load or to start, or that it lacks a custom layer; else [`Error::Peer`] with another's;
-/// [`Error::Defect`] with the same rows on every rank; [`Error::StateOption`] and its like when the
-/// state that was brought is of another training; [`Error::Cancelled`]; [`Error::Collective`] and
-/// [`Error::AtStep`] when a rank is lost. With it comes the state to go on from.
+/// This rank's own failure to load or to start, or a custom layer that it lacks; else [`Error::Peer`] with
+/// another rank's; [`Error::Defect`] with the same rows on every rank; [`Error::StateOption`] and similar
+/// when the state brought is of another training; [`Error::Cancelled`]; [`Error::Collective`] and
+/// [`Error::AtStep`] when a rank is lost. The state to continue from comes with it.
 pub fn train(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
@@ -115,7 +116,7 @@ pub fn train(
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
     }
-    // Ranks have more or fewer rows to settle.
+    // Patiently, since some ranks have more rows to settle than others.
     let prepared = communicator
         .patiently(|peers| prepare(spec, loaded, &origin, layers, (&threads, cancel), peers));
     let mut prepared = match prepared {
@@ -168,13 +169,13 @@ pub fn train(
     }
 }
 
-/// A rank's communicator, observer and device.
+/// A rank's communicator, observer, device and threads.
 struct Own<'a> {
     communicator: &'a mut Communicator,
     observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
     computed: RankDevice,
-    /// Gradients have only the picked rows of tables.
+    /// True if gradients contain only the picked rows of tables.
     sparse: bool,
     threads: Threads,
     start: Instant,
@@ -332,7 +333,7 @@ fn run<C: Compute>(
     Ok(Outcome { report, artifacts })
 }
 
-/// Keeps the state of a training that ended by an error, if there is one.
+/// Pairs the error that ended a training with its state, if that can still be read.
 fn ended(error: Error, left: Result<TrainingState>) -> Interrupted {
     let state = left.map(Box::new);
     Interrupted {
@@ -343,27 +344,27 @@ fn ended(error: Error, left: Result<TrainingState>) -> Interrupted {
     }
 }
 
-/// Of a label with more values it is likelier that they are to be measured.
+/// Maximum number of classes; a label with more values is more likely a quantity.
 const MOST_CLASSES: usize = 10_000;
 
 /// Everything that a rank needs for its first step.
 struct Prepared {
-    /// With the split that rows were agreed to have.
+    /// The spec, with the split that the ranks agreed on.
     spec: TrainSpec,
     features: Vec<FeatureSummary>,
     load_seconds: f64,
     vocabularies: Vec<Vocabulary>,
-    /// Of a label that is one.
+    /// Classes of a classification label.
     classes: Option<Classes>,
-    /// What these weigh in training, if they do not weigh the same.
+    /// Training weights of the classes, unless all are equal.
     class_weights: Option<Vec<f64>>,
-    /// What training rows of each row of the embedding table weigh.
+    /// Total weight of the training rows with each code of the embedding table.
     trained: Vec<f64>,
     shards: Vec<Settled>,
     world: World,
     scaling: Scaling,
     architecture: Architecture,
-    /// What batch norm starts from.
+    /// Initial statistics of batch norm.
     population: Normalization,
     agreed: Agreed,
 }
@@ -481,7 +482,7 @@ fn prepare(
     })
 }
 
-/// Maps shards, so many at once: those that are worked on are in memory.
+/// Maps shards, at most `at_once` at a time, which bounds the shards in memory.
 fn some_at_once<T: Send, U: Send>(
     threads: &Threads,
     cancel: &CancellationToken,
@@ -503,10 +504,10 @@ fn some_at_once<T: Send, U: Send>(
     }
 }
 
-/// Checks that a label's values can be told apart.
+/// Checks that the label's number of classes is in range.
 fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
     match classes.len() {
-        // That there are no rows is said of rows.
+        // Missing rows are reported by the check of row counts.
         0 | 2..=MOST_CLASSES => Ok(()),
         found => Err(Error::Classes {
             column: spec.label.column().to_owned(),
@@ -516,15 +517,15 @@ fn check_classes(spec: &TrainSpec, classes: &Classes) -> Result<()> {
     }
 }
 
-/// The weights of classes in training, if they are not all the same.
+/// Returns the training weights of classes, or `None` if all are equal.
 ///
-/// `rows` are the weights of each class' training rows.
+/// `rows` is the total weight of each class's training rows.
 fn class_weights(spec: &TrainSpec, classes: &Classes, rows: &[f64]) -> Result<Option<Vec<f64>>> {
     match &spec.class_weights {
         ClassWeights::Equal => Ok(None),
         ClassWeights::Balanced => {
             let all: f64 = rows.iter().sum();
-            // A class that only evaluated rows have is as one of a row.
+            // A class without training rows counts as one row.
             let weight = |rows: &f64| {
                 let rows = if *rows > 0.0 { *rows } else { 1.0 };
                 all / (classes.len() as f64 * rows)
@@ -547,7 +548,7 @@ fn class_weights(spec: &TrainSpec, classes: &Classes, rows: &[f64]) -> Result<Op
     }
 }
 
-/// Of each row of the embedding table, what the training rows of all ranks that have it weigh.
+/// Returns the total weight of all ranks' training rows with each code of the embedding table.
 fn trained_codes(
     shards: &[Settled],
     vocabularies: &[Vocabulary],

@@ -1,9 +1,10 @@
-//! Optimizers: their settings, which step they are at, and what they keep of each weight; see [`Rule`] for their arithmetic,
-//! which the network [carries out](Compute::apply) where its weights are.
+//! Optimizers: their settings, step count, and numbers per weight. See [`Rule`] for their arithmetic, which
+//! the network [carries out](Compute::apply) on the device of its weights.
 //!
-//! Their state is flat and in the gradient's order. All ranks apply the same gradient to the same weights, so their
-//! states stay the same without being exchanged. The gradients of the L1 and L2 penalties are added once, after
-//! the ranks' gradients have been summed. It does not know how the learning rate changes: that is [`pace`](super::pace)'s.
+//! Their state is flat and in the gradient's order. All ranks apply the same gradient to the same weights, so
+//! their states stay the same without being exchanged. The gradients of the L1 and L2 penalties are added
+//! once, after the ranks' gradients have been summed. The learning rate is not decided here but in
+//! [`pace`](super::pace).
 
 use std::ops::Range;
 
@@ -23,14 +24,15 @@ pub(super) struct Optimizer<C: Compute> {
     l1: f64,
     l2: f64,
     steps: i32,
-    /// What each rule keeps of each weight, as [`slots`] names it.
+    /// Numbers that the rule keeps per weight, named by [`slots`].
     slots: Vec<C::Numbers>,
     len: usize,
-    /// Of each parameter that is penalized, where it is in the flat order.
+    /// Ranges of the penalized parameters in the flat order.
     penalized: Vec<Range<usize>>,
 }
 
-/// What an optimizer keeps of each weight: a name and where it starts. The average of weights is the last one.
+/// Returns the name and initial value of each number that an optimizer keeps per weight. The average of
+/// weights comes last.
 pub(super) fn slots(optimizer: &Spec) -> Vec<(&'static str, f32)> {
     let average = optimizer.ema_momentum.map(|_| ("average", 0.0));
     of_rule(&optimizer.rule)
@@ -39,7 +41,7 @@ pub(super) fn slots(optimizer: &Spec) -> Vec<(&'static str, f32)> {
         .collect()
 }
 
-/// What it keeps of so many weights before its first step.
+/// Returns the slots of `len` weights before the first step.
 pub(super) fn fresh_slots(optimizer: &Spec, len: usize) -> Vec<Vec<f32>> {
     let slots = slots(optimizer).into_iter();
     slots.map(|(_, start)| vec![start; len]).collect()
@@ -64,11 +66,11 @@ fn of_rule(rule: &Rule) -> Vec<(&'static str, f32)> {
 }
 
 impl<C: Compute> Optimizer<C> {
-    /// A spec's optimizer of a network with these parameters, with this L2 penalty, as it is after so many steps, which
-    /// have left this state.
+    /// Creates a spec's optimizer for a network with these parameters and this L2 penalty, as it is after
+    /// `steps` steps that have left `state`.
     ///
     /// # Panics
-    /// If the state is not the rule's, or not of the parameters' lengths.
+    /// If the state is not the rule's, or has not the parameters' lengths.
     pub(super) fn new(
         spec: &TrainSpec,
         l2: f64,
@@ -103,33 +105,34 @@ impl<C: Compute> Optimizer<C> {
         })
     }
 
-    /// What it keeps of each weight, in the order of the parameters.
+    /// Returns its numbers per weight, in the order of the parameters.
     pub(super) fn slots(&self) -> Result<Vec<Vec<f32>>> {
         self.slots.iter().cloned().map(C::download).collect()
     }
 
-    /// Whether it averages the weights.
+    /// Returns true if it averages the weights.
     pub(super) fn averages(&self) -> bool {
         self.ema_momentum.is_some()
     }
 
-    /// The average of the weights so far, if one is kept, in the order of the parameters.
+    /// Returns the average of the weights so far, if kept, in the order of the parameters.
     pub(super) fn average(&self) -> Result<Option<Vec<f32>>> {
         let average = self.slots.last().filter(|_| self.averages());
         average.cloned().map(C::download).transpose()
     }
 
-    /// The length of the flat gradient of all weights.
+    /// Returns the length of the flat gradient of all weights.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether its steps end by themselves.
+    /// Returns true if the rule ends training by itself.
     pub(super) fn converges(&self) -> bool {
         matches!(self.rule, Rule::Lbfgs { .. })
     }
 
-    /// Changes a network's weights by their gradient. Returns whether it has vanished, where the rule ends then.
+    /// Updates a network's weights by their gradient. Returns true if the gradient has vanished and the rule
+    /// ends training then.
     pub(super) fn apply(
         &mut self,
         flat: &mut [f32],
@@ -172,17 +175,17 @@ impl<C: Compute> Optimizer<C> {
         network.pick(codes, &mut self.slots)
     }
 
-    /// Brings the rows of a network up to date, in all that is kept: see [`Sparse::catch_up`].
+    /// Brings the rows of a network up to date, with all slots: see [`Sparse::catch_up`].
     pub(super) fn catch_up(&mut self, network: &mut dyn Sparse<C::Numbers>) {
         network.catch_up(&mut self.slots);
     }
 
-    /// The step that comes after so many others.
+    /// Returns the step that comes after `ahead` others.
     fn update(&self, ahead: u64, learn_rate: f64) -> Update<'_> {
         let done = self
             .steps
             .saturating_add(i32::try_from(ahead).unwrap_or(i32::MAX));
-        // The first weights are no average of any.
+        // The first weights are not an average of any.
         let share = f64::from(done) / (f64::from(done) + 10.0);
         Update {
             rule: &self.rule,
@@ -196,23 +199,23 @@ impl<C: Compute> Optimizer<C> {
         }
     }
 
-    /// The numbers of the step that comes after so many others, as a device reads them.
+    /// Returns the numbers of the step that comes after `ahead` others, as a device reads them.
     pub(super) fn numbers(&self, ahead: u64, learn_rate: f64) -> [f32; 16] {
         self.update(ahead, learn_rate).numbers()
     }
 
-    /// Counts steps that were taken.
+    /// Counts `steps` steps as taken.
     pub(super) fn advance(&mut self, steps: u64) {
         let steps = i32::try_from(steps).unwrap_or(i32::MAX);
         self.steps = self.steps.saturating_add(steps);
     }
 
-    /// The optimizer's state, where the weights are.
+    /// Returns the optimizer's state, on the device of the weights.
     pub(super) fn kept(&self) -> &[C::Numbers] {
         &self.slots
     }
 
-    /// Goes back from where a step has no loss, where the rule can. Says whether it has.
+    /// Goes back from weights without a loss, if the rule can. Returns true if it has.
     pub(super) fn retreat(&self, network: &mut C) -> Result<bool> {
         if !self.converges() {
             return Ok(false);
@@ -227,13 +230,13 @@ impl<C: Compute> Optimizer<C> {
     }
 }
 
-/// Puts flat weights into a network whose weights these were.
+/// Puts flat weights into a network; `values` has its weights by parameter, and is overwritten.
 fn put(flat: &[f32], values: &mut [Vec<f32>], network: &mut impl Compute) -> Result<()> {
     split(flat, values);
     network.put(values)
 }
 
-/// Writes flat numbers of each weight over those parameter by parameter.
+/// Writes flat numbers of each weight into `values`, parameter by parameter.
 pub(super) fn split(mut flat: &[f32], values: &mut [Vec<f32>]) {
     for values in values {
         let (own, rest) = flat.split_at(values.len());
@@ -251,7 +254,7 @@ mod tests {
     use crate::network::{Architecture, Host, Tensors};
     use crate::testing;
 
-    /// Weights under way: two that are penalized, and one that is not.
+    /// Weights that take steps: two penalized, and one not.
     struct Walk<C: Compute> {
         network: C,
         optimizer: Optimizer<C>,
@@ -268,7 +271,7 @@ mod tests {
             Self { network, optimizer }
         }
 
-        /// The weights after a step by this gradient.
+        /// Takes a step by this gradient, and returns the weights.
         fn step(&mut self, mut gradient: [f32; 3], learn_rate: f64) -> Vec<f32> {
             self.network.write_gradient(&gradient).unwrap();
             self.optimizer
@@ -333,7 +336,8 @@ mod tests {
         }
     }
 
-    /// Compares what becomes of a weight of 1 by these gradients, at a learning rate of 0.1, in host memory and in tensors.
+    /// Compares the course of a weight of 1 under these gradients, at a learning rate of 0.1, in host memory
+    /// and in tensors.
     fn assert_walk(rule: Rule, gradients: &[f32], due: &[f64]) {
         fn walk<C: Compute<Device: Default>>(rule: Rule, gradients: &[f32], due: &[f64]) {
             let mut walk = Walk::<C>::begin(&spec(rule, 0.0), 0.0, [1.0; 3]);
@@ -364,7 +368,7 @@ mod tests {
         let rate = 0.1 * (1.0 - 0.99_f64.powi(2)).sqrt() / (1.0 - 0.81);
         let second = first - rate * 0.025 / (0.002875_f64.sqrt() + 1e-3);
         assert_walk(adam(AdamForm::Keras, 0.0), &[0.5, -0.2], &[first, second]);
-        // AdamW: the weight is 1 − .1·.5 of itself before each step.
+        // AdamW: each step first multiplies the weight by 1 − .1·.5.
         let first = first - 0.05;
         let second = 0.95 * first - rate * 0.025 / (0.002875_f64.sqrt() + 1e-3);
         assert_walk(adam(AdamForm::Keras, 0.5), &[0.5, -0.2], &[first, second]);
@@ -439,7 +443,7 @@ mod tests {
         });
     }
 
-    /// By the definition: averages of the weights 1, 2, 3 and so on.
+    /// Compares with the definition, for the averages of the weights 1, 2, 3 and so on.
     #[test]
     fn weights_are_averaged() {
         fn average<C: Compute<Device: Default>>() {

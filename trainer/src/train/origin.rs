@@ -1,4 +1,4 @@
-//! What training starts from, over all ranks: the newest state that any of them brings.
+//! The state from which all ranks start: the newest that any of them brings.
 //!
 //! ```text
 //!  rank 0  state at epoch 2, step 6 ─┐             ┌─ its own (same place, same hash)
@@ -6,9 +6,9 @@
 //!  rank 2  state at epoch 2, step 7 ─┘             └─ its own: the newest; others get it
 //! ```
 //!
-//! A rank that missed the end of a step stands one step behind the others; a rank that joins has
-//! nothing; a rank that was away may have anything. Every rank says in one all-gather what it
-//! brings, and all draw the same conclusion from the same messages, so all make the same calls.
+//! A rank that missed the end of a step is one step behind the others; a rank that joins has nothing; a rank
+//! that was away may have any state. Every rank announces in one all-gather what it brings, and all draw the
+//! same conclusion from the same messages, so all make the same calls.
 
 use std::fmt;
 
@@ -22,30 +22,30 @@ use crate::collective::Communicator;
 use crate::encode::Scaling;
 use crate::{Error, Model, Result};
 
-/// What this rank brings to start from.
+/// Initial state that this rank brings.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // a rank has one
 pub enum Origin {
     /// Nothing: weights drawn by the seed.
     Fresh,
-    /// A state to go on from at the very step.
+    /// A state to continue from, at exactly its step.
     State(TrainingState),
-    /// A model to take initial weights from; it counts on rank 0, where no rank brings a state.
+    /// A model that provides initial weights; only rank 0's counts, and only if no rank brings a state.
     Warm(Model),
 }
 
-/// Where training starts, the same on all ranks but for who had the state.
+/// Beginning of training, the same on all ranks except for the source of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beginning {
     /// At the first step, with weights drawn by the seed.
     Fresh,
     /// At the first step, with a model's weights.
     Warm,
-    /// Where a state stood.
+    /// At the position of a state.
     Resumed {
-        /// What comes next.
+        /// Position of the next step.
         position: Position,
-        /// The rank that the state came from; none where this rank brought the same.
+        /// The rank that sent the state; `None` if this rank brought the same.
         received_from: Option<usize>,
     },
 }
@@ -75,7 +75,7 @@ impl Origin {
         }
     }
 
-    /// What its numbers were scaled by, and where it stands if it is a state.
+    /// Returns the scaling of its numbers, and its position if it is a state.
     pub(super) fn scaling(&self) -> Option<(Option<Position>, &Scaling)> {
         match self {
             Self::Fresh => None,
@@ -92,21 +92,21 @@ impl Origin {
     }
 }
 
-/// What all ranks start from.
+/// The state that all ranks start from.
 #[derive(Debug)]
 pub(super) struct Agreed {
-    /// None where it is the one that this rank brought.
+    /// `None` if this rank brought the state itself.
     pub(super) state: Option<TrainingState>,
-    /// Of the encoded state.
+    /// Hash of the encoded state.
     pub(super) hash: u64,
     pub(super) beginning: Beginning,
 }
 
-/// What a rank says that it brings.
+/// Announcement of what a rank brings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Offer {
     Nothing,
-    /// A model's weights, or why they do not fit.
+    /// A model's weights, or the reason why they do not fit.
     Weights {
         failure: Option<String>,
     },
@@ -116,16 +116,16 @@ enum Offer {
     },
 }
 
-/// What follows from all offers.
+/// Conclusion from all offers.
 #[derive(Debug, PartialEq)]
 enum Conclusion {
-    /// Every rank has the fresh state itself.
+    /// Every rank creates the fresh state itself.
     Fresh,
-    /// Rank 0 has the state to begin with.
+    /// Rank 0 has the initial state.
     Warm,
     /// Rank 0's model does not fit.
     Unfit { cause: String },
-    /// `root` has the newest state; it sends it where some rank does not have it.
+    /// `root` has the newest state, and sends it if some rank lacks it.
     Resume {
         root: usize,
         position: Position,
@@ -134,8 +134,8 @@ enum Conclusion {
     },
 }
 
-/// Agrees with the other ranks on the state to start from: `fresh`, or rank 0's `warm`, or the
-/// newest one that a rank brings.
+/// Agrees with the other ranks on the state to start from: `fresh`, or rank 0's `warm`, or the newest state
+/// that a rank brings.
 pub(super) fn agree(
     origin: &Origin,
     fresh: impl FnOnce() -> TrainingState,
@@ -220,7 +220,8 @@ pub(super) fn agree(
     }
 }
 
-/// The newest state wins, the lowest rank's among equally new ones; then rank 0's model.
+/// Chooses the newest state, the lowest rank's among equally new ones; else rank 0's model; else a fresh
+/// state.
 fn conclude(offers: &[Offer]) -> Conclusion {
     let mut newest: Option<(usize, Position, u64)> = None;
     for (rank, offer) in offers.iter().enumerate() {
@@ -290,7 +291,7 @@ mod tests {
             (vec![weights(None), nothing()], Conclusion::Warm),
             (vec![nothing(), weights(None)], Conclusion::Fresh),
             (vec![weights(Some("x")), nothing()], unfit),
-            // A state counts more than a model, also than one that does not fit.
+            // A state takes precedence over a model, even over one that does not fit.
             (
                 vec![weights(Some("x")), state(1, 2, 5)],
                 resume(1, at(1, 2), 5, true),
@@ -308,7 +309,7 @@ mod tests {
                 vec![state(2, 7, 5), state(3, 0, 6)],
                 resume(1, at(3, 0), 6, true),
             ),
-            // Two that stand at one place and differ: the lower rank's.
+            // Two states at the same position that differ: the lower rank's wins.
             (
                 vec![state(1, 1, 0), state(2, 3, 5), state(2, 3, 6)],
                 resume(1, at(2, 3), 5, true),

@@ -1,4 +1,4 @@
-//! What rank 0 hands over: the kept weights as files, and the manifest beside them.
+//! Publication by rank 0: the kept weights as files, and their manifest.
 
 use std::time::SystemTime;
 
@@ -21,32 +21,32 @@ use crate::network::Architecture;
 #[derive(Debug)]
 pub(super) struct FinishedTraining<'a> {
     pub(super) spec: &'a TrainSpec,
-    /// Without vocabularies.
+    /// Features, without vocabularies.
     pub(super) features: Vec<FeatureSummary>,
-    /// Of the categorical features.
+    /// Vocabularies of the categorical features.
     pub(super) vocabularies: &'a [Vocabulary],
-    /// Of a label that is one.
+    /// Classes of a classification label.
     pub(super) classes: Option<Classes>,
-    /// What training rows of each row of the embedding table weigh.
+    /// Total weight of the training rows with each code of the embedding table.
     pub(super) trained: &'a [f64],
     pub(super) scaling: &'a Scaling,
     pub(super) architecture: &'a Architecture,
     pub(super) world: &'a World,
-    /// What was trained on in an epoch before a refit, and how many rows were evaluated.
+    /// Rows trained on per epoch before a refit, and the number of rows evaluated.
     pub(super) rows: (Covered, u64),
-    /// What each rank computes with.
+    /// Device of each rank.
     pub(super) rank_devices: Vec<RankDevice>,
     pub(super) history: Vec<EpochRecord>,
     /// Mean losses by step, for the curve.
     pub(super) curve: Vec<(u64, f64)>,
-    /// What all ranks did when, if that was asked for.
+    /// Traces of all ranks, if tracing is on.
     pub(super) traces: Option<Vec<Vec<Slice>>>,
     pub(super) kept_epoch: usize,
     pub(super) refit: Option<Refitted>,
 }
 
 impl FinishedTraining<'_> {
-    /// The files and the manifest of the kept weights.
+    /// Returns the files and the manifest of the kept weights.
     pub(super) fn publish(mut self, mut weights: Weights) -> Artifacts {
         let parameters = self.architecture.parameters();
         for table in self.architecture.tables() {
@@ -77,7 +77,7 @@ impl FinishedTraining<'_> {
             });
         }
         let mut spec = self.spec.clone();
-        // What followed from the rows is the model's.
+        // The manifest records the ensemble size that was derived from the rows.
         spec.network.ensemble_size = EnsembleSize::Of(self.architecture.members);
         let published = SystemTime::now();
         let mut files = vec![
@@ -126,9 +126,9 @@ impl FinishedTraining<'_> {
     }
 }
 
-/// Gives values that no training row has, and those that are not known, the mean of each feature's other embeddings,
-/// weighted by how many training rows have them: their own was never trained. Values that only the fold of one member of an
-/// ensemble has keep that member's initial embedding, unless there is a refit.
+/// Gives values without training rows, and unknown values, the mean of the feature's other embeddings,
+/// weighted by their training rows: their own embedding was never trained. Values that occur only in the fold
+/// of one ensemble member keep that member's initial embedding, unless there is a refit.
 ///
 /// `widths` are each feature's codes and the width of its embeddings.
 fn embed_unseen(table: &mut [f32], trained: &[f64], widths: &[(usize, usize)]) {

@@ -1,4 +1,4 @@
-//! A rank as its host sees it: what it works with, what it tells, and what it comes back with.
+//! A rank as its host sees it: its inputs, its reports, and its results.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -16,68 +16,68 @@ use crate::collective::Communicator;
 use crate::device::ResolvedDevice;
 use crate::network::CustomLayers;
 
-/// Hears how training goes. Called on the rank's thread: do not block.
+/// Receiver of training events. Called on the rank's thread: do not block.
 pub trait Observer: Send + Sync {
-    /// This rank's rows are loaded.
+    /// Reports that this rank's rows are loaded.
     fn loaded(&self, rows: u64, seconds: f64);
-    /// All ranks have agreed on where training starts.
+    /// Reports that all ranks have agreed on the beginning of training.
     fn started(&self, beginning: Beginning);
-    /// A step is done. Called for every step: be quick.
+    /// Reports a finished step. Called for every step: be quick.
     fn step(&self, step: &Step);
-    /// An epoch is over; the record is the same on every rank.
+    /// Reports a finished epoch; the record is the same on every rank.
     fn epoch(&self, record: &EpochRecord);
-    /// The state to be stored, [encoded](TrainingState::encode): on rank 0 only, after every epoch
-    /// and as often as the spec says.
+    /// Reports the state to store, [encoded](TrainingState::encode): on rank 0 only, after every epoch and as
+    /// often as the spec says.
     fn checkpoint(&self, position: Position, state: Bytes);
 }
 
-/// A step of all ranks that is done.
+/// A finished step of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// What comes next.
+    /// Position of the next step.
     pub next: Position,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Epochs that there are, at most.
+    /// Maximum number of epochs.
     pub epochs: usize,
     /// Rows of all ranks.
     pub rows: u64,
-    /// The sum of their losses, without the L2 term.
+    /// Sum of their losses, without the L2 term.
     pub loss: f64,
-    /// How long this rank has been in collectives since it met its peers, waiting included.
+    /// Time that this rank has spent in collectives since it met its peers, waiting included.
     pub reducing: Duration,
 }
 
-/// What a rank works with.
+/// Inputs of a rank.
 #[allow(missing_debug_implementations)] // an observer has no Debug
 pub struct Rank<'a> {
     /// The other ranks.
     pub communicator: &'a mut Communicator,
-    /// Where to compute.
+    /// Device that computes.
     pub device: ResolvedDevice,
-    /// How many threads compute on the CPU, with the one that calls. What is computed does not depend on it.
+    /// Number of threads that compute on the CPU, the caller's included. Results do not depend on it.
     pub threads: NonZeroUsize,
-    /// The custom layers that networks may name.
+    /// Custom layers that networks may name.
     pub layers: &'a CustomLayers,
-    /// Hears how training goes.
+    /// Receiver of training events.
     pub observer: &'a dyn Observer,
-    /// Ends training at the next step. To end it within one too, the communicator is connected
-    /// with the same token.
+    /// Cancellation at the next step. To cancel within a step too, connect the communicator with the same
+    /// token.
     pub cancel: &'a CancellationToken,
-    /// What this rank brings to start from.
+    /// Initial state that this rank brings.
     pub origin: Origin,
 }
 
-/// What a rank comes back with.
+/// Results of a rank.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What this rank did.
+    /// Report on this rank.
     pub report: RankReport,
     /// The model to publish; on rank 0 only.
     pub artifacts: Option<Artifacts>,
 }
 
-/// What a rank did.
+/// Report of a rank's work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankReport {
     /// Rows that this rank trained on in each epoch.
@@ -88,34 +88,34 @@ pub struct RankReport {
     pub epochs: usize,
     /// The kept epoch, over all ranks.
     pub kept: EpochRecord,
-    /// The mean loss of training rows (a sample of them) by the kept weights, as rows are evaluated, over all ranks.
+    /// Mean loss of a sample of training rows by the kept weights, computed as in evaluation, over all ranks.
     pub eval_train_loss: f64,
     /// Device and precision that it computed with.
     pub computed: RankDevice,
-    /// Rows that this rank trained on in each epoch of a refit, where there was one.
+    /// Rows that this rank trained on in each epoch of a refit, if there was one.
     pub refit_rows: Option<u64>,
     /// Seconds from the first row to the last.
     pub load_seconds: f64,
-    /// Seconds of everything after that.
+    /// Seconds of everything after loading.
     pub train_seconds: f64,
 }
 
-/// A trained model, to be published.
+/// A trained model, ready to publish.
 #[derive(Debug)]
 pub struct Artifacts {
-    /// Its manifest; the version is the store's to give.
+    /// Manifest; the store assigns the version.
     pub manifest: Manifest,
-    /// Its other files.
+    /// The other files.
     pub files: Vec<(&'static str, Bytes)>,
 }
 
-/// Training that ended before its time. Its text and its sources are the error's.
+/// Training that ended early. Its text and its sources are the error's.
 #[derive(Debug)]
 pub struct Interrupted {
-    /// Why.
+    /// The cause.
     pub error: Error,
-    /// The state after the last whole step, to go on from; what this rank brought, where the ranks
-    /// had not agreed on a state yet.
+    /// State after the last whole step, to continue from; the state that this rank brought, if the ranks had
+    /// not yet agreed on one.
     pub state: Option<Box<TrainingState>>,
 }
 

@@ -1,6 +1,6 @@
-//! The rows of a refit: those that were trained on and those that were evaluated, as one part.
+//! The rows of a refit: training rows and evaluation rows, merged into one part.
 //!
-//! When there is one and for how many epochs is not decided here.
+//! It does not decide when a refit happens, nor for how many epochs.
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,8 +11,8 @@ use super::state::ShardRows;
 use crate::Result;
 use crate::encode::Settled;
 
-/// Makes training rows of those that were evaluated, with the weights of their classes, in this rank's shards. What all
-/// ranks hold then, statistics of numbers but as they were fitted.
+/// Turns evaluation rows into training rows, with the weights of their classes, in this rank's shards.
+/// Returns these shards and the new row counts of all ranks; statistics of numbers stay as fitted.
 ///
 /// # Errors
 /// When a spilled shard cannot be written, or training is cancelled.

@@ -1,7 +1,7 @@
-//! A training's history as a file that TensorBoard reads: scalars by optimizer step.
+//! A training's history as a file for TensorBoard: scalars by optimizer step.
 //!
 //! The format is TensorFlow's `TFRecord` of `Event` messages (`tensorflow/core/util/event.proto`,
-//! `core/framework/summary.proto`); only what scalars need of it is here.
+//! `core/framework/summary.proto`), limited to the parts that scalars need.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use volley_proto::store::EpochRecord;
 
-/// TensorBoard reads files whose name has `tfevents` in it.
+/// File name; TensorBoard reads files with `tfevents` in their names.
 pub(super) const FILE: &str = "events.out.tfevents.volley";
 
 const VERSION: &str = "brain.Event:2";
@@ -41,8 +41,8 @@ struct Value {
     simple_value: f32,
 }
 
-/// The file of a training that ended at `end`. Epochs are all of it, their times counted back from
-/// its end; `curve` is the mean loss of some steps each, as far as this rank has seen them.
+/// Encodes the file of a training that ended at `end`. All epochs are in it, with times counted back from
+/// `end`; each point of `curve` is the mean loss of several steps, as far as this rank has seen them.
 pub(super) fn encode(history: &[EpochRecord], curve: &[(u64, f64)], end: SystemTime) -> Bytes {
     let mut file = BytesMut::new();
     let seconds: f64 = history.iter().map(|epoch| epoch.seconds).sum();
@@ -128,7 +128,7 @@ fn event(wall_time: f64, step: u64, summary: Summary) -> Event {
     }
 }
 
-/// Length, its checksum, the message, its checksum.
+/// Writes a record: length, its checksum, message, its checksum.
 fn record(file: &mut BytesMut, event: &Event) {
     let message = event.encode_to_vec();
     let length = (message.len() as u64).to_le_bytes();
@@ -138,7 +138,7 @@ fn record(file: &mut BytesMut, event: &Event) {
     file.put_u32_le(masked(&message));
 }
 
-/// CRC-32C as TFRecord has it: rotated, so that a checksum of checksums is no zero.
+/// Computes TFRecord's masked CRC-32C: rotated and offset, so that a checksum of checksums is not zero.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
         .rotate_right(15)
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// The events of a file whose checksums are right.
+    /// Decodes the events of a file, and checks its checksums.
     fn decode(mut file: Bytes) -> Vec<Event> {
         let mut events = Vec::new();
         while file.has_remaining() {

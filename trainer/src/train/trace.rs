@@ -1,7 +1,7 @@
-//! What each rank did when, as a file for `chrome://tracing` and <https://ui.perfetto.dev>: one track a
-//! rank, one slice for each part of a step.
+//! Trace of each rank's activity, as a file for `chrome://tracing` and <https://ui.perfetto.dev>: one track
+//! per rank, one slice for each part of a step.
 //!
-//! Times are each host's clock: tracks of ranks on hosts whose clocks differ are shifted by that.
+//! Times are those of each host's clock: if the clocks of two hosts differ, so do their ranks' tracks.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,14 +9,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Parts that are kept of one rank, the first ones: some thousand steps.
+/// Maximum parts kept per rank, the first ones: a few thousand steps.
 const MOST: usize = 40_000;
 
 /// A part of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Part {
     Rows,
-    /// Several steps, up to one, that a device took by itself.
+    /// One or more steps that a device took by itself.
     Steps,
     Moments,
     Backward,
@@ -48,18 +48,18 @@ impl Part {
     }
 }
 
-/// A part that is done: which, in which step since training began, and when, in microseconds since
-/// 1970 and from then.
+/// A finished part: its kind, its step since training began, its start in microseconds since 1970, and its
+/// duration in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Slice(Part, u64, u64, u64);
 
-/// Notes parts as they are done, if asked to.
+/// Recorder of finished parts, if tracing is on.
 #[derive(Debug)]
 pub(super) struct Trace {
     slices: Option<Vec<Slice>>,
     /// One moment by both clocks.
     origin: (Instant, u64),
-    /// When the last part ended.
+    /// End of the last part.
     last: Instant,
 }
 
@@ -77,14 +77,14 @@ impl Trace {
         }
     }
 
-    /// The next part begins now, whatever was done since the last.
+    /// Starts the next part now, skipping the time since the last.
     pub(super) fn begins(&mut self) {
         if self.slices.is_some() {
             self.last = Instant::now();
         }
     }
 
-    /// A part of a step is done, and the next one begins.
+    /// Records that a part of a step is done; the next part starts now.
     pub(super) fn ends(&mut self, part: Part, step: u64) {
         let Some(slices) = &mut self.slices else {
             return;
@@ -98,13 +98,13 @@ impl Trace {
         self.last = now;
     }
 
-    /// What was noted, if it was asked for.
+    /// Takes the recorded parts, if tracing is on.
     pub(super) fn take(&mut self) -> Option<Vec<Slice>> {
         self.slices.take()
     }
 }
 
-/// The file of all ranks' slices, by rank.
+/// Encodes the file of all ranks' slices, given by rank.
 pub(super) fn encode(ranks: &[Vec<Slice>]) -> Bytes {
     let mut events = Vec::new();
     for (rank, slices) in ranks.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The gradient of one rank's rows of a step, in pieces that bound what is in memory at once.
+//! The gradient of one rank's rows of a step, in pieces that bound the memory in use.
 //!
-//! Sums over ranks are the step's.
+//! It does not sum over ranks: the step does.
 
 use volley_proto::spec::PIECE;
 
@@ -11,11 +11,12 @@ use crate::train::batch::Batch;
 use crate::train::schedule::Place;
 use crate::train::{dropout, loss};
 
-/// Rows whose losses a thread adds up.
+/// Rows whose losses one thread sums.
 const BLOCK: usize = 256;
 
 impl<C: Compute> Fit<'_, C> {
-    /// Computes this rank's part of the gradient of the global batch, of this weight. Returns its losses' weighted sum.
+    /// Computes this rank's part of the gradient of a global batch of weight `all`. Returns the weighted sum
+    /// of its losses.
     pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> Result<f64> {
         let rows = batch.len();
         if rows == 0 {
@@ -61,7 +62,7 @@ impl<C: Compute> Fit<'_, C> {
             continuous: batch.continuous,
             dropout,
         };
-        // A step whose rows all weigh nothing changes nothing.
+        // A step whose rows all have weight 0 changes nothing.
         let (loss, label) = (&self.spec.loss, &self.spec.label);
         let share = if all > 0.0 { all.recip() } else { 0.0 };
         let outputs = self.architecture.outputs;
@@ -70,7 +71,7 @@ impl<C: Compute> Fit<'_, C> {
         let trained = members - usize::from(self.cross_validates);
         let share = share * members as f64 / trained as f64;
         let width = members * outputs;
-        // Losses are added up by blocks, however many threads there are.
+        // Losses are summed by blocks, so the number of threads does not affect the sum.
         let mut losses = vec![0.0; rows.div_ceil(BLOCK)];
         let threads = &self.threads;
         let slopes = |all: &[f32]| {
@@ -88,7 +89,7 @@ impl<C: Compute> Fit<'_, C> {
                     let holds_out = batch.folds.get(row).map(|fold| usize::from(*fold));
                     let weight = f64::from(*weight);
                     let weights = &label.loss_weights;
-                    // Each member has a loss of its own, not one of their mean.
+                    // Each member has its own loss; the loss is not that of the members' mean.
                     let of_members = of_row
                         .chunks_exact(outputs)
                         .zip(slopes.chunks_exact_mut(outputs));

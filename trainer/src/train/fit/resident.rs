@@ -1,7 +1,7 @@
-//! Steps over rows that a device holds: the host says their order, and accounts for them.
+//! Steps over rows that a device holds: the host gives their order, and accounts for them.
 //!
-//! A rank alone has the device take many steps in a turn. One that has peers takes them one by one, since the sums of
-//! moments and of gradients come between.
+//! A rank without peers has the device take many steps per turn. A rank with peers takes them one by one,
+//! since moments and gradients are summed over ranks in between.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::train::{dropout, evaluate};
 /// Target time of a turn: the interval of progress reports and of checks for cancellation.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Number of steps of a turn, which a device takes before the host reads their totals.
+/// Number of steps per turn, which a device takes before the host reads their totals.
 #[derive(Debug)]
 pub(super) struct Pace(u64);
 
@@ -32,7 +32,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Learns of a turn.
+    /// Adapts to the time that a turn took.
     fn follow(&mut self, steps: u64, spent: Duration) {
         match () {
             () if spent < TURN / 2 && steps >= self.0 => self.0 *= 2,
@@ -43,7 +43,7 @@ impl Pace {
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Has the device hold this rank's rows, where it can.
+    /// Has the device hold this rank's rows, if it can.
     pub(super) fn hold(&mut self) -> Result<()> {
         if self.optimizer.converges() {
             return Ok(());
@@ -84,7 +84,7 @@ impl<C: Compute> Fit<'_, C> {
         Ok(())
     }
 
-    /// Tells the device what is left of an epoch.
+    /// Passes the rest of an epoch to the device.
     pub(super) fn begin_epoch(&mut self, rows: &Epoch) -> Result<()> {
         let starts = self.shards.iter().scan(0_u32, |end, shard| {
             let start = *end;
@@ -126,7 +126,7 @@ impl<C: Compute> Fit<'_, C> {
             .begin(&epoch)
     }
 
-    /// Has the device take as many steps as make a turn. Returns the rows and the loss of each.
+    /// Has the device take one turn of steps. Returns the rows and the loss of each.
     pub(super) fn replay(&mut self, pace: &mut Pace) -> Result<Vec<(u64, f64)>> {
         let start = Instant::now();
         self.trace.begins();
@@ -170,7 +170,7 @@ impl<C: Compute> Fit<'_, C> {
         Ok(done)
     }
 
-    /// Has the device copy its rows of a step, and takes what peers are to know of them.
+    /// Has the device gather its rows of a step, and collects the sums that peers need.
     pub(super) fn gather_resident(&mut self) -> Result<Covered> {
         let step = self.position.step as usize;
         let resident = self.network.resident().expect("rows are held");
@@ -189,7 +189,7 @@ impl<C: Compute> Fit<'_, C> {
         Ok(mine)
     }
 
-    /// Has the device compute the gradient of its rows. Returns their losses' weighted sum.
+    /// Has the device compute the gradient of its rows. Returns the weighted sum of their losses.
     pub(super) fn backward_resident(
         &mut self,
         statistics: &Normalization,
@@ -199,8 +199,8 @@ impl<C: Compute> Fit<'_, C> {
         resident.backward(&AllRows { weight, statistics })
     }
 
-    /// Takes the steps of an epoch alone: by itself, or as a rank that has peers. Returns the loss of each, and how long the
-    /// last one took.
+    /// Takes the steps of an epoch without other ranks: in turns on the device if `by_itself`, else one by
+    /// one as a rank with peers does. Returns the loss of each, and the time of the last step or turn.
     pub(in crate::train) fn steps_of_an_epoch(
         &mut self,
         by_itself: bool,

@@ -1,8 +1,9 @@
-//! Gradients of the rows of tables that the global batch picks, instead of all.
+//! Sparse gradients: only those rows of tables that the global batch picks.
 //!
-//! All ranks pick the same rows: each tells the codes of its own batch first. So a gradient is as long on all of them, and is
-//! summed up as any other. Whether it is worth that follows from what ranks have agreed on before, and from whether all of
-//! them compute where rows can be picked. What becomes of rows that are not picked is the network's to know.
+//! All ranks pick the same rows, because they exchange the codes of their batches first. So a gradient has
+//! the same length on all ranks, and is summed like any other. Ranks decide whether it pays from what they
+//! have agreed on before, and from whether all of them can pick rows. The network decides how rows that are
+//! not picked change.
 
 use volley_proto::spec::TrainSpec;
 
@@ -14,14 +15,14 @@ use crate::train::batch::Batch;
 use crate::train::pace;
 use crate::{Error, Result};
 
-/// Least ratio of a network's table numbers to those that a step may pick: copying a picked number takes about as long as
-/// updating this many in place.
+/// Minimum ratio of all table numbers to those that a step may pick: copying a picked number takes about as
+/// long as updating this many in place.
 const TIMES: usize = 4;
 
-/// Least numbers of tables: updating fewer takes less time than the exchange of codes.
+/// Minimum numbers in tables: updating fewer takes less time than exchanging codes.
 const NUMBERS: usize = if cfg!(test) { 40 } else { 1 << 17 };
 
-/// Agreement of all ranks on sparse gradients; `picks` says that this rank can compute them.
+/// Agrees with all ranks on sparse gradients; `picks` is true if this rank can compute them.
 pub(in crate::train) fn agree(
     spec: &TrainSpec,
     architecture: &Architecture,
@@ -42,7 +43,7 @@ pub(in crate::train) fn agree(
     Ok(!all.contains(&false))
 }
 
-/// Numbers in tables: of all rows, and of those that a step of so many rows picks at most.
+/// Returns the numbers in all rows of tables, and the most that a step of `global_batch` rows picks.
 fn numbers(architecture: &Architecture, global_batch: u64) -> [usize; 2] {
     let rows = usize::try_from(global_batch).unwrap_or(usize::MAX);
     let tables = architecture.tables().iter();
@@ -52,7 +53,7 @@ fn numbers(architecture: &Architecture, global_batch: u64) -> [usize; 2] {
     })
 }
 
-/// The most numbers in a gradient's all-reduce, where steps have so many rows.
+/// Returns the maximum length of a gradient's all-reduce, for steps of `global_batch` rows.
 pub(in crate::train) fn gradient_len(
     architecture: &Architecture,
     sparse: bool,
@@ -64,7 +65,7 @@ pub(in crate::train) fn gradient_len(
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Agrees with the other ranks on the rows of the step, of which this rank has a batch.
+    /// Agrees with the other ranks on the rows that the step picks; this rank contributes its batch's codes.
     pub(super) fn pick(&mut self, batch: &Batch, communicator: &mut Communicator) -> Result<()> {
         let Some(network) = self.network.sparse().filter(|_| self.sparse) else {
             return Ok(());
@@ -82,7 +83,7 @@ impl<C: Compute> Fit<'_, C> {
         Ok(())
     }
 
-    /// Brings all weights up to date, and what the optimizer keeps.
+    /// Brings all weights and the optimizer's state up to date.
     pub(super) fn catch_up(&mut self) {
         if let Some(network) = self.network.sparse().filter(|_| self.sparse) {
             self.optimizer.catch_up(network);
@@ -90,7 +91,7 @@ impl<C: Compute> Fit<'_, C> {
     }
 }
 
-/// The codes that a rank has sent.
+/// Decodes and checks the codes that a rank sent.
 fn decode(rank: usize, bytes: &[u8], architecture: &Architecture) -> Result<Vec<u32>> {
     let (words, left) = bytes.as_chunks::<4>();
     let codes: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
