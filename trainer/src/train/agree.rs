@@ -1,8 +1,8 @@
-//! What ranks agree on before the first step, so that no later difference can come up. Where they
-//! start from is [`origin`](super::origin)'s.
+//! Agreements of the ranks before the first step, so that they cannot differ later. They agree on the initial
+//! state in [`origin`](super::origin).
 //!
-//! Each agreement is one all-gather: every rank says what it has, and all draw the same
-//! conclusion from the same messages. A rank that has failed says so instead.
+//! Each agreement is one all-gather: every rank announces what it has, and all draw the same conclusion from
+//! the same messages. A rank that has failed announces that instead.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::encode::{
 };
 use crate::{Error, Result};
 
-/// How a rank's loading ended.
+/// Outcome of a rank's loading.
 #[derive(Debug, Serialize, Deserialize)]
 enum Loaded {
     Ready { defects: Vec<Defect> },
@@ -29,8 +29,8 @@ enum Loaded {
     Cancelled,
 }
 
-/// Makes the vocabularies of all ranks' values, those of a label that is a class last, or ends all ranks if one has
-/// failed.
+/// Builds the vocabularies of all ranks' values, with that of a classification label last; or ends all ranks
+/// if one has failed.
 pub(super) fn on_values(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
@@ -93,7 +93,7 @@ fn vocabularies(
     Ok(merged.map(vocabulary).collect())
 }
 
-/// Evaluates the last rows of all ranks' sequence, where one splits them.
+/// Assigns the last rows of all ranks' sequence to evaluation, if the split is sequential.
 pub(super) fn on_sequence(
     mut loaded: LoadedShards,
     split: &Split,
@@ -105,7 +105,7 @@ pub(super) fn on_sequence(
     let mut rows = [loaded.rows() as f64];
     communicator.all_reduce_sum_f64(&mut rows)?;
     let most = (rows[0] * share).floor();
-    // The first place after which there are no more than that.
+    // Binary search for the first place with at most `most` rows after it.
     let (mut least, mut place) = (0, u64::MAX);
     while least < place {
         let middle = least + (place - least) / 2;
@@ -120,7 +120,8 @@ pub(super) fn on_sequence(
     Ok(loaded)
 }
 
-/// How rows are split: by cross-validation, where every fold has rows of some rank, or else as one that needs no folds.
+/// Agrees on the split: cross-validation if the table is small and every fold has rows on some rank, else a
+/// random split without folds.
 pub(super) fn on_folds(
     mut loaded: LoadedShards,
     spec: &TrainSpec,
@@ -129,7 +130,7 @@ pub(super) fn on_folds(
     let Split::CrossValidation(share) = spec.split else {
         return Ok((loaded, spec.split.clone()));
     };
-    // As many as a small table has.
+    // The number of folds of a small table.
     let Some(folds) = spec.folds(0) else {
         return Ok((loaded, Split::Random(share)));
     };
@@ -146,30 +147,30 @@ pub(super) fn on_folds(
     Ok((loaded, split))
 }
 
-/// What a rank's settled shards hold.
+/// Contents of a rank's settled shards.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Census {
-    /// Continuous features.
+    /// Number of continuous features.
     features: usize,
-    /// Classes of a label that is one.
+    /// Number of classes of a classification label.
     classes: usize,
     shards: Vec<ShardCensus>,
-    /// The largest transformed label that is trained on.
+    /// The largest transformed label among training rows.
     largest_label: Option<f64>,
     /// Rows of weight 0, which are in no shard.
     weightless: u64,
-    /// Some shards are in files.
+    /// True if some shards are in files.
     spills: bool,
 }
 
-/// What a shard holds.
+/// Contents of a shard.
 #[derive(Debug, Serialize, Deserialize)]
 struct ShardCensus {
     id: usize,
     rows: ShardRows,
     /// Statistics of its training rows: of each continuous feature, then of each transformed label.
     numbers: Vec<Statistics>,
-    /// What training rows of each class weigh, if labels are classes.
+    /// Total weight of the training rows of each class; empty without classes.
     classes: Vec<f64>,
 }
 
@@ -201,7 +202,7 @@ impl ShardCensus {
 }
 
 impl Census {
-    /// Counts settled shards of rows with so many continuous features and labels, and classes.
+    /// Counts settled shards with these numbers of continuous features, labels and classes.
     pub(super) fn take(
         shards: &[Settled<f64>],
         features: usize,
@@ -220,36 +221,37 @@ impl Census {
         }
     }
 
-    /// With so many rows of weight 0 beside.
+    /// Sets the number of rows of weight 0.
     pub(super) fn beside(self, weightless: u64) -> Self {
         Self { weightless, ..self }
     }
 }
 
-/// What all ranks together hold.
+/// Contents of all ranks' shards.
 #[derive(Debug, Clone)]
 pub(super) struct World {
-    /// The shard manifest: what each shard holds, by its number.
+    /// The shard manifest: the rows of each shard, by its number.
     pub(super) shards: BTreeMap<usize, ShardRows>,
-    /// All that is trained on in an epoch.
+    /// All training rows of an epoch.
     pub(super) train: Covered,
     pub(super) eval: Covered,
     pub(super) largest_label: f64,
-    /// Of each continuous feature over the training rows.
+    /// Statistics of each continuous feature over the training rows.
     pub(super) features: Vec<Statistics>,
-    /// Of each transformed label over them.
+    /// Statistics of each transformed label over the training rows.
     pub(super) labels: Vec<Statistics>,
-    /// What training rows of each class weigh, if labels are classes.
+    /// Total weight of the training rows of each class; empty without classes.
     pub(super) classes: Vec<f64>,
-    /// The means of what batch norm normalises; none before it is known how numbers are scaled.
+    /// Means of the numbers that batch norm normalizes; empty until the scaling is known.
     pub(super) means: Vec<f64>,
     pub(super) ranks: usize,
-    /// Some rank has shards in files.
+    /// True if some rank has shards in files.
     pub(super) spills: bool,
 }
 
 impl World {
-    /// The class whose training rows weigh the most, the first of several, if labels are classes.
+    /// Returns the class with the greatest weight of training rows, the first of equals; `None` without
+    /// classes.
     pub(super) fn majority(&self) -> Option<usize> {
         let classes = 0..self.classes.len();
         classes.reduce(|best, at| match self.classes[at] > self.classes[best] {
@@ -259,7 +261,7 @@ impl World {
     }
 }
 
-/// Adds up all ranks' rows, whose weight is in this column, if they have one.
+/// Sums the rows of all ranks; `weight` is the column of their weights, if they have one.
 pub(super) fn on_rows(
     mine: Census,
     weight: Option<&str>,
@@ -296,7 +298,7 @@ pub(super) fn on_rows(
             .largest_label
             .max(census.largest_label.unwrap_or(f64::MIN));
     }
-    // By shard, whichever rank has it.
+    // In the order of shards, whichever ranks hold them.
     let mut merged: Vec<Statistics> = vec![];
     for (numbers, classes) in statistics.into_values() {
         merged.resize(numbers.len(), Statistics::default());
@@ -324,19 +326,19 @@ pub(super) fn on_rows(
     Ok(world)
 }
 
-/// What a rank's origin was scaled by.
+/// Scaling of a rank's origin.
 #[derive(Debug, Serialize, Deserialize)]
 struct Scaled {
-    /// Where it stands; a model stands before all states.
+    /// Position of the state; `None` for a model, which counts as older than all states.
     position: Option<Position>,
     features: Vec<ScaledFeature>,
     labels: Vec<ScaleBits>,
 }
 
-/// The bits of a scale's numbers, which need not come back from JSON as they are, and whether nulls are indicated.
+/// The bits of a scale's numbers, which JSON may not preserve, and its null indicator.
 type ScaleBits = (u64, u64, u64, bool);
 
-/// What a feature was scaled by; of further numbers, their bits.
+/// Scaling of a feature; further numbers as their bits.
 #[derive(Debug, Serialize, Deserialize)]
 struct ScaledFeature {
     scale: ScaleBits,
@@ -380,8 +382,8 @@ fn scale_of((null, shift, unit, indicator): ScaleBits) -> Scale {
     }
 }
 
-/// How numbers are scaled: as those of the state that will be gone on from, or of the model that it starts with, or
-/// as the rows have it.
+/// Agrees on the scaling of numbers: that of the state to continue from, or of the model to start from, or
+/// else the one fitted to the rows.
 pub(super) fn on_scaling(
     origin: Option<(Option<Position>, &Scaling)>,
     fitted: Scaling,
@@ -393,7 +395,7 @@ pub(super) fn on_scaling(
         labels: scaling.labels.iter().map(scale_bits).collect(),
     });
     let all = gather(&mine, "scaling", communicator)?;
-    // The newest, and the lowest rank's among those; of a model, the first rank's alone.
+    // The newest, and the lowest rank's among equally new ones; a model counts only on rank 0.
     let mut newest: Option<Scaled> = None;
     for (rank, scaled) in all.into_iter().enumerate() {
         let Some(scaled) = scaled else { continue };
@@ -412,13 +414,13 @@ pub(super) fn on_scaling(
     let fits = newest.features.len() == fitted.features.len()
         && newest.labels.len() == fitted.labels.len();
     if !fits {
-        // It is of other columns, which is refused where it is looked at.
+        // It belongs to other columns; the check of the state or model refuses it.
         return Ok(fitted);
     }
     let features = newest.features.into_iter().zip(fitted.features);
     let features = features.map(|(newest, fitted)| {
         let mut feature = newest.into_scale();
-        // One of them is of another network, which is refused there too.
+        // One of them belongs to another network; that check refuses it too.
         if feature.bins.is_empty() || fitted.bins.is_empty() {
             feature.bins = fitted.bins;
         }
@@ -430,7 +432,7 @@ pub(super) fn on_scaling(
     })
 }
 
-/// What a rank would start with.
+/// Start that a rank has prepared.
 #[derive(Debug, Serialize, Deserialize)]
 enum RankState {
     /// Hashes of its spec and its state.
@@ -443,8 +445,8 @@ enum RankState {
     },
 }
 
-/// Checks that all ranks start from the same spec and the same state, given with its hash; or ends
-/// all ranks if one could not prepare its start.
+/// Checks that all ranks start from the same spec and the same state, given with its hash; or ends all ranks
+/// if one could not prepare its start.
 pub(super) fn on_start<T>(
     spec: &TrainSpec,
     prepared: Result<(T, u64)>,
@@ -487,7 +489,7 @@ pub(super) fn on_start<T>(
     Ok(prepared)
 }
 
-/// Every rank's message, by rank.
+/// Gathers every rank's message, by rank.
 pub(super) fn gather<T: Serialize + DeserializeOwned>(
     mine: &T,
     what: &'static str,

@@ -1,5 +1,5 @@
-//! What the crate's benchmarks measure and its interface does not show. It is no interface: it
-//! changes with what it measures, and nothing but `benches/` may use it.
+//! Internals that the crate's benchmarks measure. They are not an interface: they change with the code that
+//! they expose, and only `benches/` may use them.
 
 use volley_proto::spec::TrainSpec;
 
@@ -7,7 +7,7 @@ use super::optimizer::{Optimizer as Inner, fresh_slots};
 use crate::network::{Architecture, Compute, Epilogue, Host, Matrix, Workspace};
 use crate::threads::Threads;
 
-/// An optimizer on weights of its own, with a gradient that stays the same.
+/// An optimizer with its own weights and a constant gradient.
 #[derive(Debug)]
 pub struct Optimizer {
     optimizer: Inner<Host>,
@@ -17,7 +17,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// The optimizer of a penalized kernel with so many weights, and of a bias.
+    /// Creates the optimizer of a penalized kernel with `weights` weights, and of a bias.
     pub fn new(spec: &TrainSpec, weights: usize) -> Self {
         let architecture = Architecture::line(weights);
         let len = weights + 1;
@@ -33,7 +33,7 @@ impl Optimizer {
         }
     }
 
-    /// One step over all weights.
+    /// Takes one step over all weights.
     pub fn step(&mut self) {
         self.optimizer
             .apply(&mut self.gradient, self.learn_rate, &mut self.network)
@@ -54,7 +54,7 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// A layer of so many units, for batches of so many rows.
+    /// Creates a layer of `width` units, for batches of `rows` rows.
     pub fn new(rows: usize, width: usize) -> Self {
         let numbers = |len: usize| (0..len).map(|at| (at % 1009) as f32 / 1009.0 - 0.5);
         Self {
@@ -68,12 +68,12 @@ impl Dense {
         }
     }
 
-    /// Floating-point operations of each product.
+    /// Returns the floating-point operations of each product.
     pub fn operations(&self) -> u64 {
         2 * (self.rows * self.width * self.width) as u64
     }
 
-    /// The output, by the input and the kernel.
+    /// Computes the output from the input and the kernel.
     pub fn forward(&mut self) {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);
@@ -86,7 +86,7 @@ impl Dense {
         );
     }
 
-    /// The kernel's gradient, by the input and the output's.
+    /// Computes the kernel's gradient from the input and the output's gradient.
     pub fn kernel_gradient(&mut self) {
         let input = Matrix::new(&self.input, self.rows, self.width);
         let output = Matrix::new(&self.output, self.rows, self.width);
@@ -99,7 +99,7 @@ impl Dense {
         );
     }
 
-    /// The input's gradient, by the output's and the kernel.
+    /// Computes the input's gradient from the output's gradient and the kernel.
     pub fn input_gradient(&mut self) {
         let output = Matrix::new(&self.output, self.rows, self.width);
         let kernel = Matrix::new(&self.kernel, self.width, self.width);

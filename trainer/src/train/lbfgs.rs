@@ -1,22 +1,25 @@
-//! L-BFGS (Liu & Nocedal 1989, "On the limited memory BFGS method for large scale optimization"), a gradient at a time.
+//! L-BFGS (Liu & Nocedal 1989, "On the limited memory BFGS method for large scale optimization"), one
+//! gradient at a time.
 //!
-//! Each call gets the gradient at the weights, and moves them to where the next one is to be taken. So a step of it is a
-//! step of training like any other: it can end after any, and goes on from what is kept of the weights. What is kept
-//! are vectors alone. A step that went too far shows in the slope along it, which rises along a line where the
-//! loss is convex: the way is cut to where the slope would vanish. No loss is compared, whose last digits are noise.
+//! Each call gets the gradient at the weights, and moves them to the point of the next gradient. So one of
+//! its steps is a step of training like any other: training can end after any, and continues from the slots,
+//! which are vectors only. The slope along a step shows that the step went too far, since the slope rises
+//! along a line where the loss is convex; the step is then shortened to the point at which the slope would
+//! vanish. Losses are not compared, because their last digits are noise.
 //!
-//! It does not know of losses, penalties or ranks.
+//! It knows nothing of losses, penalties or ranks.
 
-/// A slope at the end of a step, against it, of more than this share of that at its start says that it went too far.
+/// Maximum rising slope at the end of a step, as a share of the slope's size at its start; a steeper one
+/// means that the step went too far.
 const TOO_FAR: f64 = 0.1;
-/// Bounds of the share that a way is cut to.
+/// Bounds of the share to which a step is shortened.
 const CUT: [f64; 2] = [0.1, 0.9];
-/// The least cosine between a change and the bend of the slope along it.
+/// Minimum cosine between a change of the weights and the change of the slope along it.
 const LEAST_CURVATURE: f64 = 1e-8;
-/// A gradient whose largest number is below has vanished, as far as `f32` tells.
+/// Bound on the largest number of a gradient below which it has vanished, within the precision of `f32`.
 const VANISHED: f64 = 1e-5;
 
-/// The names of what is kept of each weight, where so many changes are remembered.
+/// Returns the names and initial values of the numbers kept per weight, with `memory` remembered changes.
 pub(super) fn slots(memory: usize) -> Vec<(&'static str, f32)> {
     let pairs = (0..memory).flat_map(|_| [("change", 0.0), ("bend", 0.0)]);
     [("point", 0.0), ("slope", 0.0)]
@@ -25,10 +28,11 @@ pub(super) fn slots(memory: usize) -> Vec<(&'static str, f32)> {
         .collect()
 }
 
-/// Moves the weights by the gradient at them, unless it has vanished, and says whether it has.
+/// Moves the weights by the gradient at them. Returns true if the gradient has vanished, or the move changes
+/// no weight.
 ///
 /// # Panics
-/// If the slots are not those that [`slots`] names.
+/// If the slots are not those of [`slots`].
 pub(super) fn step(slots: &mut [Vec<f32>], gradient: &[f64], weights: &mut [f32]) -> bool {
     let [point, slope, pairs @ ..] = slots else {
         panic!("a point and a slope are kept");
@@ -52,7 +56,7 @@ pub(super) fn step(slots: &mut [Vec<f32>], gradient: &[f64], weights: &mut [f32]
             .map(|(g, s)| g - f64::from(*s))
             .collect();
         let curvature = dot64(&bend, &change);
-        // Of less than rounding has, nothing is learnt.
+        // A curvature within rounding teaches nothing.
         let least = LEAST_CURVATURE * (dot64(&bend, &bend) * dot64(&change, &change)).sqrt();
         if curvature > least {
             pairs.rotate_right(2);
@@ -65,14 +69,14 @@ pub(super) fn step(slots: &mut [Vec<f32>], gradient: &[f64], weights: &mut [f32]
     let direction = direction(pairs, gradient);
     let moved = weights.iter_mut().zip(direction);
     moved.for_each(|(w, d)| *w = (f64::from(*w) - d) as f32);
-    // A step that no weight can tell is the last.
+    // A step that changes no weight is the last.
     weights.iter().zip(&*point).all(|(w, from)| w == from)
 }
 
-/// Goes most of the way back, after a step that went to where there is no loss. Says whether there is a way back.
+/// Goes most of the way back after a step to weights without a loss. Returns false if there is no way back.
 ///
 /// # Panics
-/// As [`step`].
+/// See [`step`].
 pub(super) fn retreat(slots: &[Vec<f32>], weights: &mut [f32]) -> bool {
     let [point, slope, ..] = slots else {
         panic!("a point and a slope are kept");
@@ -82,7 +86,7 @@ pub(super) fn retreat(slots: &[Vec<f32>], weights: &mut [f32]) -> bool {
     slope.iter().any(|g| *g != 0.0) && weights.iter().all(|w| w.is_finite())
 }
 
-/// The inverse of the curvature that the pairs tell of, times the gradient: algorithm 2 of the paper.
+/// Multiplies the gradient by the inverse of the curvature in the pairs: algorithm 2 of the paper.
 fn direction(pairs: &[Vec<f32>], gradient: &[f64]) -> Vec<f64> {
     let mut d = gradient.to_vec();
     let known = pairs.chunks_exact(2).map(|pair| (&pair[0], &pair[1]));
@@ -98,7 +102,7 @@ fn direction(pairs: &[Vec<f32>], gradient: &[f64]) -> Vec<f64> {
     }
     let scale = match known.first() {
         Some((_, bend, curvature)) => curvature / dot32(bend, bend),
-        // Not farther than 1 in all, before anything is known of the curvature.
+        // Without known curvature, the step's length is at most 1.
         None => (1.0 / dot64(gradient, gradient).sqrt()).min(1.0),
     };
     d.iter_mut().for_each(|d| *d *= scale);
@@ -147,7 +151,7 @@ fn dot64(left: &[f64], right: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Steps until the gradient vanishes, from 0, and where that is.
+    /// Takes steps from 0 until the gradient vanishes; returns their number and the final weights.
     fn solve(len: usize, gradient: impl Fn(&[f32]) -> Vec<f64>) -> (usize, Vec<f32>) {
         let mut slots: Vec<Vec<f32>> = slots(10).iter().map(|_| vec![0.0; len]).collect();
         let mut weights = vec![0.0; len];

@@ -1,16 +1,17 @@
 //! Losses of one row, and their slopes: plain functions of the network's outputs and the label.
 //!
-//! Training and evaluation use the same ones. The network's gradient is that of Σ slope·output with the slopes held
-//! fixed, which is the gradient of the loss.
+//! Training and evaluation use the same functions. The network computes the gradient of Σ slope·output with
+//! the slopes held fixed, which is the gradient of the loss.
 
 use volley_proto::spec::Loss;
 use volley_proto::store::Scale;
 
 use crate::network::sigmoid;
 
-/// The loss of a row with these outputs, and its derivative by each of them.
+/// Returns the loss of a row with these outputs, and writes its derivative by each output to `slopes`.
 ///
-/// Of a label that is a class, outputs are logits: the second class' of two, or one for each of more.
+/// For a classification label the outputs are logits: that of the second of two classes, or one per class if
+/// there are more.
 pub(super) fn of_row(loss: &Loss, outputs: &[f32], label: f32, slopes: &mut [f64]) -> f64 {
     match (loss, outputs) {
         (Loss::Focal { gamma }, outputs) => focal(*gamma, outputs, label as usize, slopes),
@@ -57,8 +58,8 @@ pub(super) fn of_row(loss: &Loss, outputs: &[f32], label: f32, slopes: &mut [f64
     }
 }
 
-/// The loss of a row with an output for each of several labels: the sum of the labels' own, each times its weight, or 1
-/// where none are given. Of one label it is the [loss](of_row) of all outputs.
+/// Returns the loss of a row with one output for each of several labels: the sum of the labels' losses, each
+/// times its weight, or 1 if no weights are given. For one label it is the [loss](of_row) of all outputs.
 pub(super) fn of_labels(
     loss: &Loss,
     weights: &[f64],
@@ -79,7 +80,8 @@ pub(super) fn of_labels(
     total
 }
 
-/// The focal loss, by the log loss and its slopes: `f(p) = −(1−p)^γ ln p`, and `ln p` has the opposite slopes.
+/// Computes the focal loss from the log loss and its slopes: `f(p) = −(1−p)^γ ln p`, and `ln p` has the
+/// opposite slopes.
 fn focal(gamma: f64, outputs: &[f32], class: usize, slopes: &mut [f64]) -> f64 {
     let log_loss = of_row(&Loss::LogLoss, outputs, class as f32, slopes);
     let p = (-log_loss).exp();
@@ -94,7 +96,8 @@ fn focal(gamma: f64, outputs: &[f32], class: usize, slopes: &mut [f64]) -> f64 {
     scale * log_loss
 }
 
-/// Tweedie's unit deviance of a mean with this logarithm, and its derivative by that (Jørgensen 1987).
+/// Computes Tweedie's unit deviance for a mean with this logarithm, and its derivative by the logarithm
+/// (Jørgensen 1987).
 fn deviance(power: f64, log_mean: f64, y: f64) -> (f64, f64) {
     let mean = log_mean.exp();
     if power == 1.0 {
@@ -116,7 +119,7 @@ fn deviance(power: f64, log_mean: f64, y: f64) -> (f64, f64) {
     (2.0 * value, 2.0 * (of_mean[1] - y * of_mean[0]))
 }
 
-/// What a loss of 1 between scaled labels is between labels as they are. Huber's δ is one unit of the scale.
+/// Returns the unscaled value of a loss of 1 between scaled labels. Huber's δ is one unit of the scale.
 pub(super) fn unit(loss: &Loss, scale: &Scale) -> f64 {
     match loss {
         Loss::Mae | Loss::Quantile { .. } | Loss::Quantiles { .. } => scale.unit,
@@ -126,7 +129,7 @@ pub(super) fn unit(loss: &Loss, scale: &Scale) -> f64 {
     }
 }
 
-/// What a loss of 1 is between labels as they are; several have no scale in common but that which is trained in.
+/// Returns the unscaled value of a loss of 1; for several labels, which share no other scale, 1.
 pub(super) fn unit_of(loss: &Loss, scales: &[Scale]) -> f64 {
     match scales {
         [scale] => unit(loss, scale),
@@ -134,7 +137,7 @@ pub(super) fn unit_of(loss: &Loss, scales: &[Scale]) -> f64 {
     }
 }
 
-/// The loss of an error: prediction less label.
+/// Returns the loss of an error, which is prediction − label.
 fn value(loss: &Loss, error: f64) -> f64 {
     let huber = |delta: f64| match error.abs() <= delta {
         true => 0.5 * error * error,
@@ -153,7 +156,7 @@ fn value(loss: &Loss, error: f64) -> f64 {
     }
 }
 
-/// The derivative of the loss by the prediction; 0 where there is none.
+/// Returns the derivative of the loss by the prediction, or 0 if it has none.
 fn slope(loss: &Loss, error: f64) -> f64 {
     match loss {
         Loss::Mae if error == 0.0 => 0.0,
@@ -175,7 +178,7 @@ fn slope(loss: &Loss, error: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// That slopes are the differences of values, for these outputs.
+    /// Checks that slopes match differences of values, for these outputs.
     fn check(loss: &Loss, outputs: &[f32], label: f32) {
         let mut slopes = vec![f64::NAN; outputs.len()];
         of_row(loss, outputs, label, &mut slopes);

@@ -1,5 +1,5 @@
-//! Sums over an epoch's evaluation, added up over ranks, and the record they make together with
-//! what its steps came to.
+//! Sums over an epoch's evaluation, added up over ranks, and the record that they form together with the
+//! totals of its steps.
 
 use volley_proto::spec::{LabelTransform, Loss};
 use volley_proto::store::{Coverage, EpochRecord, LabelRecord, RankCoverage, Scale};
@@ -8,19 +8,19 @@ use super::loss;
 use super::state::EpochProgress;
 use crate::network::{likeliest, rearrange};
 
-/// Rows whose label is below are left out of relative errors.
+/// Labels below this are left out of relative errors.
 const LEAST_RELATIVE_LABEL: f64 = 0.001;
 
-/// What is added up over rows and ranks.
+/// Sums over rows and ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(usize)]
 enum Sum {
     EvalLoss,
     EvalWeight,
-    /// Rows whose class was the likeliest, and those of the class that is the most frequent in training.
+    /// Weight of rows predicted correctly, then of rows of the training set's most frequent class.
     EvalCorrect,
     EvalMajority,
-    /// Rows whose label is from the outermost of several quantiles to the other.
+    /// Weight of rows with the label between the outermost of several quantiles.
     EvalInside,
     ComputeSeconds,
     ReduceSeconds,
@@ -28,15 +28,15 @@ enum Sum {
 
 const SUMS: usize = Sum::ReduceSeconds as usize + 1;
 
-/// What is added up of each label that is a number.
+/// Sums for each numeric label.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(usize)]
 enum OfLabel {
-    /// Where there are several.
+    /// Loss of the label; only with several labels.
     Loss,
     Absolute,
     Square,
-    /// Of labels less their mean in training.
+    /// Labels minus their mean in training.
     Label,
     LabelSquare,
     RelativeSquare,
@@ -45,52 +45,52 @@ enum OfLabel {
 
 const OF_LABEL: usize = OfLabel::RelativeRows as usize + 1;
 
-/// An epoch's sums: those of all labels, then of each.
+/// An epoch's sums: common ones, then those of each label.
 #[derive(Debug, Clone)]
 pub(super) struct Sums(Vec<f64>);
 
-/// What an epoch's steps came to.
+/// Totals of an epoch's steps.
 #[derive(Debug, Default)]
 pub(super) struct EpochTotals {
     pub(super) epoch: usize,
     /// Steps since training began.
     pub(super) steps: u64,
-    /// Over all ranks and generations.
+    /// Totals over all ranks and generations.
     pub(super) progress: EpochProgress,
-    /// Of each rank of this generation.
+    /// Rows of each rank of this generation.
     pub(super) ranks: Vec<RankCoverage>,
     pub(super) earlier: Option<Coverage>,
-    /// Whether labels are classes.
+    /// True if the label is a class.
     pub(super) classes: bool,
-    /// Whether several quantiles are predicted.
+    /// True if several quantiles are predicted.
     pub(super) quantiles: bool,
-    /// The names of labels that are several.
+    /// Names of the labels; empty unless there are several.
     pub(super) labels: Vec<String>,
-    /// Of the last step.
+    /// Learning rate of the last step.
     pub(super) learn_rate: f64,
     pub(super) seconds: f64,
 }
 
-/// How rows are evaluated.
+/// Terms of evaluation.
 #[derive(Debug)]
 pub(super) struct Evaluated<'a> {
     pub(super) loss: &'a Loss,
-    /// Of several labels' losses.
+    /// Weights of several labels' losses.
     pub(super) loss_weights: &'a [f64],
     pub(super) transform: LabelTransform,
-    /// Of each transformed label.
+    /// Scale of each transformed label.
     pub(super) scales: &'a [Scale],
-    /// The class that is the most frequent in training, if labels are classes.
+    /// The most frequent class in training, if the label is a class.
     pub(super) majority: Option<usize>,
 }
 
 impl Sums {
-    /// None of so many labels yet.
+    /// Creates empty sums for `labels` labels.
     pub(super) fn of(labels: usize) -> Self {
         Self(vec![0.0; SUMS + labels * OF_LABEL])
     }
 
-    /// Counts an evaluated row of this weight: outputs and labels as the network has them.
+    /// Adds an evaluated row of this weight; outputs and labels are in the network's scale.
     pub(super) fn evaluated(
         &mut self,
         of: &Evaluated<'_>,
@@ -134,7 +134,7 @@ impl Sums {
         }
     }
 
-    /// Counts a label and its prediction, as the network has them.
+    /// Adds a label and its prediction, in the network's scale.
     fn measured(
         &mut self,
         at: usize,
@@ -166,24 +166,24 @@ impl Sums {
         }
     }
 
-    /// Notes how a rank spent its time.
+    /// Adds the time that a rank has spent.
     pub(super) fn spent(&mut self, compute: f64, reduce: f64) {
         self.add(Sum::ComputeSeconds, compute);
         self.add(Sum::ReduceSeconds, reduce);
     }
 
-    /// What is to be added up over ranks.
+    /// Returns the numbers to sum over ranks.
     pub(super) fn as_mut_slice(&mut self) -> &mut [f64] {
         &mut self.0
     }
 
-    /// The mean loss of evaluated rows, if there are any.
+    /// Returns the mean loss of evaluated rows, if there are any.
     pub(super) fn mean_loss(&self) -> Option<f64> {
         let weight = self.of_all(Sum::EvalWeight);
         (weight > 0.0).then(|| self.of_all(Sum::EvalLoss) / weight)
     }
 
-    /// The record of an epoch, from sums over all ranks.
+    /// Returns the record of an epoch, from sums over all ranks.
     pub(super) fn record(&self, trained: EpochTotals) -> EpochRecord {
         let share =
             |sum| Some(self.of_all(sum) / self.of_all(Sum::EvalWeight)).filter(|x| !x.is_nan());
@@ -203,7 +203,7 @@ impl Sums {
         let only = match labels[..] {
             [] if !trained.classes => self.label(0),
             [] => LabelRecord::default(),
-            // They have no scale in common.
+            // Several labels share no scale.
             _ => LabelRecord {
                 eval_r2: mean(labels.iter().map(|label| label.eval_r2)),
                 ..LabelRecord::default()
@@ -234,7 +234,7 @@ impl Sums {
         }
     }
 
-    /// How well a label is predicted, without its name.
+    /// Returns the metrics of a label, without its name.
     fn label(&self, at: usize) -> LabelRecord {
         let sum = |of: OfLabel| self.0[SUMS + at * OF_LABEL + of as usize];
         let mean = |of, rows: f64| (rows > 0.0).then(|| sum(of) / rows);
@@ -245,7 +245,7 @@ impl Sums {
             eval_loss: mean(OfLabel::Loss, rows),
             eval_mae: mean(OfLabel::Absolute, rows),
             eval_rmse: mean(OfLabel::Square, rows).map(f64::sqrt),
-            // Where labels have no variance, none is explained.
+            // Without variance, R² is undefined.
             eval_r2: (variance > 0.0).then(|| 1.0 - sum(OfLabel::Square) / variance),
             eval_rmspe: mean(OfLabel::RelativeSquare, sum(OfLabel::RelativeRows)).map(f64::sqrt),
         }
@@ -264,7 +264,7 @@ impl Sums {
     }
 }
 
-/// The mean of numbers, if all are known.
+/// Returns the mean of numbers, if all are known.
 fn mean(numbers: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let numbers: Vec<f64> = numbers.collect::<Option<_>>()?;
     Some(numbers.iter().sum::<f64>() / numbers.len() as f64)
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn metrics_by_hand() {
         let mut sums = Sums::of(1);
-        // Twice as many in the network's scale, around 3.
+        // In the network's scale, distances from 3 are doubled.
         let scale = Scale {
             shift: 3.0,
             unit: 0.5,
@@ -317,7 +317,7 @@ mod tests {
         assert!((record.eval_mae.unwrap() - (0.5 + small) / 2.0).abs() < 1e-6);
         let squares = 0.25 + small * small;
         assert!((record.eval_rmse.unwrap() - (squares / 2.0).sqrt()).abs() < 1e-6);
-        // Around their mean, labels of 1 and almost 0 have squares of almost ½ in all.
+        // Around their mean, labels of 1 and almost 0 have squares that sum to almost ½.
         let variance = (1.0 - (-10.0_f64).exp()).powi(2) / 2.0;
         assert!((record.eval_r2.unwrap() - (1.0 - squares / variance)).abs() < 1e-5);
         assert!((record.eval_rmspe.unwrap() - 0.5).abs() < 1e-6);
@@ -343,10 +343,10 @@ mod tests {
         let mut sums = Sums::of(1);
         sums.evaluated(&of, &[1.0, 3.0, -1.0], &[0.0], 1.0);
         let record = sums.record(EpochTotals::default());
-        // Of −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
+        // For −1, 1 and 3: 0.1 · 1, 0.5 · 1 and 0.1 · 3, in units of 2.
         assert!((record.eval_loss.unwrap() - 2.0 * 0.9 / 3.0).abs() < 1e-12);
         assert!((record.eval_mae.unwrap() - 2.0).abs() < 1e-12);
-        // A second row, of three times the weight, is beyond the interval.
+        // A second row, with three times the weight, is outside the interval.
         sums.evaluated(&of, &[1.0, 3.0, -1.0], &[3.5], 3.0);
         let record = sums.record(EpochTotals {
             quantiles: true,

@@ -1,6 +1,6 @@
-//! How fast and how long training goes: the learning rate of each step, and when the epochs end.
+//! The pace of training: the learning rate of each step, and the end of the epochs.
 //!
-//! All of it follows from the spec, the sizes and the epochs that are over, so that it is the same on every rank and
+//! All of it follows from the spec, the sizes and the finished epochs, so it is the same on every rank and
 //! after every interruption, and needs no state of its own.
 
 use volley_proto::spec::{BatchSize, Decay, EarlyStop, RateScaling, Rule, Schedule, TrainSpec};
@@ -8,17 +8,18 @@ use volley_proto::store::{EpochRecord, Position};
 
 use super::state::Selected;
 
-/// Steps that a training has at least, where its epochs are not given.
+/// Minimum steps of a training whose epochs are not given.
 const LEAST_STEPS: u64 = 4000;
-/// Epochs where they are not given: at least, and at most.
+/// Minimum and maximum epochs of a training whose epochs are not given.
 const EPOCHS: [u64; 2] = [20, 400];
-/// Of a one-cycle schedule: the first rate's share of the largest, and the share of steps in which it rises.
+/// One-cycle schedule: the first rate as a share of the largest, and the share of steps in which the rate
+/// rises.
 const ONE_CYCLE: (f64, f64) = (1.0 / 25.0, 0.3);
 
-/// Passes over all rows of a rule that ends by itself, at most, where their epochs are not given.
+/// Maximum passes over all rows for a rule that ends by itself, if epochs are not given.
 const MOST_PASSES: usize = 1000;
 
-/// Passes over rows of so many steps each: as given, or as many as make enough steps.
+/// Returns the number of epochs: as given, or as many as give enough steps.
 pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
     if let (None, Rule::Lbfgs { .. }) = (spec.epochs, &spec.optimizer.rule) {
         return MOST_PASSES;
@@ -29,7 +30,7 @@ pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
     })
 }
 
-/// The last epoch that there may be: of a refit, as many as were kept follow those before, and of a rule that ends by
+/// Returns the last possible epoch. A refit adds as many epochs as were kept, or with a rule that ends by
 /// itself as many as it takes.
 pub(super) fn last_epoch(
     spec: &TrainSpec,
@@ -45,36 +46,37 @@ pub(super) fn last_epoch(
     }
 }
 
-/// Steps of an epoch as the number of epochs was planned by: before a refit, if there is one.
+/// Returns the steps per epoch by which the number of epochs was planned: those before a refit, if there is
+/// one.
 fn planned_steps(steps_per_epoch: u64, selected: Option<Selected>, history: &[EpochRecord]) -> u64 {
     let first = history.first().filter(|_| selected.is_some());
     first.map_or(steps_per_epoch, |first| first.steps)
 }
 
-/// The L2 penalty of a training of so many rows: as given, or scikit-learn's of `C = 1`.
+/// Returns the L2 penalty for `rows` training rows: as given, or that of scikit-learn's `C = 1`.
 pub(super) fn l2(spec: &TrainSpec, rows: u64) -> f64 {
     spec.l2.unwrap_or(0.5 / rows.max(1) as f64)
 }
 
-/// The loss that epochs are compared by.
+/// Returns the loss by which epochs are compared.
 pub(super) fn score(record: &EpochRecord) -> f64 {
     record.eval_loss.unwrap_or(record.loss)
 }
 
-/// The epochs that are over, as far as they say how to go on.
+/// Progress of the finished epochs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Past {
-    /// The least score.
+    /// Lowest score.
     best: f64,
-    /// Epochs since there was progress.
+    /// Epochs since the last progress.
     stalled: usize,
-    /// How often it stalled for as long as the plateau's patience.
+    /// Number of times that progress stalled for the plateau's patience.
     plateaus: i32,
 }
 
 impl Past {
-    /// Of these epochs: an epoch is progress if its score is less than the least before by this share of it; a plateau
-    /// is so many epochs without.
+    /// Summarizes these epochs. An epoch makes progress if its score is below the lowest before by at least
+    /// the share `min_rel_progress` of it; `patience` epochs without progress are a plateau.
     fn of<'a>(
         history: impl IntoIterator<Item = &'a EpochRecord>,
         min_rel_progress: f64,
@@ -105,7 +107,7 @@ impl Past {
     }
 }
 
-/// Why training ends after these epochs, if it does before its last.
+/// Returns the reason why training ends early after these epochs, if it does.
 pub(super) fn stops<'a>(
     early_stop: Option<EarlyStop>,
     mut history: impl Iterator<Item = &'a EpochRecord> + Clone,
@@ -124,8 +126,7 @@ pub(super) fn stops<'a>(
     })
 }
 
-/// The learning rate of the step that comes next, where an epoch has so many steps. A refit has those that the epochs
-/// before it had.
+/// Returns the learning rate of the step at `at`. A refit repeats the rates of the epochs before it.
 pub(super) fn learn_rate(
     spec: &TrainSpec,
     global_batch: u64,
@@ -166,7 +167,7 @@ fn factor(
         return (done + 1.0) / warmup;
     }
     let all = (epochs * steps_per_epoch) as f64;
-    // Of the steps after warm-up.
+    // The share of the steps after warm-up.
     let share = ((done - warmup) / (all - warmup).max(1.0)).clamp(0.0, 1.0);
     let falling = |share: f64| 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
     match schedule.decay {
@@ -186,8 +187,8 @@ fn factor(
     }
 }
 
-/// Rows of a step, where they are not given: enough for a gradient that is not all noise, and few enough that a small
-/// table makes several steps.
+/// Returns the rows per step. By default they are enough for a gradient that is not mostly noise, and few
+/// enough that a small table makes several steps.
 pub(super) fn global_batch(spec: &TrainSpec, rows: u64, ranks: usize) -> u64 {
     match (spec.step_rows(ranks), &spec.optimizer.rule) {
         (_, Rule::Lbfgs { .. }) => rows,

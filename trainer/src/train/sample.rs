@@ -1,8 +1,9 @@
-//! The training rows that quantiles are taken from, and their numbers, the same on every rank.
+//! Sample of training rows for quantiles, and its numbers, the same on every rank.
 //!
-//! Rows are numbered shard by shard in canonical order, and [`ROWS`] of them are drawn without replacement, keyed by the
-//! seed: a uniform sample of rows, in which equal rows count as often as they occur, whatever they weigh. It depends on shards and not on who has
-//! them, so every rank knows it without asking; of fewer rows, it is all. Not here: what is made of their numbers.
+//! Rows are numbered shard by shard in canonical order, and [`ROWS`] of them are drawn without replacement,
+//! keyed by the seed: a uniform sample of rows, in which equal rows count as often as they occur, regardless
+//! of weights. It depends on the shards and not on the ranks that hold them, so every rank draws it without
+//! asking. A smaller table is its own sample. This module does not compute the quantiles.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +15,13 @@ use crate::collective::Communicator;
 use crate::encode::{Settled, Statistics};
 use crate::random::{Key, Purpose};
 
-/// Rows that are drawn at most: those of scikit-learn's `subsample`.
+/// Maximum rows drawn, as in scikit-learn's `subsample`.
 const ROWS: u64 = 10_000;
-/// Numbers that are exchanged at once, at least those of a feature.
+/// Numbers exchanged at a time, or those of one feature if they are more.
 const NUMBERS: usize = 1 << 20;
 
-/// Of each continuous feature the numbers of sampled rows that are not null, ascending, from the least to the greatest of all
-/// training rows. Shards' rows are not scaled yet.
+/// Returns each continuous feature's numbers in sampled rows, without nulls, ascending. The first and last
+/// are the minimum and maximum of all training rows. The shards' rows are not yet scaled.
 pub(super) fn numbers(
     seed: u64,
     world: &World,
@@ -34,7 +35,7 @@ pub(super) fn numbers(
     let mut all = Vec::with_capacity(features);
     for (block, statistics) in world.features.chunks(at_once).enumerate() {
         let first = block * at_once;
-        // Feature by feature; where a row is another rank's, it adds 0.
+        // Feature by feature; a row of another rank contributes 0.
         let mut sums = vec![0.0; statistics.len() * drawn.len()];
         for (place, row) in &mine {
             for (at, x) in row[first..first + statistics.len()].iter().enumerate() {
@@ -48,7 +49,8 @@ pub(super) fn numbers(
     Ok(all)
 }
 
-/// The numbers of `most` of so many rows, ascending: Floyd's algorithm (Bentley & Floyd 1987, doi:10.1145/30401.315746).
+/// Draws `most` of `rows` row numbers, ascending, with Floyd's algorithm (Bentley & Floyd 1987,
+/// doi:10.1145/30401.315746).
 fn draw(seed: u64, rows: u64, most: u64) -> Vec<u64> {
     let mut stream = Key::new(seed, Purpose::Sample).stream();
     let mut drawn = BTreeSet::new();
@@ -60,7 +62,7 @@ fn draw(seed: u64, rows: u64, most: u64) -> Vec<u64> {
     drawn.into_iter().collect()
 }
 
-/// The numbers of drawn rows that this rank has, each with its place among all that are drawn.
+/// Returns the numbers of the drawn rows on this rank, each with its index among all drawn rows.
 fn drawn_here<'a>(
     drawn: &[u64],
     world: &World,
@@ -85,7 +87,7 @@ fn drawn_here<'a>(
     here
 }
 
-/// A column's known numbers, ascending, with the range of all that there are.
+/// Sorts a column's known numbers, and sets the first and last to the range of all training rows.
 fn sorted(numbers: &[f64], of: &Statistics) -> Vec<f64> {
     let known = numbers.iter().copied().filter(|x| !x.is_nan());
     let mut known: Vec<f64> = known.collect();
@@ -128,14 +130,14 @@ mod tests {
                 .for_each(|row| *counts.entry(row).or_insert(0_u64) += 1);
         }
         assert_eq!(draw(3, rows, most), draw(3, rows, most));
-        // A quarter each: 1000, of a standard deviation of 27.
+        // Each row is drawn in a quarter of the draws: 1000, with a standard deviation of 27.
         assert_eq!(counts.len() as u64, rows);
         for (row, count) in counts {
             assert!((860..1140).contains(&count), "{row}: {count}");
         }
     }
 
-    /// Shards of more rows than are drawn, with two features.
+    /// Creates a shard with two features; the shards together have more rows than are drawn.
     fn shard(id: usize, rows: usize) -> Settled<f64> {
         let number = |row: usize| match row % 7 {
             3 => f64::NAN,
@@ -188,7 +190,7 @@ mod tests {
         assert!(one[0].is_sorted() && (rows * 5 / 6..rows).contains(&one[0].len()));
         assert_eq!([one[0][0], one[0][one[0].len() - 1]], [0.0, 999.0]);
         assert_eq!(one[1].len(), rows);
-        // Equal to what they are of, within the error of a sample.
+        // Close to the median of the rows, within the error of a sample.
         let median = one[0][one[0].len() / 2];
         assert!((470.0..530.0).contains(&median), "{median}");
     }

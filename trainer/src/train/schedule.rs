@@ -1,8 +1,9 @@
-//! Which rows are trained on at which step: a pure function of seed, epoch and shard sizes.
+//! The schedule of rows: the step at which each row is trained on, a pure function of seed, epoch and shard
+//! sizes.
 //!
-//! Lay all training rows of the world in a line, shard after shard, each shard's rows permuted
-//! anew in every epoch. The row at place `g` of the line belongs to step `(g + r) mod S`, where S
-//! is the number of steps and r is drawn for the epoch:
+//! All training rows of the world form a line, shard after shard, with each shard's rows permuted anew in
+//! every epoch. The row at place `g` of the line belongs to step `(g + r) mod S`, where S is the number of
+//! steps and r is drawn for the epoch:
 //!
 //! ```text
 //!  shard        0           1       2
@@ -10,12 +11,12 @@
 //!  step     0 1 2 3 0   1 2 3   0 1 2 3
 //! ```
 //!
-//! An order of a shard's rows lists them as its steps take them; a step's are neighbours in it. Where rows of files are copied
-//! in that order, a step's values are neighbours too.
+//! The order of a shard lists its rows as the steps take them, so those of a step are adjacent. If rows in
+//! files are copied in that order, a step's values are adjacent too.
 //!
-//! So every row is used once an epoch; all global batches have the same number of rows, or one
-//! less; each holds every shard's share; ranks with neighbouring shards get even work; and a
-//! global batch does not depend on which rank has which shard.
+//! So every row is used once per epoch; all global batches have the same number of rows, or one less; each
+//! contains every shard's share; ranks with neighbouring shards get even work; and a global batch does not
+//! depend on the distribution of shards over ranks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,15 +29,15 @@ use crate::random::{Key, Purpose};
 /// A training row of this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The shard, by its index on this rank.
+    /// Index of the shard on this rank.
     pub(super) shard: u32,
-    /// The row, by its place in the shard's canonical order.
+    /// Index of the row in the shard's canonical order.
     pub(super) row: u32,
-    /// Where its values are among those that are read.
+    /// Index of its values among those that are read.
     pub(super) at: u32,
 }
 
-/// Steps that an epoch takes.
+/// Returns the steps per epoch.
 pub(super) fn steps_per_epoch(rows: u64, global_batch: u64) -> u64 {
     rows.div_ceil(global_batch)
 }
@@ -51,15 +52,15 @@ pub(super) struct Schedule {
 
 #[derive(Debug, Clone)]
 struct Span {
-    /// The shard's global number.
+    /// Global number of the shard.
     id: usize,
-    /// Where its rows begin in the line.
+    /// Place of its first row in the line.
     first: u64,
     rows: u32,
 }
 
 impl Schedule {
-    /// The schedule of the rank that has the shards `mine`, of all `shards` and their rows.
+    /// Creates the schedule of the rank that holds the shards `mine`; `shards` gives the rows of all shards.
     pub(super) fn new(
         seed: u64,
         steps: u64,
@@ -91,7 +92,8 @@ impl Schedule {
         self.steps
     }
 
-    /// The most rows that this rank has in a step of any epoch: its neighbouring shards are dealt in turn.
+    /// Returns the maximum rows that this rank has in a step of any epoch; adjacent shards are dealt
+    /// together.
     pub(super) fn most_rows(&self) -> usize {
         let mut spans: Vec<_> = self.shards.iter().filter(|span| span.rows > 0).collect();
         spans.sort_by_key(|span| span.first);
@@ -107,7 +109,7 @@ impl Schedule {
         (most + run.div_ceil(self.steps)) as usize
     }
 
-    /// This rank's rows in an epoch, step by step, read where the shards have them.
+    /// Returns this rank's rows in an epoch, step by step, read from the shards in place.
     pub(super) fn epoch(&self, epoch: usize) -> Epoch {
         let shards = 0..self.shards.len();
         let shards = shards.map(|shard| Ordered {
@@ -117,7 +119,7 @@ impl Schedule {
         self.epoch_of(epoch, shards.collect())
     }
 
-    /// This rank's rows in an epoch, whose shards are ordered.
+    /// Returns this rank's rows in an epoch, given its ordered shards.
     pub(super) fn epoch_of(&self, epoch: usize, shards: Vec<Ordered>) -> Epoch {
         let spans = self.shards.iter().zip(shards);
         let dealt = spans.map(|(span, of)| Dealt {
@@ -130,7 +132,8 @@ impl Schedule {
         }
     }
 
-    /// A shard's rows as an epoch's steps take them. The shard is given by its index on this rank.
+    /// Returns a shard's rows in the order in which an epoch's steps take them. `shard` is its index on this
+    /// rank.
     pub(super) fn order(&self, epoch: usize, shard: usize) -> Vec<u32> {
         let span = &self.shards[shard];
         let mut line: Vec<u32> = (0..span.rows).collect();
@@ -157,13 +160,14 @@ impl Schedule {
 /// Assignment of a shard's rows to the steps of an epoch.
 #[derive(Debug)]
 struct Deal {
-    /// Where in the shard's part of the line the first row of step 0 is, or would be if it had more rows.
+    /// Index, within the shard's part of the line, of the first row of step 0, even if the shard has fewer
+    /// rows.
     first: u64,
     rows: u64,
 }
 
 impl Deal {
-    /// Number of rows of the steps before this one, of so many steps.
+    /// Returns the number of rows in the steps before `step`, with `steps` steps per epoch.
     fn before(&self, step: u64, steps: u64) -> usize {
         let (rounds, rest) = (self.rows / steps, self.rows % steps);
         let end = self.first + step;
@@ -176,9 +180,9 @@ impl Deal {
 /// A shard's rows in the order of an epoch.
 #[derive(Debug)]
 pub(super) struct Ordered {
-    /// Their places in the shard.
+    /// Indices of the rows in the shard.
     pub(super) order: Stored<u32>,
-    /// Their values in that order, where they were copied.
+    /// Values of the rows in that order, if they were copied.
     pub(super) rows: Option<Rows>,
 }
 
@@ -196,13 +200,13 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Places of this rank's rows in their shards, step after step, as pairs of the shard's index and the row.
+    /// Returns this rank's rows, step after step, as pairs of the shard's index and the row.
     pub(super) fn places(&self) -> impl Iterator<Item = (usize, u32)> {
         let steps = (0..self.steps).flat_map(|step| self.step(step));
         steps.map(|place| (place.shard as usize, place.row))
     }
 
-    /// Where each step's rows begin, and where the last one's end.
+    /// Returns the start of each step's rows, and the end of the last step's.
     pub(super) fn starts(&self) -> Vec<u32> {
         let start = |step| {
             let before = self.shards.iter();
@@ -212,7 +216,7 @@ impl Epoch {
         (0..=self.steps).map(start).collect()
     }
 
-    /// This rank's rows in a step; there may be none.
+    /// Returns this rank's rows in a step, perhaps none.
     pub(super) fn step(&self, step: u64) -> Vec<Place> {
         let mut places = Vec::new();
         for (shard, dealt) in self.shards.iter().enumerate() {
@@ -230,13 +234,13 @@ impl Epoch {
         places
     }
 
-    /// Where the rows of so many steps are in a shard's order.
+    /// Returns the range of `count` steps' rows in a shard's order.
     fn range(&self, dealt: &Dealt, step: u64, count: u64) -> Range<usize> {
         let before = |step: u64| dealt.deal.before(step.min(self.steps), self.steps);
         before(step)..before(step + count)
     }
 
-    /// The values of a shard's training rows, as places find them.
+    /// Returns the values of a shard's training rows, as `Place::at` indexes them.
     pub(super) fn rows<'r>(&'r self, shard: usize, shards: &'r [Settled]) -> &'r Rows {
         self.shards[shard]
             .of
@@ -245,8 +249,8 @@ impl Epoch {
             .unwrap_or(&shards[shard].train)
     }
 
-    /// Has the system read copied rows ahead of their steps, about so many bytes at a time: those of the next steps where a
-    /// step is the `first` one that is taken, and those after them.
+    /// Asks the system to read copied rows ahead of their steps, about `bytes` bytes at a time: those of the
+    /// next block of steps, and at the `first` step taken also those of its own block.
     pub(super) fn read_ahead(&self, step: u64, first: bool, bytes: usize) {
         let copied = || {
             let shards = self.shards.iter();
@@ -282,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// Each step's rows as (shard, row), over ranks that have these shards.
+    /// Returns each step's rows as (shard, row), over ranks with these shards.
     fn global_batches(
         sizes: &[u64],
         steps: u64,
@@ -341,7 +345,7 @@ mod tests {
         assert_ne!(one, global_batches(&sizes, 9, 2, &[&[0, 1, 2, 3, 4]]));
     }
 
-    /// By the definition, which is slow.
+    /// Compares with the definition, which is slow to compute.
     #[test]
     fn a_step_takes_the_rows_whose_places_in_the_line_are_its_own() {
         for (sizes, steps) in [([13, 0, 40, 7, 22], 9), ([3, 1, 0, 2, 5], 30), ([4; 5], 1)] {

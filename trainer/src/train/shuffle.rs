@@ -1,15 +1,16 @@
-//! External shuffle: rows of spilled shards are copied in the order of an epoch, so that steps read neighbours.
+//! External shuffle: copies the rows of spilled shards in the order of an epoch, so that the rows of a step
+//! are adjacent.
 //!
-//! A shard is permuted by itself, through memory, as if its rows were there: an epoch has the same rows in the same steps
-//! wherever rows are. A thread copies the shards of the next epoch while this one is trained on. Two copies are on disk at
-//! most, in files without names.
+//! Each shard is permuted on its own, through memory, exactly as if its rows were in memory: an epoch has the
+//! same rows in the same steps wherever rows are stored. A thread copies the shards of the next epoch while
+//! this one is trained on. At most two copies are on disk, in files without names.
 //!
 //! ```text
 //!  shard in a file, canonical order ──order of epoch 1──▶ copy ──▶ steps of epoch 1
 //!                                   ──order of epoch 2──▶ copy       meanwhile
 //! ```
 //!
-//! Which row is taken when is the [schedule](super::schedule)'s to say.
+//! The [schedule](super::schedule) decides the order of rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,20 +25,20 @@ use super::schedule::{Epoch, Ordered, Schedule};
 use crate::Result;
 use crate::encode::{Rows, Settled};
 
-/// Time between two looks whether training is cancelled.
+/// Interval of checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Puts this rank's rows in the order of one epoch after the other.
+/// Source of this rank's rows in the order of one epoch after the other.
 #[derive(Debug)]
 pub(super) struct Shuffle {
     shards: Arc<[Source]>,
     ahead: Option<Ahead>,
 }
 
-/// Training rows of a shard that is in files of this folder, if it is.
+/// Training rows of a spilled shard and the folder of its files; `None` for a shard in memory.
 type Source = Option<(Rows, Arc<Path>)>;
 
-/// A shard's rows in the order of an epoch, if they were in files.
+/// A spilled shard's rows in the order of an epoch; `None` for a shard in memory.
 type Copied = Option<Ordered>;
 
 /// An epoch whose rows a thread copies.
@@ -61,7 +62,8 @@ impl Shuffle {
         }
     }
 
-    /// The rows of an epoch in its order. Unless it is the last, the next one's are seen to meanwhile.
+    /// Returns the rows of an epoch in its order, and starts to copy those of the next unless this one is the
+    /// last.
     ///
     /// # Errors
     /// When a file cannot be written, or training is cancelled.
@@ -92,14 +94,14 @@ impl Shuffle {
         Ok(schedule.epoch_of(epoch, ordered.collect()))
     }
 
-    /// Has a thread copy the rows of an epoch, if the system has one.
+    /// Starts a thread that copies the rows of an epoch; returns `None` if none can be started.
     fn begin(&self, schedule: &Schedule, epoch: usize) -> Option<Ahead> {
         let (schedule, shards) = (schedule.clone(), Arc::clone(&self.shards));
         let (done, copied) = mpsc::sync_channel(1);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let work = move || {
-            // Nobody waits after a cancellation.
+            // No receiver is left after a cancellation.
             done.send(copy(&schedule, epoch, &shards, &stopped)).ok();
         };
         let thread = thread::Builder::new().name("rank-shuffle".to_owned());
@@ -116,7 +118,7 @@ impl Shuffle {
 }
 
 impl Ahead {
-    /// The shards in order, once they are.
+    /// Waits for the ordered shards.
     fn wait(self, cancel: &CancellationToken) -> Result<Vec<Copied>> {
         loop {
             check(cancel)?;
@@ -131,7 +133,7 @@ impl Ahead {
     }
 }
 
-/// The rows of the shards that are in files, copied in the order of an epoch.
+/// Copies the rows of spilled shards in the order of an epoch.
 fn copy(
     schedule: &Schedule,
     epoch: usize,

@@ -1,7 +1,8 @@
-//! What a state was made from, and must be gone on with: the spec's terms, the rows, the values.
+//! Basis of a state: the terms of the spec, the rows and the values that it was made from, which a training
+//! that continues from it must share.
 //!
-//! Terms are kept and compared as text, in the options' own words: that is what an error shows,
-//! and numbers in JSON need not come back as the same bits.
+//! Terms are kept and compared as text, in the options' own words: errors show that text, and numbers in JSON
+//! may come back with other bits.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,11 @@ use crate::encode::{Settled, Vocabulary};
 use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
-/// What a training must have in common with the state that it goes on from.
+/// Properties that a training must share with the state from which it continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::train) struct Basis {
-    /// The options that decide what is trained, with their values.
+    /// Options that decide the trained model, with their values.
     terms: Vec<(String, String)>,
     /// The shard manifest.
     shards: BTreeMap<usize, ShardRows>,
@@ -28,12 +29,12 @@ pub(in crate::train) struct Basis {
     values: Vec<Values>,
 }
 
-/// What a shard holds.
+/// Rows of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::train) struct ShardRows {
-    /// To be trained on.
+    /// Training rows.
     pub(in crate::train) train: Covered,
-    /// To be evaluated.
+    /// Evaluation rows.
     pub(in crate::train) eval: Covered,
 }
 
@@ -81,7 +82,7 @@ impl Basis {
         }
     }
 
-    /// Checks that a state of this basis can be gone on with on the basis of `now`.
+    /// Checks that a training on the basis `now` can continue from a state of this basis.
     pub(super) fn check(&self, now: &Self, position: Position) -> Result<()> {
         let text = |terms: &[(String, String)], option: &str| {
             let value = terms.iter().find(|(name, _)| name == option);
@@ -128,10 +129,10 @@ impl Basis {
     }
 }
 
-/// Everything in a spec that decides what is trained, by the names that users type.
+/// Returns the options of a spec that decide the trained model, by the names that users type.
 ///
-/// Not in it: what the run is called and where it goes, who trains on which device and in which precision, how long
-/// they wait, and how many epochs there are, which may be raised.
+/// It leaves out the names and destinations of the run, its ranks, devices, precision and timeouts, and the
+/// number of epochs, which may be raised.
 fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let TrainSpec {
         train_id: _,
@@ -257,7 +258,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     terms.extend((!weights.is_empty()).then(|| ("loss_weights", json(weights))));
     terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
     terms.extend((*refit != Refit::Never).then(|| ("refit", json(refit))));
-    // As typed: what is fitted follows from the rows, whose checksums are compared.
+    // As typed: the fitted values follow from the rows, whose checksums are compared.
     terms.extend(transform.as_ref().map(|transform| {
         let typed = transform.columns.iter();
         let typed: Vec<_> = typed.map(|of| (&of.column, &of.typed)).collect();

@@ -1,13 +1,13 @@
 //! A state as bytes: one file in the safetensors format, the same bytes for the same state.
 //!
-//! | In it | What |
+//! | Entry | Contents |
 //! |---|---|
-//! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, now and of the kept epoch, `f32` |
-//! | `optimizer.<i>` | what the optimizer keeps of all parameters, `f32` |
-//! | `scaling` | what null is, shift, unit and whether nulls are indicated, of each label and continuous feature, `f64` |
-//! | `quantiles.<i>`, `bins.<i>` | what the continuous feature's numbers are ranked by, `f64`, and edges of its bins, `f32`; absent where it has none |
+//! | `weights.<i>`, `kept.<i>` | the parameters in the network's order, current and of the kept epoch, `f32` |
+//! | `optimizer.<i>` | the optimizer's numbers for all parameters, `f32` |
+//! | `scaling` | null value, shift, unit and null indicator (0 or 1) of each label and continuous feature, `f64` |
+//! | `quantiles.<i>`, `bins.<i>` | quantiles that rank the continuous feature's numbers, `f64`, and edges of its bins, `f32`; absent if it has none |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
-//! | metadata `state` | JSON: everything else; numbers in `f64` as their bits |
+//! | metadata `state` | JSON: everything else; `f64` numbers as their bits |
 
 use std::collections::HashMap;
 
@@ -24,14 +24,14 @@ use crate::network::Normalization;
 use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
-/// The layout this build writes and reads.
+/// Version of the layout that this build writes and reads.
 const FORMAT: u32 = 4;
 const METADATA: &str = "state";
 
-// Numbers are written as they lie in memory.
+// Numbers are written in their in-memory representation.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// What is not a tensor.
+/// Everything that is not a tensor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -45,7 +45,7 @@ struct Head {
     weight: Bits,
     covered: Covered,
     history: Vec<Record>,
-    /// Labels; one in states of old.
+    /// Number of labels; 1 if absent, as in older states.
     #[serde(default = "one")]
     labels: usize,
     /// The kept epoch and its score.
@@ -58,7 +58,7 @@ fn one() -> usize {
     1
 }
 
-/// The bits of an `f64`: its text in JSON need not be read as the same number.
+/// The bits of an `f64`: reading its JSON text may give another number.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Bits(u64);
 
@@ -74,7 +74,7 @@ impl From<Bits> for f64 {
     }
 }
 
-/// An [`EpochRecord`] with all its bits.
+/// An [`EpochRecord`] with exact numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -103,7 +103,7 @@ struct Record {
     reduce_seconds: Bits,
 }
 
-/// A [`LabelRecord`] with all its bits.
+/// A [`LabelRecord`] with exact numbers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OfLabel {
@@ -199,7 +199,7 @@ impl From<Record> for EpochRecord {
 }
 
 impl TrainingState {
-    /// The state as bytes; [`decode`](Self::decode) gives the same state, bit by bit.
+    /// Encodes the state; [`decode`](Self::decode) gives the same state, bit by bit.
     pub fn encode(&self) -> Bytes {
         let head = Head {
             format: FORMAT,
@@ -260,13 +260,13 @@ impl TrainingState {
         if let Some(kept) = &self.kept {
             kept.weights.write("kept", &mut tensors);
         }
-        // One entry only: a map of several has no order.
+        // One entry only: a map of several has no fixed order.
         let metadata = HashMap::from([(METADATA.to_owned(), head)]);
         let file = safetensors::serialize(tensors, Some(metadata));
         Bytes::from(file.expect("names and shapes are what the format can say"))
     }
 
-    /// The state that was [encoded](Self::encode) as these bytes.
+    /// Decodes a state that was [encoded](Self::encode) as these bytes.
     ///
     /// # Errors
     /// When they are damaged, or of a layout that this build does not read.
@@ -315,7 +315,7 @@ impl TrainingState {
         Ok(state)
     }
 
-    /// Whether the numbers of the head go together.
+    /// Checks that the numbers of the head are consistent.
     fn check_head(&self) -> Result<()> {
         let epochs = self.history.len();
         let kept = self
@@ -325,7 +325,7 @@ impl TrainingState {
         let selected = self.selected.is_none_or(|selected| {
             (1..=selected.epochs).contains(&selected.kept) && selected.epochs <= epochs
         });
-        // Steps are counted on from one epoch to the next.
+        // The count of steps continues from one epoch to the next.
         let Position { epoch, step, steps } = self.position;
         let counted = self.history.iter().map(|record| record.steps);
         let counted = counted.chain([steps]);

@@ -1,11 +1,11 @@
 //! The state of a training between two steps, in host memory.
 //!
-//! It is all that the rest of the training depends on besides the spec and the rows: whoever goes
-//! on from it, on whatever device and with however many ranks, goes on at the very step. Random
-//! numbers need no place in it: they are keyed by seed, epoch and row, so the position says them
-//! all. Only whole steps are ever in it.
+//! It holds everything on which the rest of the training depends besides the spec and the rows: any device
+//! and any number of ranks can continue from it at exactly the next step. It needs no random number state:
+//! random numbers are keyed by seed, epoch and row, so the position determines them. It contains whole steps
+//! only.
 //!
-//! It knows what it was made from, its [`Basis`], and is refused where that has changed.
+//! It records its [`Basis`], and is refused if that has changed.
 
 mod basis;
 mod file;
@@ -22,35 +22,35 @@ use crate::encode::Scaling;
 use crate::network::{Architecture, Normalization, Parameter};
 use crate::{Error, Result};
 
-/// A training between two steps: independent of the device and of how many ranks there are.
+/// A training between two steps: independent of the device and of the number of ranks.
 ///
-/// A rank hands it back when training is [interrupted](crate::Interrupted), and training goes on
-/// from it as [`Origin::State`](crate::Origin::State).
+/// A rank returns it when training is [interrupted](crate::Interrupted), and training continues from it as
+/// [`Origin::State`](crate::Origin::State).
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingState {
     pub(super) basis: Basis,
-    /// Rows of a step over all ranks: those of the first world, whatever became of it.
+    /// Rows per step over all ranks, as set by the first world, whatever world continues.
     pub(super) global_batch: u64,
-    /// What its rows were scaled by.
+    /// Scaling of its rows.
     pub(super) scaling: Scaling,
     pub(super) position: Position,
     pub(super) weights: Weights,
-    /// What the optimizer keeps of each weight, in the order of the parameters.
+    /// Optimizer's numbers per weight, in the order of the parameters.
     pub(super) slots: Vec<Vec<f32>>,
     pub(super) progress: EpochProgress,
-    /// The epochs that are over.
+    /// Records of the finished epochs.
     pub(super) history: Vec<EpochRecord>,
-    /// The best epoch so far, where the best is to be kept.
+    /// The best epoch so far, if the best is to be kept.
     pub(super) kept: Option<Kept>,
-    /// What epochs came to before a refit, once that has begun.
+    /// Epochs before a refit, once that has begun.
     pub(super) selected: Option<Selected>,
 }
 
-/// How many epochs are the best, by rows that were evaluated.
+/// Best number of epochs, by evaluated rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Selected {
-    /// Epochs done until then.
+    /// Epochs finished before the refit.
     pub(super) epochs: usize,
     /// The best of them.
     pub(super) kept: usize,
@@ -65,7 +65,7 @@ pub(super) struct Weights {
     pub(super) running: Normalization,
 }
 
-/// What the epoch under way has come to, over all ranks and generations.
+/// Totals of the current epoch, over all ranks and generations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct EpochProgress {
     /// The weighted sum of the losses of its rows.
@@ -79,13 +79,13 @@ pub(super) struct EpochProgress {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Kept {
     pub(super) epoch: usize,
-    /// Its loss, by which it is compared.
+    /// Its loss, by which epochs are compared.
     pub(super) score: f64,
     pub(super) weights: Weights,
 }
 
 impl TrainingState {
-    /// A training before its first step.
+    /// Creates a training before its first step.
     pub(super) fn begin(
         basis: Basis,
         optimizer: &Optimizer,
@@ -108,10 +108,10 @@ impl TrainingState {
         }
     }
 
-    /// A refit before its first step, after a training that has ended, with these weights.
+    /// Creates a refit before its first step, after a finished training, with these weights.
     ///
     /// # Panics
-    /// If no epoch is over.
+    /// If no epoch is finished.
     pub(super) fn refit(self, optimizer: &Optimizer, weights: Weights) -> Self {
         let len = weights.values.iter().map(Vec::len).sum();
         assert!(!self.history.is_empty(), "a training has an epoch at least");
@@ -129,15 +129,15 @@ impl TrainingState {
         }
     }
 
-    /// What comes next, and how much is done.
+    /// Returns the position of the next step.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Checks that training on this basis, as a spec says, can go on from here.
+    /// Checks that a training on this basis, with this spec, can continue from here.
     ///
     /// # Errors
-    /// Names the option, the shard or the column that is not as it was.
+    /// Names the option, the shard or the column that has changed.
     pub(super) fn check(
         &self,
         now: &Basis,
@@ -159,7 +159,7 @@ impl TrainingState {
         self.check_lengths(&spec.optimizer, architecture)
     }
 
-    /// A state's own checks are of its file; these are of the network it is for.
+    /// Checks lengths against the network; decoding checks only the file itself.
     fn check_lengths(&self, optimizer: &Optimizer, architecture: &Architecture) -> Result<()> {
         let parameters = architecture.parameters();
         let normalized = architecture.normalized();
@@ -180,10 +180,10 @@ impl TrainingState {
         }
     }
 
-    /// The epochs, the one that is kept, and its weights; after a refit, its last weights.
+    /// Returns the epochs, the kept one, and its weights; after a refit, the last weights.
     ///
     /// # Panics
-    /// If no epoch is over.
+    /// If no epoch is finished.
     pub(super) fn finish(self) -> (Vec<EpochRecord>, usize, Weights) {
         assert!(!self.history.is_empty(), "a training has an epoch at least");
         let last = self.history.len();
