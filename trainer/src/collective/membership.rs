@@ -1,4 +1,4 @@
-//! The members of a mesh ([`Membership`]), their shared secret, and the timeouts and sizes ([`Options`]).
+//! The members of a mesh, their shared secret, and their timeouts and sizes.
 
 use std::time::Duration;
 

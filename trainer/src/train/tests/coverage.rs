@@ -1,4 +1,4 @@
-//! Every row is trained on once an epoch, and it would be noticed if not.
+//! Every row is trained on once per epoch, and any deviation is noticed.
 
 use tokio_util::sync::CancellationToken;
 
@@ -7,7 +7,7 @@ use crate::encode::Settled;
 use crate::testing::{Deaf, model, rows, spec, train_split};
 use crate::{Error, Result};
 
-/// Trains an epoch of shards, some of which are spoilt after they were counted.
+/// Trains one epoch; shards may be spoilt after they were counted.
 fn train(spoil_key: bool, spoil_fit: impl FnOnce(&mut CpuFit<'_>)) -> Result<()> {
     let spoil_shards = |shards: &mut [Settled]| {
         if spoil_key {

@@ -1,4 +1,4 @@
-//! Trainings on devices: which computes, what they survive, and how they go on elsewhere.
+//! Trainings on devices: the choice of the device, the failures they survive, and resuming elsewhere.
 
 use volley_proto::spec::{BatchSize, DeviceKind, Precision, TrainSpec};
 
@@ -10,7 +10,7 @@ use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
 
 const ON_A_DEVICE: f32 = 1e-4;
 
-/// A rank alone, on this device, that ends after so many steps if told.
+/// Trains one rank alone on this device; ends it after a number of steps, if given.
 fn alone(
     spec: &TrainSpec,
     device: ResolvedDevice,
@@ -62,7 +62,7 @@ fn a_training_goes_on_on_another_device_where_it_stood() {
                 "{ended}"
             );
             let state = *ended.state.unwrap();
-            // A device may have taken more steps before it was asked.
+            // A device may have taken more steps before it was asked to stop.
             assert!(state.position().steps >= steps);
             let end = alone(&spec, second, Origin::State(state), None).unwrap();
             assert_same_weights(&whole[0], &end, ON_A_DEVICE);
@@ -102,7 +102,7 @@ fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
     }
     let spec = in_f32();
     let host = train_split(&spec, &data(), 1);
-    // By trial: so much that a step fits, and rows do not.
+    // Found by trial: the least memory in which a step fits, but not all rows.
     let least = (1..).map(|kib| kib << 10).find(|bytes| {
         let device = ResolvedDevice::emulated(*bytes, None, false);
         let end = alone(&spec, device, Origin::Fresh, None);
@@ -158,7 +158,7 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
         ..spec.clone()
     };
     let device = ResolvedDevice::emulated(288 << 10, None, false);
-    // The step fits; what is evaluated after it may not.
+    // The step fits; the evaluation after it may not.
     let ended = alone(&passes, device, Origin::Fresh, None).map_err(|end| end.error);
     assert!(
         !matches!(ended, Err(Error::DeviceBatch { .. })),
@@ -184,7 +184,7 @@ fn a_trial_whose_steps_are_too_long_takes_shorter_ones() {
     }
     let mut spec = in_f32();
     spec.network.batch_norm = false;
-    // Raw distances of thousands: at the rate of trials there is no second step.
+    // Raw distances are in the thousands: at the trials' usual rate there is no second step.
     let on = |spoilt| {
         let device = ResolvedDevice::emulated(u64::MAX, spoilt, false);
         alone(&spec, device, Origin::Fresh, None)

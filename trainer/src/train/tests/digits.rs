@@ -1,4 +1,5 @@
-//! Numbers far from 0 beside their spread: none of their digits is lost before they are scaled, nor in predictions.
+//! Numbers far from 0 relative to their spread: none of their digits is lost before scaling, nor in
+//! predictions.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::linear::linear;
 use crate::Outcome;
 use crate::testing::{dense, model, rows, spec, train_split, two_labels, with_visits};
 
-/// Rows with the numbers of one column made anew by the rows' places.
+/// Replaces the numbers of one column by a function of the row's index.
 fn with_numbers(batch: &RecordBatch, name: &str, of: impl Fn(f64) -> f64) -> RecordBatch {
     let at = batch.schema().index_of(name).unwrap();
     let old = batch.column(at).as_primitive::<Float64Type>().iter();
@@ -21,7 +22,7 @@ fn with_numbers(batch: &RecordBatch, name: &str, of: impl Fn(f64) -> f64) -> Rec
     RecordBatch::try_new(batch.schema(), columns).unwrap()
 }
 
-/// The farthest prediction of a label from what it is.
+/// Returns the largest error of a label's predictions.
 fn farthest(outcomes: &[Outcome], batch: &RecordBatch, label: usize, name: &str) -> f64 {
     let predicted = model(outcomes).predict(batch).unwrap();
     let predicted = predicted[label].as_primitive::<Float64Type>();
@@ -31,7 +32,7 @@ fn farthest(outcomes: &[Outcome], batch: &RecordBatch, label: usize, name: &str)
     errors.fold(0.0, f64::max)
 }
 
-/// The spec with one number as the only feature.
+/// Returns the spec with one number as the only feature.
 fn of_trend(mut spec: TrainSpec) -> TrainSpec {
     spec.features.retain(|feature| feature.column == "trend");
     spec.label.standardize = true;

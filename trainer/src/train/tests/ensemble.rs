@@ -1,4 +1,4 @@
-//! Ensembles of small tables, and the folds that their members hold out.
+//! Tests of ensembles on small tables, and of the folds that their members hold out.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::train::Outcome;
 #[test]
 fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
     let small = EnsembleSize::SMALL;
-    // One of ten rows is of neither part.
+    // One of ten rows is neither for training nor for evaluation.
     for (data, rows, due) in [
         (rows(0..5555), small, EnsembleSize::MEMBERS),
         (rows(0..5557), small + 1, 1),
@@ -31,7 +31,7 @@ fn a_small_table_has_an_ensemble_whose_members_are_networks_of_their_own() {
         spec.network.ensemble_size = EnsembleSize::Auto;
         spec.network.layers = dense(&[3], &[]);
         let outcomes = train_split(&spec, &data, 2);
-        // What it has is said, whatever number of rows will mean later.
+        // The manifest records the ensemble's size, so later rules for row counts cannot change it.
         let manifest = manifest(&outcomes);
         assert_eq!(manifest.rows(), rows);
         let members = manifest.spec.network.ensemble_size;
@@ -51,7 +51,7 @@ fn manifest(outcomes: &[Outcome]) -> &Manifest {
     &outcomes[0].artifacts.as_ref().unwrap().manifest
 }
 
-/// Each row has an id, a number and a label that follow from nothing; rows of so many groups have the same hash.
+/// Returns rows whose id, number and label are unrelated; the rows of each of `groups` groups share a hash.
 pub(super) fn noise(rows: u64, groups: u64) -> RecordBatch {
     let draw = |what, row: u64| Key::new(9, Purpose::Content).with(what).with(row);
     let columns: [(&str, ArrayRef); 5] = [
@@ -84,7 +84,7 @@ pub(super) fn noise(rows: u64, groups: u64) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// Four members, cross-validated.
+/// Returns the spec of four cross-validated members.
 pub(super) fn cross_validated(epochs: usize) -> TrainSpec {
     let feature = |column: &str, kind| Feature {
         column: column.into(),
@@ -120,7 +120,7 @@ fn metrics_are_of_out_of_fold_predictions() {
     );
     let of_ranks = outcomes.iter().map(|of| of.report.eval_rows);
     assert_eq!(of_ranks.sum::<u64>(), 200);
-    // Every id is learnt by heart, and says nothing of those that a member leaves out.
+    // The members memorize every id, which says nothing about the rows that they hold out.
     let last = manifest.history.last().unwrap();
     let (loss, eval_loss) = (last.loss, last.eval_loss.unwrap());
     assert!(loss < 0.2 * eval_loss, "{loss} and {eval_loss}");
@@ -143,7 +143,7 @@ fn weights_of_classes_are_of_training_and_not_of_evaluation() {
 
 #[test]
 fn training_does_not_depend_on_the_order_of_arrival() {
-    // Rows of one content each, but for their folds.
+    // All rows have the same content, apart from their folds.
     let mut spec = cross_validated(2);
     spec.features.remove(0);
     let all = noise(200, 200);
@@ -188,7 +188,7 @@ fn a_share_is_evaluated_where_members_cannot_hold_out_folds() {
     wide.network.linear = Linear::Beside;
     let mut single = cross_validated(1);
     single.network.ensemble_size = EnsembleSize::ONE;
-    // Of three groups, a fold at least has none.
+    // With three groups, at least one fold has no rows.
     for (spec, groups) in [(wide, 200), (single, 200), (cross_validated(1), 3)] {
         let outcomes = train_split(&spec, &noise(200, groups), 2);
         let manifest = manifest(&outcomes);

@@ -1,4 +1,4 @@
-//! Every rank ends, with the root cause.
+//! Failures: every rank ends, with the root cause.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn a_bad_label_on_one_rank_is_every_rank_s_error() {
         else {
             panic!("{outcome:?}");
         };
-        // Of each rank's ten zeros, those for training and evaluation: all, as 5 and 15 are odd.
+        // Each bad rank's ten zeros are all in rows for training or evaluation: test rows 5 and 15 are odd.
         assert_eq!(
             (column.as_str(), rule, rows),
             ("sales", Rule::PositiveLabel, 20)
@@ -134,7 +134,7 @@ fn divergence_is_an_error() {
     );
 }
 
-/// Cancels after the first epoch.
+/// An observer that cancels after the first epoch.
 struct Impatient(CancellationToken, Mutex<usize>);
 
 impl Observer for Impatient {
@@ -172,7 +172,7 @@ fn a_custom_layer_that_one_rank_lacks_is_every_rank_s_error() {
     };
     assert_eq!(layer, "custom('squash', 4, 1)");
     assert!(cause.contains(&layer), "{cause}");
-    // One that none can make is every rank's own.
+    // A layer that no rank can build is each rank's own error.
     spec.network.layers = vec![squash(0, 1.0)];
     for outcome in train_world(&spec, load_split(&spec, &rows(0..100), 2)) {
         let error = outcome.unwrap_err();
@@ -208,7 +208,7 @@ fn cancelling_ends_training() {
                 let interrupted = train(spec, loaded, rank).unwrap_err();
                 assert!(matches!(interrupted.error, Error::Cancelled));
                 let position = interrupted.state.unwrap().position();
-                // The other rank may have heard of it within a step, or at the epoch's end.
+                // The other rank may have noticed within a step, or at the end of the epoch.
                 assert!(position.steps <= 3, "{position}");
             });
         }

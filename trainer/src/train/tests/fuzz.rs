@@ -20,7 +20,7 @@ fn state(bytes: &[u8]) {
 fn states() {
     let whole = Run::until(&small(1), 1, 3).states().remove(0).encode();
     bounded(&whole, state);
-    // Most of the file are numbers; its head is what may be wrong.
+    // Most of the file is numbers; its head is what can be malformed.
     let head = whole.len().min(8_000);
     for seed in 0..3_000 {
         let mut bytes = damaged(&whole[..head], seed);

@@ -1,4 +1,5 @@
-//! Networks' gradients against finite differences of an independent network in `f64`, which reads the same description.
+//! Networks' gradients against finite differences of an independent network in `f64` that reads the same
+//! description.
 
 use std::collections::HashMap;
 use std::f64::consts::TAU;
@@ -20,7 +21,7 @@ use crate::threads::Threads;
 const ROWS: usize = 3;
 const CODES: [usize; 2] = [4, 3];
 const NUMBERS: usize = 2;
-/// Of each number, the edges of its bins: rows are within, between and beyond.
+/// Edges of each number's bins; rows are within, between and beyond them.
 const EDGES: [&[f32]; NUMBERS] = [&[-2.0, -0.5, 0.0, 0.75, 1.0], &[-1.5, 0.5]];
 
 fn network(layers: Vec<Layer>) -> Network {
@@ -40,7 +41,7 @@ fn dense(units: usize, activation: Activation) -> Vec<Layer> {
     vec![Layer::Dense(units), Layer::Activation(activation)]
 }
 
-/// Networks of every part, with how many outputs they have.
+/// Returns networks with every part, each with its number of outputs.
 fn networks() -> Vec<(Network, usize)> {
     let plain = Layer::stack(&[5, 4], Activation::Relu, &[0.2, 0.5]);
     let mut all = vec![(network(plain.clone()), 1), (network(plain.clone()), 3)];
@@ -91,7 +92,7 @@ fn networks() -> Vec<(Network, usize)> {
     all.extend([(whole.clone(), 1), (whole, 3), (binned, 3)]);
     let cross = network(vec![Layer::Cross(2)]);
     all.push((cross, 1));
-    // One branch, branches of branches, and a value twice.
+    // One branch, nested branches, and the same value twice.
     let branch = vec![Layer::Concat(vec![dense(4, Activation::Silu)])];
     let twice = Layer::Concat(vec![vec![], vec![]]);
     let nested = vec![Layer::Concat(vec![
@@ -119,7 +120,7 @@ fn networks() -> Vec<(Network, usize)> {
     all
 }
 
-/// Networks with custom layers, which are computed in host memory only.
+/// Returns networks with custom layers, which are computed in host memory only.
 fn custom_networks() -> Vec<(Network, usize)> {
     let layers = vec![
         squash(4, 2.0),
@@ -135,7 +136,7 @@ fn input(architecture: &Architecture) -> Input {
     of_rows(architecture, codes, continuous)
 }
 
-/// A batch of these codes and numbers.
+/// Returns a batch of these codes and numbers.
 fn of_rows(architecture: &Architecture, codes: Vec<u32>, continuous: Vec<f32>) -> Input {
     let rows = codes.len() / CODES.len();
     let masks = architecture.dropouts().iter().enumerate();
@@ -155,7 +156,7 @@ fn of_rows(architecture: &Architecture, codes: Vec<u32>, continuous: Vec<f32>) -
     }
 }
 
-/// Weights away from the kinks of ReLU.
+/// Returns weights away from the kinks of ReLU.
 fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
     let key = Key::new(4, Purpose::Weights);
     let draw = |at: usize, len: usize| {
@@ -171,7 +172,7 @@ fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// One row on its way, written down once more.
+/// Independent implementation of the forward pass of one row.
 struct Reference<'a> {
     weights: HashMap<&'a str, &'a [f64]>,
     input: &'a Input,
@@ -184,7 +185,7 @@ impl Reference<'_> {
         self.weights[name]
     }
 
-    /// Each member's outputs, side by side.
+    /// Returns each member's outputs, side by side.
     fn outputs(&mut self, network: &Network, widths: [usize; 2], outputs: usize) -> Vec<f64> {
         let members = network.ensemble_size.of(0);
         let mut y = vec![0.0; members * outputs];
@@ -260,7 +261,7 @@ impl Reference<'_> {
                 let numbers = self.weights("factors.numbers");
                 let of_numbers = x_n.iter().enumerate();
                 all.extend(of_numbers.map(|(n, x)| row(numbers, n, *x, k)));
-                // Each pair, one by one.
+                // Pair by pair.
                 for (at, a) in all.iter().enumerate() {
                     for b in &all[at + 1..] {
                         *y += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
@@ -414,7 +415,7 @@ fn activated(function: Activation, x: f64) -> f64 {
     }
 }
 
-/// Σ slope · output, in `f64` and one row at a time.
+/// Computes Σ slope · output, in `f64` and one row at a time.
 fn reference(
     network: &Network,
     architecture: &Architecture,
@@ -470,7 +471,7 @@ fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
     }
 }
 
-/// The emulated device, where there is a C++ compiler.
+/// Returns the emulated device, if there is a C++ compiler.
 fn emulated(factors: Factors) -> Option<PlanDevice> {
     let runtime = Emulated::find()?;
     Some(PlanDevice { runtime, factors })
@@ -497,10 +498,10 @@ fn gradients_of_plans_on_a_gpu_are_finite_differences_and_the_host_s() {
     }
 }
 
-/// By what share of the greatest number others may differ where sums are in another order.
+/// Tolerance for sums in another order, as a share of the greatest number.
 const F32: f32 = 2e-4;
-/// Precisions of factors, and by what share numbers may differ with them: where factors have fewer bits, a unit may be on the
-/// other side of a kink, with its row's whole share of the gradient.
+/// Precisions of factors, and their tolerances: with fewer bits in factors, a unit may be on the other side
+/// of a kink, which changes its row's whole share of the gradient.
 const PRECISIONS: [(Factors, f32); 3] = [
     (Factors::F32, F32),
     (Factors::Tf32, 5e-2),
@@ -558,7 +559,7 @@ fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
     }
 }
 
-/// Makes sure that numbers differ by no more than this share of the greatest.
+/// Checks that numbers differ by less than this share of the greatest, or of 1 if that is greater.
 fn are_near(due: &[f32], found: &[f32], within: f32, what: &str) {
     assert_eq!(due.len(), found.len(), "{what}");
     let most = due.iter().fold(1.0, |most: f32, x| most.max(x.abs()));
@@ -594,7 +595,7 @@ fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: &C::Device)
             .collect();
         let mut computed = C::new(&architecture, narrow, device).unwrap();
         let mut gradient = vec![f32::NAN; weights.iter().map(Vec::len).sum()];
-        // Twice: what is kept between batches must not count.
+        // Twice: state kept between batches must not count.
         for _ in 0..2 {
             let mut value = 0.0;
             let given = |predictions: &[f32]| {

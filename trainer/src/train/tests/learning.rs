@@ -38,7 +38,7 @@ fn mean_absolute_error_of(label: &str, labels: &RecordBatch, predictions: &Float
     errors.sum::<f64>() / labels.len() as f64
 }
 
-/// Rows whose labels are prices: this many times as large, and as much more.
+/// Turns labels into prices: `times` times the label plus one.
 fn prices(batch: &RecordBatch, times: f64) -> RecordBatch {
     let sales = batch["sales"].as_primitive::<Float64Type>();
     let sales = sales.unary::<_, Float64Type>(|y| times * (y + 1.0));
@@ -68,7 +68,7 @@ fn labels_of_any_size_are_learnt() {
     let large = kept(&prices(&rows(0..1500), 50_000.0), true);
     let (r2, of_large) = (small.eval_r2.unwrap(), large.eval_r2.unwrap());
     assert!(r2 > 0.98 && of_large > 0.98, "{r2} and {of_large}");
-    // The loss is the mean square of what is left.
+    // The loss is the mean square of the errors.
     let square = large.eval_rmse.unwrap().powi(2);
     assert!(
         (large.eval_loss.unwrap() / square - 1.0).abs() < 1e-3,
@@ -92,7 +92,7 @@ fn evaluation_makes_sense_from_the_first_epoch() {
         };
         spec.label.standardize = true;
         spec.network.layers = dense(&[24, 16], &[]);
-        // Twelve steps, of a distance of thousands.
+        // Twelve steps, with distances in the thousands.
         let outcomes = train_split(&spec, &rows(0..1500), 1);
         let kept = &outcomes[0].report.kept;
         assert!(
@@ -265,11 +265,11 @@ fn a_row_of_weight_two_is_a_row_twice() {
             ..spec()
         };
         spec.label.standardize = true;
-        // All that goes by the rows, whatever they weigh.
+        // Disables everything that counts rows regardless of their weight.
         spec.network.batch_norm = false;
         spec.network.layers = dense(&[24, 16], &[]);
         spec.features.retain(|feature| feature.column != "distance");
-        // Adam makes much of what rounding leaves.
+        // Adam magnifies rounding errors.
         spec.optimizer.rule = Rule::Sgd {
             momentum: 0.0,
             nesterov: false,
@@ -305,7 +305,7 @@ fn a_quantile_has_its_share_of_labels_below() {
             ..spec()
         };
         spec.label.standardize = true;
-        // Without the features that tell most: what is left is noise.
+        // Without the most informative features: the rest is noise.
         spec.features.retain(|feature| feature.column == "distance");
         let outcomes = train_split(&spec, &data, 1);
         let evaluated = evaluated(&data);
@@ -318,7 +318,7 @@ fn a_quantile_has_its_share_of_labels_below() {
     }
 }
 
-/// Rows whose labels are uniform from 0 to 10, whatever the features are.
+/// Replaces the labels by numbers uniform from 0 to 10, unrelated to the features.
 fn uniform(batch: &RecordBatch) -> RecordBatch {
     let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
     let labels = (0..batch.num_rows()).map(|row| 10.0 * (row as f64 * golden).fract());
@@ -415,7 +415,7 @@ fn several_labels_are_learnt_each_in_its_scale() {
         loss += weight * of.eval_loss.unwrap() / scales[at].unit.powi(2);
     }
     assert!((kept.eval_loss.unwrap() / loss - 1.0).abs() < 1e-6);
-    // In no common scale.
+    // The labels share no scale.
     assert_eq!((kept.eval_mae, kept.eval_rmse), (None, None));
 }
 
@@ -511,8 +511,8 @@ fn a_loss_that_is_no_number_ends_training_before_its_step() {
     }
 }
 
-/// A step of a finite gradient goes to where no numbers are: that is found before anything is kept of it, at the
-/// latest by the next step's loss.
+/// A step with a finite gradient leads to non-finite weights, which is detected before anything of it is
+/// kept, at the latest by the next step's loss.
 #[test]
 fn weights_that_are_no_numbers_are_not_kept() {
     for (checkpoint_every, found) in [(Some(1), "a weight"), (None, "the loss")] {

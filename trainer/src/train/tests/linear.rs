@@ -1,4 +1,4 @@
-//! Linear models, and which values of features have a weight of their own.
+//! Tests of linear models, and of the feature values that have their own weight.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::testing::{
 };
 use crate::{Origin, Outcome};
 
-/// The spec's linear model, solved.
+/// Returns the spec's linear model, with L-BFGS as its optimizer.
 pub(super) fn linear(mut spec: TrainSpec) -> TrainSpec {
     spec.network.linear = Linear::Alone;
     spec.network.layers.clear();
@@ -79,7 +79,7 @@ fn classes_are_told_apart_as_far_as_the_penalty_lets_them() {
 
 #[test]
 fn a_step_to_where_there_is_no_loss_is_taken_back() {
-    // A feature of which one row has so much that the first curvature says nothing of it.
+    // One row has so large a value of a feature that the first curvature says nothing about it.
     let data = rows(0..300);
     let trend = data["trend"].as_primitive::<Float64Type>().iter();
     let trend = trend.enumerate().map(|(at, x)| match at {
@@ -116,7 +116,7 @@ fn weights_go_with_their_values_to_another_training_and_unseen_ones_are_their_me
         ..Seat::fresh(load_now(&spec, shards(&rows(0..300), spec.shards)))
     };
     let again = train_seats(&spec, vec![warm]).remove(0).unwrap();
-    // The solution is a place to stay.
+    // The solution is where training stays.
     let epochs = again.artifacts.as_ref().unwrap().manifest.history.len();
     assert!(epochs < old[0].report.epochs, "{epochs}");
     assert_same_weights(&old[0], &again, 1e-2);
@@ -126,7 +126,7 @@ fn weights_go_with_their_values_to_another_training_and_unseen_ones_are_their_me
         .find(|(name, _)| name == "linear.values")
         .unwrap()
         .1;
-    // Unseen stores, then seven: the mean of these by their rows.
+    // Unseen stores, then seven stores; the weight of unseen ones is the mean of these, weighted by rows.
     let (unseen, stores) = (values[0], &values[1..8]);
     let (least, most) = stores
         .iter()
@@ -177,7 +177,7 @@ fn n_ranks_solve_what_one_does() {
 
 #[test]
 fn training_rows_are_evaluated_as_the_model_predicts_them() {
-    // Rows for evaluation that are those of training.
+    // The evaluation rows are copies of the training rows.
     let data = rows(0..600);
     let train = data["part"].as_string::<i32>().iter();
     let train = train.map(|part| Some(part == Some("TRAIN"))).collect();
@@ -206,7 +206,7 @@ fn training_rows_are_evaluated_as_the_model_predicts_them() {
 
 #[test]
 fn rare_values_share_a_code_and_hashed_ones_a_bucket() {
-    // Of seven stores, those of the fewest rows.
+    // Of seven stores, those with the fewest rows share a code.
     let data = rows(0..300);
     let kinds = |vocabulary| {
         let spec = TrainSpec {

@@ -1,4 +1,4 @@
-//! Training as a whole, in worlds of several ranks.
+//! Tests of training as a whole, in worlds of several ranks.
 
 mod coverage;
 mod devices;
@@ -34,8 +34,8 @@ use crate::threads::Threads;
 
 type CpuFit<'a> = Fit<'a, Host>;
 
-/// Calls `body` with a rank before its first step, alone in its world. Its shards may be spoilt
-/// after they were counted.
+/// Calls `body` with a rank before its first step, alone in its world. `spoil` may change its shards after
+/// they were counted.
 fn with_fit<R>(
     spoil: impl FnOnce(&mut [Settled]),
     body: impl FnOnce(&mut CpuFit<'_>, &mut Communicator) -> R,

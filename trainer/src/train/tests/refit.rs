@@ -1,4 +1,4 @@
-//! Training anew on all rows.
+//! Tests of refits: training anew on all rows.
 
 use volley_proto::spec::{BatchSize, ClassWeights, Refit, Rule, TrainSpec};
 
@@ -56,10 +56,10 @@ fn averages_of_a_refit_begin_with_its_own_weights() {
     spec.optimizer.learn_rate = 1e-9;
     spec.optimizer.ema_momentum = Some(0.9);
     let [plain, again] = [Run::whole(&spec, 1), Run::whole(&refit(spec), 1)];
-    // Neither has moved.
+    // Neither training has moved its weights.
     let kernels = [&plain, &again].map(|run| weights(run.outcome()));
     for ((name, left), (_, right)) in kernels[0].iter().zip(&kernels[1]) {
-        // Embeddings that no row has are the mean of the others, and statistics are of the rows.
+        // Embeddings without rows are the mean of the others, and statistics depend on the rows.
         let close = |(l, r): (&f32, &f32)| (l - r).abs() <= 1e-4 * l.abs().max(1e-3);
         let is_kernel = name.ends_with("kernel");
         assert!(!is_kernel || left.iter().zip(right).all(close), "{name}");
@@ -96,14 +96,14 @@ fn a_resumed_refit_is_the_uninterrupted_one_bit_by_bit() {
     let whole = Run::whole(&spec, 2);
     let all = whole.outcome().artifacts.as_ref().unwrap();
     let steps = all.manifest.history.last().unwrap().steps;
-    // Before it, where it begins, and within.
+    // Before the refit, at its start, and within it.
     for stop in [STEPS + 2, 3 * STEPS, 3 * STEPS + 4, steps - 1] {
         let states = Run::until(&spec, 2, stop).states();
         assert_eq!(states[0].position().steps, stop);
         let states = states.into_iter().map(through_bytes).collect();
         assert_same_bits(&whole, &run(&spec, &data(), stay(states)));
     }
-    // Another rank joins within.
+    // Another rank joins within the refit.
     let [first, _]: [_; 2] = Run::until(&spec, 2, steps - 2).states().try_into().unwrap();
     let ranks = vec![(Origin::Fresh, None), (Origin::State(first), None)];
     assert_same_bits(&whole, &run(&spec, &data(), ranks));

@@ -1,4 +1,4 @@
-//! Training that was interrupted and goes on, in the same world or in another one.
+//! Tests of interrupted trainings that resume, in the same world or in another one.
 
 use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array};
 use arrow::datatypes::{Date32Type, Float64Type};
@@ -42,7 +42,7 @@ fn a_resumed_training_is_the_uninterrupted_one_bit_by_bit() {
     for world_size in [1, 2, 3] {
         let spec = small(world_size);
         let whole = Run::whole(&spec, world_size);
-        // Within an epoch, after its last step, and in a later one.
+        // Within an epoch, after its last step, and in a later epoch.
         for stop in [3, STEPS, 2 * STEPS + 1] {
             let stopped = Run::until(&spec, world_size, stop);
             let cancelled = |end: &Result<_, Interrupted>| matches!(end, Err(interrupted) if matches!(interrupted.error, Error::Cancelled));
@@ -69,7 +69,7 @@ fn quantiles_and_bins_are_those_of_the_start() {
     spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
     let whole = Run::whole(&spec, 2);
     let states = Run::until(&spec, 2, STEPS + 2).states();
-    // One rank goes on from its state, and another joins.
+    // One rank continues from its state, and another joins.
     let [first, _]: [TrainingState; 2] = states.try_into().unwrap();
     assert!(
         first
@@ -117,7 +117,7 @@ fn a_lost_rank_s_epoch_goes_on_with_fewer_and_with_more() {
     let survivors = died.states();
     assert_eq!(survivors[0].encode(), survivors[1].encode());
 
-    // Two go on, until they make room for two more.
+    // Two ranks continue, then end so that two more can join.
     let ranks = survivors.into_iter().map(|state| {
         let stop = Some(2 * STEPS + 2);
         (Origin::State(through_bytes(state)), stop)
@@ -149,11 +149,11 @@ fn a_lost_rank_s_epoch_goes_on_with_fewer_and_with_more() {
         assert_eq!(right.checksum, manifests[1].train_checksum);
         assert!((left.loss / right.loss - 1.0).abs() < 1e-5);
     }
-    // The second epoch: three steps of thirty rows before, four by the two that were left.
+    // The second epoch: three steps of thirty rows before the loss, and four by the two ranks that were left.
     assert_eq!(record.earlier.unwrap().rows, 90);
     let own: Vec<_> = record.ranks.iter().map(|rank| rank.rows).collect();
     assert_eq!((own.len(), own.iter().sum::<u64>()), (2, 120));
-    // No rank brought less than it could: the first epoch was whole.
+    // The first epoch was whole, so nothing of it is from an earlier generation.
     assert_eq!(manifests[1].history[0].earlier, None);
     assert_eq!(manifests[1].history[0].ranks.len(), 3);
 }
@@ -169,8 +169,8 @@ fn a_step_that_fails_half_way_leaves_nothing() {
             let before = fit.state().unwrap();
             let error = std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    // Rows, two sums of two features and of where one is null, three pieces, weights; then it
-                    // is gone.
+                    // Rows, two sums for each of two features and one null indicator, three pieces, weight;
+                    // then it is gone.
                     peer.all_reduce_sum_f64(&mut [0.0; 11]).unwrap();
                 });
                 fit.run(&mut pair[0], &Deaf, &cancel).unwrap_err()
@@ -210,7 +210,7 @@ fn epochs_may_be_raised_and_may_all_be_done() {
     let last = whole.last_state();
     assert_eq!((last.position().epoch, last.position().step), (4, 0));
 
-    // The state of rank 0 only: it had it from a checkpoint.
+    // Only rank 0 has the state, from a checkpoint.
     let origins =
         |state: &TrainingState| vec![(Origin::State(state.clone()), None), (Origin::Fresh, None)];
     let done = run(&spec, &data(), origins(&last));
@@ -295,7 +295,7 @@ fn a_state_of_another_spec_is_refused() {
             assert!(text.contains("epoch 1, step 4"), "{text}");
         }
     }
-    // What has nothing to do with what is trained may change.
+    // Options that do not affect the trained model may change.
     let mut same = spec.clone();
     same.train_id = volley_proto::TrainId::generate();
     same.checkpoint_every = Some(2);
@@ -327,12 +327,12 @@ fn a_state_of_other_rows_is_refused() {
     let refused = |data: &RecordBatch| {
         let refused = run(&spec, data, stay(vec![state.clone()]));
         let interrupted = refused.ends.into_iter().next().unwrap().unwrap_err();
-        // What it brought is not lost.
+        // The state that it brought is not lost.
         assert_eq!(interrupted.state.unwrap().position(), state.position());
         interrupted.error
     };
 
-    // One label of the last shard's, by a little.
+    // One label of the last shard, by a little.
     let labels = data()["sales"].as_primitive::<Float64Type>().clone();
     let changed = labels.iter().enumerate().map(|(row, label)| match row {
         298 => label.map(|label| label + 1e-3),
@@ -356,7 +356,7 @@ fn a_state_of_other_rows_is_refused() {
         other => panic!("{other:?}"),
     }
 
-    // Rows that came after.
+    // Rows that were added later.
     match refused(&rows(0..310)) {
         Error::StateRows { then, now, .. } => {
             assert_ne!(
@@ -367,7 +367,7 @@ fn a_state_of_other_rows_is_refused() {
         other => panic!("{other:?}"),
     }
 
-    // A value that only a row for testing has.
+    // A value that only a test row has.
     let days = data()["day"].as_primitive::<Date32Type>().clone();
     let changed = days.iter().enumerate().map(|(row, day)| match row {
         295 => Some(30_000),
@@ -438,7 +438,7 @@ fn checkpoints_come_as_often_as_the_spec_says_and_never_twice() {
     assert_eq!(at(&whole), all);
     assert!(whole.heard[1].checkpoints.is_empty(), "rank 0's are enough");
 
-    // Every one of them is as good as the others.
+    // Every checkpoint is equally good.
     for (_, bytes) in &whole.heard[0].checkpoints {
         let state = TrainingState::decode(bytes).unwrap();
         let ranks = vec![(Origin::State(state), None), (Origin::Fresh, None)];

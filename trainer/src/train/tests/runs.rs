@@ -1,4 +1,4 @@
-//! Trainings that end after a step and go on, as tests run and compare them.
+//! Trainings that end after a step and resume; tests run and compare them.
 
 use std::sync::Mutex;
 
@@ -14,10 +14,10 @@ use crate::{
     Step, TrainingState,
 };
 
-/// 210 rows to train on: seven steps an epoch.
+/// Steps per epoch with 210 training rows.
 pub(super) const STEPS: u64 = 7;
 
-/// Three epochs of a global batch of thirty.
+/// Returns the spec of three epochs with a global batch of thirty.
 pub(super) fn small(world_size: usize) -> TrainSpec {
     TrainSpec {
         batch_size: Some(BatchSize::OfRank(30 / world_size)),
@@ -31,7 +31,7 @@ pub(super) fn data() -> RecordBatch {
     rows(0..300)
 }
 
-/// Hears everything, and ends its rank after a step.
+/// An observer that records everything, and ends its rank after a step.
 #[derive(Default)]
 pub(super) struct Watch {
     pub(super) stop_after: Option<u64>,
@@ -75,18 +75,18 @@ impl Observer for Watch {
     }
 }
 
-/// How a world of ranks ended, and what each heard.
+/// The outcome of each rank of a world, and the events that it reported.
 pub(super) struct Run {
     pub(super) ends: Vec<Result<Outcome, Interrupted>>,
     pub(super) heard: Vec<Heard>,
 }
 
-/// Trains a world of ranks that bring these, each of which ends after so many steps if told.
+/// Trains a world of ranks with these origins, each of which ends after a number of steps, if given.
 pub(super) fn run(spec: &TrainSpec, data: &RecordBatch, ranks: Vec<(Origin, Option<u64>)>) -> Run {
     run_loaded(spec, load_split(spec, data, ranks.len()), ranks)
 }
 
-/// The same of ranks that have loaded these.
+/// Trains ranks that have loaded these shards.
 pub(super) fn run_loaded(
     spec: &TrainSpec,
     loaded: Vec<Result<LoadedShards>>,
@@ -117,12 +117,12 @@ pub(super) fn run_loaded(
 }
 
 impl Run {
-    /// From the start to the end.
+    /// Trains from start to end.
     pub(super) fn whole(spec: &TrainSpec, world_size: usize) -> Self {
         run(spec, &data(), vec_of(world_size, || (Origin::Fresh, None)))
     }
 
-    /// From the start until after a step, on all ranks.
+    /// Trains from the start until after a step, on all ranks.
     pub(super) fn until(spec: &TrainSpec, world_size: usize, steps: u64) -> Self {
         let ranks = vec_of(world_size, || (Origin::Fresh, Some(steps)));
         run(spec, &data(), ranks)
@@ -136,7 +136,7 @@ impl Run {
         self.ends.iter().map(|end| end.as_ref().unwrap())
     }
 
-    /// What each rank parks.
+    /// Returns the state that each rank hands back.
     pub(super) fn states(self) -> Vec<TrainingState> {
         let states = self.ends.into_iter().map(|end| end.unwrap_err().state);
         states.map(|state| *state.unwrap()).collect()
@@ -147,7 +147,7 @@ impl Run {
         errors.collect()
     }
 
-    /// The last state of rank 0, which holds what the model does not.
+    /// Returns the last state of rank 0, which contains more than the model.
     pub(super) fn last_state(&self) -> TrainingState {
         let (position, bytes) = self.heard[0].checkpoints.last().unwrap();
         let state = TrainingState::decode(bytes).unwrap();
@@ -173,7 +173,7 @@ pub(super) fn through_bytes(state: TrainingState) -> TrainingState {
     decoded
 }
 
-/// A history but for who trained it in how much time.
+/// Returns a history without the ranks and times of training.
 pub(super) fn learnt(history: &[EpochRecord]) -> Vec<EpochRecord> {
     let learnt = |record: &EpochRecord| EpochRecord {
         ranks: vec![],
@@ -186,7 +186,7 @@ pub(super) fn learnt(history: &[EpochRecord]) -> Vec<EpochRecord> {
     history.iter().map(learnt).collect()
 }
 
-/// What the model is made of; the history's file has times in it.
+/// Returns the model's files; the history's file has times in it.
 pub(super) fn model(artifacts: &Artifacts) -> &[(&'static str, Bytes)] {
     &artifacts.files[..2]
 }

@@ -1,4 +1,4 @@
-//! Gradients of the rows that a step picks train what gradients of all rows do.
+//! Gradients of the rows that a step picks train the same as gradients of all rows.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::worlds::{assert_n_ranks_train_what_one_does, assert_same_weights};
 use crate::Origin;
 use crate::testing::{rows, spec};
 
-/// Rows of many stores.
+/// Returns rows with many stores.
 fn many_stores() -> RecordBatch {
     let rows = rows(0..300);
     let at = rows.schema().index_of("store").unwrap();
     let mut columns = rows.columns().to_vec();
-    // Some stores have half of all rows.
+    // Some stores share half of all rows.
     let stores = (0..300).map(|row| {
         if row % 2 == 0 {
             row % 7
@@ -44,7 +44,7 @@ fn small() -> TrainSpec {
     spec
 }
 
-/// An optimizer of this rule that does all else that there is.
+/// Returns an optimizer with this rule and every other option set.
 fn optimizer(rule: Rule, decay: Decay, ema_momentum: Option<f64>) -> Optimizer {
     Optimizer {
         learn_rate: 0.01,
@@ -60,7 +60,7 @@ fn optimizer(rule: Rule, decay: Decay, ema_momentum: Option<f64>) -> Optimizer {
     }
 }
 
-/// Devices have gradients of all rows.
+/// Gradients on devices contain all rows.
 #[test]
 fn any_optimizer_trains_picked_rows_as_all() {
     let adam = |form, beta_2, weight_decay| Rule::Adam {

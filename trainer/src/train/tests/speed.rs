@@ -1,5 +1,5 @@
-//! How long a step of the reference network takes. Not a test: run it by name, with `--ignored
-//! --nocapture`, on a quiet machine.
+//! Time of a step of the reference network. It is not a test: run it by name, with `--ignored --nocapture`,
+//! on a quiet machine.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -79,8 +79,8 @@ fn shard(rows: usize) -> Settled {
     }
 }
 
-/// Processor time of this thread, which other processes' load leaves mostly alone; 0 where the
-/// system does not tell.
+/// Returns the processor time of this thread, which the load of other processes affects little; 0 if the
+/// system does not report it.
 fn thread_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = stat

@@ -1,4 +1,4 @@
-//! Shards in files train what shards in memory do, bit by bit.
+//! Tests that shards in files train the same as shards in memory, bit by bit.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const NONE: RowMemory = RowMemory {
     training: 0,
 };
 
-/// Shards as ranks load them that have so much memory for rows; files are in folders of this one.
+/// Loads shards on ranks with this memory for rows; each rank's files are in a folder below `folder`.
 fn load_in(
     folder: &Path,
     memory: RowMemory,
@@ -38,7 +38,7 @@ fn fresh(world_size: usize, stop_after: Option<u64>) -> Vec<(Origin, Option<u64>
     vec_of(world_size, || (Origin::Fresh, stop_after))
 }
 
-/// Number of files with a name below a folder.
+/// Returns the number of files below a folder.
 fn files(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -80,7 +80,7 @@ fn it_does_not_matter_where_rows_are() {
                 ..spec.clone()
             };
             let due = run(&spec, &data, fresh(world_size, None));
-            // None of the rows in memory, and some.
+            // No rows in memory, then some.
             let some = RowMemory {
                 training: 2000,
                 ..RowMemory::UNLIMITED
@@ -98,7 +98,7 @@ fn it_does_not_matter_where_rows_are() {
                 assert!(in_memory < spec.shards, "{in_memory} of {}", spec.shards);
                 let found = run_loaded(&spec, loaded, fresh(world_size, None));
                 assert_same_bits(&due, &found);
-                // Nothing is left but what was encoded.
+                // Only the encoded shards are left.
                 assert_eq!(files(folder.path()), spec.shards);
             }
         }
@@ -132,7 +132,7 @@ fn rows_that_have_no_place_are_told() {
         told.contains(&place) && told.contains("--rank-memory"),
         "{told}"
     );
-    // Those that memory has room for need none.
+    // Shards that fit in memory need no files.
     let loaded = load_in(folder.path(), RowMemory::UNLIMITED, &spec, &rows(0..300), 1).remove(0);
     assert_eq!(loaded.unwrap().rows(), 300);
 }

@@ -1,4 +1,4 @@
-//! A model's weights as the start of another training.
+//! Tests of warm starts: a model's weights as the start of another training.
 
 use arrow::array::AsArray;
 use arrow::compute::filter_record_batch;
@@ -15,7 +15,7 @@ use crate::{Error, Interrupted, Origin, Outcome, TrainingState};
 
 const DIM: usize = 4;
 
-/// Rows without one store.
+/// Returns the rows without one store.
 fn without_store(store: i32) -> RecordBatch {
     let all = rows(0..300);
     let stores = all["store"].as_primitive::<Int32Type>().iter();
@@ -23,7 +23,7 @@ fn without_store(store: i32) -> RecordBatch {
     filter_record_batch(&all, &others.collect()).unwrap()
 }
 
-/// How a world of two ends that was cancelled before its first step: rank 0 brings the model.
+/// Cancels a world of two ranks before its first step, and returns its outcomes; rank 0 brings the model.
 fn start(
     spec: &TrainSpec,
     data: &RecordBatch,
@@ -49,7 +49,7 @@ fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
     let fresh = started(&spec, &data, Origin::Fresh);
     let warm = started(&spec, &data, Origin::Warm(model(&old)));
 
-    // Code 0 is for unseen values, then the stores in order: 0 1 2 4 5 6, now 0 1 2 3 4 6.
+    // Code 0 is for unseen values; the stores follow in order: 0 1 2 4 5 6, now 0 1 2 3 4 6.
     let (table, known) = (&warm.weights.values[0], of("embedding"));
     let embedding = |table: &[f32], code: usize| table[code * DIM..][..DIM].to_vec();
     for (now, then) in [(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (6, 6)] {
@@ -57,7 +57,7 @@ fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
     }
     assert_eq!(embedding(table, 4), embedding(&fresh.weights.values[0], 4));
     assert_ne!(embedding(table, 4), embedding(known, 4));
-    // The other features' values are the same.
+    // The other features have the same values.
     assert_eq!(table.len(), known.len());
     assert_eq!(table[7 * DIM..], known[7 * DIM..]);
 
@@ -74,7 +74,7 @@ fn embeddings_go_with_their_values_and_the_rest_as_it_is() {
     let running = warm.weights.running.mean.iter().map(|mean| *mean as f32);
     assert_eq!(&running.collect::<Vec<_>>(), of("bn.mean"));
     assert_ne!(warm.weights.running, fresh.weights.running);
-    // Nothing else of the old training.
+    // Nothing else comes from the old training.
     assert_eq!((warm.position, &warm.slots), (fresh.position, &fresh.slots));
     assert_eq!((&warm.history, &warm.kept), (&fresh.history, &fresh.kept));
 }

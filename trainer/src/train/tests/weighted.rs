@@ -1,4 +1,4 @@
-//! Rows of weight 0 are as if they were not there.
+//! Rows of weight 0 count as absent.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::worlds::weights;
 use crate::testing::{classifier, load_now, rows, shards, spec, told_apart, train_world};
 use crate::{Error, Outcome};
 
-/// Rows with other columns of these names, and further ones.
+/// Replaces columns of these names, and appends those with other names.
 fn with_columns(batch: &RecordBatch, columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let mut fields = batch.schema().fields().to_vec();
     let mut all = batch.columns().to_vec();
@@ -35,7 +35,7 @@ fn weighed(batch: &RecordBatch, weight: impl Fn(usize) -> f64) -> RecordBatch {
     with_columns(batch, vec![("weight", weights)])
 }
 
-/// Rows of weight 0 that would spoil every statistic, and some of which have no label.
+/// Turns rows into rows of weight 0 that would spoil every statistic, some of them without a label.
 fn spoilt(batch: &RecordBatch) -> RecordBatch {
     let rows = batch.num_rows();
     let stores = Arc::new(Int32Array::from_iter_values(
@@ -55,7 +55,7 @@ fn spoilt(batch: &RecordBatch) -> RecordBatch {
     weighed(&spoilt, |_| 0.0)
 }
 
-/// What is published but for when it was.
+/// Returns the published manifest and history, without times.
 fn published(outcome: &Outcome) -> (String, Vec<EpochRecord>) {
     let manifest = &outcome.artifacts.as_ref().unwrap().manifest;
     let history = manifest.history.iter().map(|record| EpochRecord {
@@ -164,7 +164,7 @@ fn weights_that_are_all_zero_are_refused() {
         let error = refused(spec, &none);
         assert!(error.contains("100 rows, which are all"), "{error}");
     }
-    // Of every ten, the rows that are not to be trained on are the fourth, sixth and eighth.
+    // In every ten rows, the fourth, sixth and eighth are not for training.
     let evaluated = weighed(&rows(0..100), |row| f64::from(u8::from(row % 10 == 3)));
     let error = refused(&spec, &evaluated);
     assert!(error.contains("90 rows, and all 10 others"), "{error}");

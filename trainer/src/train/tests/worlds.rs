@@ -1,4 +1,4 @@
-//! What is trained does not depend on how many ranks train.
+//! The trained model does not depend on the number of ranks.
 
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
@@ -13,14 +13,14 @@ use crate::testing::{
     train_seats, train_split, train_world, two_labels, with_visits,
 };
 
-/// Relative to the largest weight of its tensor. Summing in another order costs this much in `f32`
+/// Tolerance, relative to the largest weight of a tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
 pub(super) const TOLERANCE: f32 = 1e-5;
 
-/// The same where exponentials are another library's, besides.
+/// Tolerance if exponentials also come from another library.
 const ON_A_DEVICE: f32 = 1e-4;
 
-/// The published weights, by name.
+/// Returns the published weights, by name.
 pub(super) fn weights(outcome: &Outcome) -> Vec<(String, Vec<f32>)> {
     let file = &outcome.artifacts.as_ref().unwrap().files[0].1;
     let file = safetensors::SafeTensors::deserialize(file).unwrap();
@@ -64,7 +64,7 @@ pub(super) fn assert_same_weights(left: &Outcome, right: &Outcome, tolerance: f3
     }
 }
 
-/// Three epochs of a global batch of thirty.
+/// Returns the spec of three epochs with a global batch of thirty.
 fn small(spec: TrainSpec) -> TrainSpec {
     TrainSpec {
         batch_size: Some(BatchSize::Global { global: 30 }),
@@ -102,13 +102,13 @@ pub(super) fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &Record
         let [left, right] = [kept, &many[0].report.kept].map(|kept| kept.eval_accuracy);
         assert_eq!(left, right, "{what}");
     }
-    // No plan computes custom layers.
+    // Plans do not compute custom layers.
     if Layer::customs(&spec.network.layers).is_empty() {
         assert_devices_train_what_the_host_does(spec, data, &one, what);
     }
 }
 
-/// Checks that a device by itself, and several that are in step, train what `host` is.
+/// Checks that a device alone, and several in step, train the same model as `host`.
 fn assert_devices_train_what_the_host_does(
     spec: &TrainSpec,
     data: &RecordBatch,
@@ -452,11 +452,11 @@ fn vocabularies_span_ranks_and_parts() {
         .iter()
         .map(|feature| feature.vocabulary)
         .collect();
-    // Seven stores; a, b, c and null; five days, of which one occurs in rows for testing only.
+    // Seven stores; a, b, c and null; five days, one of which occurs only in test rows.
     assert_eq!(sizes, [Some(7), None, Some(4), Some(5), None]);
     assert_eq!(manifest.parameters as usize, {
         let table = (7 + 1 + 4 + 1 + 5 + 1) * 4;
-        // Of the two numbers, one may be null.
+        // One of the two numbers may be null.
         table + 2 * 3 + (15 * 24 + 24) + (24 * 16 + 16) + (16 + 1)
     });
 }
@@ -475,7 +475,7 @@ fn a_trace_has_every_rank_and_step() {
     let file: serde_json::Value = serde_json::from_slice(file).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
     let steps = artifacts.manifest.history[0].steps;
-    // What chrome://tracing and Perfetto ask of a slice; what is no slice names a track.
+    // Fields that chrome://tracing and Perfetto require of a slice; the other events name tracks.
     for event in events {
         assert!(event["name"].is_string() && event["pid"].is_u64() && event["tid"].is_u64());
         match event["ph"].as_str() {
