@@ -187,9 +187,9 @@ struct Position {
 
 /// The ring: reduce-scatter and all-gather as one stream in each direction, without a wait between turns.
 ///
-/// A turn sends only those bytes of its segment that an earlier turn has received and applied. Arriving
-/// bytes never overwrite unsent ones: a segment comes around only after each rank's own contribution has
-/// left it.
+/// A turn sends the rank's own segment, or only those bytes of its segment that an earlier turn has received
+/// and applied. Arriving bytes never overwrite unsent ones: a segment comes around only after each rank's own
+/// contribution has left it.
 struct RingStream<'a, T> {
     /// The rank from which this one receives.
     left: usize,

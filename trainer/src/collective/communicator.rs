@@ -222,8 +222,8 @@ impl Communicator {
     }
 
     /// Replaces a [buffer](Self::buffer) of this communicator on every rank with the sum over all ranks, with
-    /// the same bits on each. Numbers in shared memory are not sent. All ranks must pass the same length.
-    /// After an error the contents are unspecified.
+    /// the same bits on each. Ranks that share memory do not send to each other. All ranks must pass the
+    /// same length. After an error the contents are unspecified.
     ///
     /// # Errors
     ///
@@ -293,8 +293,8 @@ impl Communicator {
         })
     }
 
-    /// Replaces `payload` on every rank with that of `root`. After an error every rank but the root has an
-    /// empty payload.
+    /// Replaces `payload` on every rank with that of `root`. After an error a rank other than the root may be
+    /// left with an empty payload.
     ///
     /// # Errors
     ///

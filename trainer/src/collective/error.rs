@@ -101,7 +101,7 @@ pub enum Error {
         call: Call,
         /// The ranks waited for, ascending.
         peers: Vec<usize>,
-        /// Time without a moved byte.
+        /// Time for which no byte moved.
         waited: Duration,
     },
     /// Two ranks called different operations, or with different lengths.

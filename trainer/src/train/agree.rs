@@ -120,8 +120,8 @@ pub(super) fn on_sequence(
     Ok(loaded)
 }
 
-/// Agrees on the split: cross-validation if the table is small and every fold has rows on some rank, else a
-/// random split without folds.
+/// Agrees on the split: cross-validation if the spec has folds for this many rows and every fold has rows on
+/// some rank, else a random split without folds.
 pub(super) fn on_folds(
     mut loaded: LoadedShards,
     spec: &TrainSpec,

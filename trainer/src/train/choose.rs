@@ -106,7 +106,7 @@ pub(super) fn choose(
             tracing::warn!(%device, "a plan's {what}: it is not used on this device");
             without_plan(index, gpu).map_or_else(cpu, |chosen| (chosen, gpu))
         }
-        // Out of memory even for the trial: the whole step fails with a message about what would fit.
+        // The training itself reports this for a whole step, with what would fit.
         Err(Error::DeviceMemory { .. } | Error::DeviceBatch { .. }) if !either => {
             (Chosen::Plan(plan), gpu)
         }

@@ -70,7 +70,7 @@ impl<C: Compute> Optimizer<C> {
     /// `steps` steps that have left `state`.
     ///
     /// # Panics
-    /// If the state is not the rule's, or has not the parameters' lengths.
+    /// If the state is not the rule's, or does not have the parameters' lengths.
     pub(super) fn new(
         spec: &TrainSpec,
         l2: f64,

@@ -30,8 +30,8 @@ pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
     })
 }
 
-/// Returns the last possible epoch. A refit adds as many epochs as were kept, or with a rule that ends by
-/// itself as many as it takes.
+/// Returns the last possible epoch. A refit adds as many epochs as were kept, or as many as are planned
+/// with a rule that ends by itself.
 pub(super) fn last_epoch(
     spec: &TrainSpec,
     steps_per_epoch: u64,
@@ -75,7 +75,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Summarizes these epochs. An epoch makes progress if its score is below the lowest before by at least
+    /// Summarizes these epochs. An epoch makes progress if its score is below the lowest before by more than
     /// the share `min_rel_progress` of it; `patience` epochs without progress are a plateau.
     fn of<'a>(
         history: impl IntoIterator<Item = &'a EpochRecord>,
