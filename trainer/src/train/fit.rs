@@ -3,11 +3,11 @@
 //! All ranks make the same calls to the communicator, in the same order, whatever rows they have: a rank
 //! without rows in a step contributes zeros.
 //!
-//! A step has two all-reduces. The first carries the batch's moments, its number of rows and their checksum;
-//! the second the gradient and the sum of losses. So after each step every rank knows what all ranks did, and
-//! a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
+//! A step has two all-reduces. The first carries the batch's moments, its number of rows, their checksum and
+//! their weight; the second the gradient and the sum of losses. So after each step every rank knows what all
+//! ranks did, and a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
 //! [pick](sparse) a step's rows comes between. The state changes only after the second all-reduce has
-//! succeeded, when nothing can fail any more.
+//! succeeded, when nothing can fail any more, or not at all.
 
 mod backward;
 mod resident;
@@ -675,7 +675,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         }
     }
 
-    /// Keeps the epoch's weights if they are the best, and moves on to the next epoch.
+    /// Keeps the epoch's weights if they are the best or averaged, and moves on to the next epoch.
     fn close(&mut self, record: EpochRecord) -> Result<()> {
         let score = pace::score(&record);
         let is_kept = match self.spec.keep {
