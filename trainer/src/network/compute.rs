@@ -1,4 +1,4 @@
-//! What training needs of whatever computes the network: values in, numbers out.
+//! The interface between training and the code that computes the network: values in, numbers out.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use super::plan::Resident;
 use super::{Architecture, Mask, Update};
 use crate::Result;
 
-/// A batch as the network takes it, in host memory.
+/// Input batch of the network, in host memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Input {
     pub(crate) rows: usize,
-    /// Rows of the embedding table, `[B × C]`.
+    /// Row indices into the embedding table, `[B × C]`.
     pub(crate) codes: Vec<u32>,
-    /// Normalised where there is batch norm, `[B × N]`.
+    /// Numeric input, normalised where there is batch norm, `[B × N]`.
     pub(crate) continuous: Vec<f32>,
-    /// What each [`Dropout`](super::Dropout) multiplies by, `[B × W]` of its width W, if by anything.
+    /// Mask of each [`Dropout`](super::Dropout), `[B × W]` with its width W, if it is applied.
     pub(crate) dropout: Vec<Option<Mask>>,
 }
 
-/// Which micro-batch of a step a gradient is of: they are computed one after the other, and their gradients accumulated.
+/// Position of a micro-batch in its step: micro-batches are computed in sequence and their gradients accumulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) first: bool,
@@ -26,32 +26,32 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// All rows at once.
+    /// All rows of a step, as one micro-batch.
     pub(crate) const WHOLE: Self = Self {
         first: true,
         last: true,
     };
 }
 
-/// A network's weights, where they are, and what computes with them.
+/// A network's weights, in the memory of the device that computes with them.
 ///
-/// Gradients are where the weights are. Of weights in host memory that is a flat buffer, parameter after parameter unless rows
-/// are [picked](Sparse::pick), which is handed in as `flat`: what ranks exchange. A device's is kept there, and `flat` is not touched but where it is
-/// [read](Self::read_gradient) and [written](Self::write_gradient).
+/// Gradients are kept with the weights. In host memory the gradient is `flat`, a buffer that the caller passes in and
+/// that ranks exchange: parameter after parameter, unless rows are [picked](Sparse::pick). A device keeps its gradient,
+/// and touches `flat` only to [read](Self::read_gradient) and [write](Self::write_gradient) it.
 ///
 /// # Errors
-/// Each call fails when a device has failed or has no more memory; its contents may be lost then.
+/// Each call fails when a device has failed or is out of memory; its contents may be lost then.
 pub(crate) trait Compute {
-    /// Where it computes.
+    /// Device that computes.
     type Device;
 
-    /// A number of each weight, parameter after parameter, where the weights are.
+    /// One number per weight, parameter after parameter, in the weights' memory.
     type Numbers: Clone + fmt::Debug;
 
-    /// The network with these weights, parameter by parameter.
+    /// Creates the network with these weights, parameter by parameter.
     ///
     /// # Errors
-    /// When a device has no memory for it.
+    /// When the device is out of memory.
     fn new(
         architecture: &Architecture,
         values: Vec<Vec<f32>>,
@@ -60,13 +60,13 @@ pub(crate) trait Compute {
     where
         Self: Sized;
 
-    /// The network's outputs, `[B × K]`; of an ensemble, the mean of its members'.
+    /// Returns the network's outputs, `[B × K]`: for an ensemble, the mean over its members.
     fn predict(&mut self, input: Input) -> Result<Vec<f32>>;
 
-    /// The outputs of each of the M members, `[B × M·K]`.
+    /// Returns the outputs of each of the M members, `[B × M·K]`.
     fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>>;
 
-    /// Computes the gradient of Σ slope·output over a micro-batch, and accumulates it over those of a step.
+    /// Computes the gradient of Σ slope·output over a micro-batch, and accumulates it over the micro-batches of a step.
     /// `slopes` gets the outputs of each of the M members, `[B × M·K]`, and returns a slope for each.
     fn gradient(
         &mut self,
@@ -76,19 +76,19 @@ pub(crate) trait Compute {
         flat: &mut [f32],
     ) -> Result<()>;
 
-    /// The gradient of no rows: zeros.
+    /// Sets the gradient to zero, as for a batch without rows.
     fn zero_gradient(&mut self, flat: &mut [f32]) -> Result<()>;
 
-    /// Sees that the gradient is in `flat`.
+    /// Ensures that `flat` holds the gradient.
     fn read_gradient(&mut self, flat: &mut [f32]) -> Result<()>;
 
-    /// Sees that the gradient is the one in `flat`.
+    /// Sets the gradient to `flat`.
     fn write_gradient(&mut self, flat: &[f32]) -> Result<()>;
 
-    /// The first number of the gradient that is not finite.
+    /// Returns the first non-finite number of the gradient.
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>>;
 
-    /// Changes the weights by their gradient, which is used up. `slots` is what the optimizer keeps of each weight.
+    /// Updates the weights by their gradient, which is consumed. `slots` is the optimizer state of each weight.
     fn apply(
         &mut self,
         update: &Update<'_>,
@@ -96,39 +96,40 @@ pub(crate) trait Compute {
         flat: &mut [f32],
     ) -> Result<()>;
 
-    /// Brings numbers of each weight to where the weights are.
+    /// Copies one number per weight to the weights' memory.
     fn upload(&self, numbers: Vec<f32>) -> Result<Self::Numbers>;
 
-    /// Brings them back to host memory.
+    /// Copies them back to host memory.
     fn download(numbers: Self::Numbers) -> Result<Vec<f32>>;
 
-    /// The weights' numbers, parameter by parameter.
+    /// Returns the weights, parameter by parameter.
     fn values(&self) -> Result<Vec<Vec<f32>>>;
 
-    /// Puts weights in, parameter by parameter.
+    /// Replaces the weights, parameter by parameter.
     fn put(&mut self, values: &[Vec<f32>]) -> Result<()>;
 
-    /// Gradients that have rows of tables, where it can compute them.
+    /// Returns the interface for sparse table gradients, if it is supported.
     fn sparse(&mut self) -> Option<&mut dyn Sparse<Self::Numbers>> {
         None
     }
 
-    /// Steps over rows that lie where the weights are, where it can take them by itself.
+    /// Returns the interface for steps over rows in the weights' memory, if it is supported.
     fn resident(&mut self) -> Option<&mut dyn Resident<Self::Numbers>> {
         None
     }
 }
 
-/// Steps whose gradients have, of tables, the rows that their data picks.
+/// Steps whose table gradients have only the rows that their data picks.
 pub(crate) trait Sparse<Numbers> {
-    /// Picks the rows of a step by their codes: each list has those of rows of data. Brings them up to date. `slots` is what
-    /// the optimizer keeps. Returns the length of the gradient until others are picked: weights that are in no table come
-    /// first.
+    /// Picks the table rows of a step by their codes, each list those of some data rows, and brings them up to date.
+    /// `slots` is the optimizer state. Returns the length of the gradient until the next pick: weights outside tables
+    /// come first.
     ///
     /// # Panics
-    /// If a code is not of its feature.
+    /// If a code is outside its feature's vocabulary.
     fn pick(&mut self, codes: &[Vec<u32>], slots: &mut [Numbers]) -> usize;
 
-    /// Brings all rows up to date, and the gradient back to all weights. Weights are not what they are before.
+    /// Brings all rows up to date and restores the full gradient. After a `pick`, weights are not valid until this
+    /// call.
     fn catch_up(&mut self, slots: &mut [Numbers]);
 }

@@ -1,11 +1,11 @@
-//! Looks for numbers that are not finite. What follows from one is not known here.
+//! A search for non-finite numbers. The reaction to one is the caller's.
 
 use multiversion::multiversion;
 
-/// Numbers that are looked at without a branch for each, in as many lanes as there are.
+/// Numbers per chunk, which is checked without branches, in all vector lanes.
 const CHUNK: usize = 1024;
 
-/// The first non-finite number.
+/// Returns the first non-finite number.
 #[multiversion(targets = "simd")]
 pub(crate) fn first_non_finite(numbers: &[f32]) -> Option<f64> {
     let is_sound = |chunk: &[f32]| chunk.iter().fold(true, |all, x| all & x.is_finite());

@@ -1,12 +1,12 @@
-//! The graph that a network's description comes to: operations on values, each with its parameters.
+//! The graph of a network: operations on values, each with its parameters.
 //!
 //! ```text
-//!  values    0 embeddings [B × ΣD]   1 numbers [B × N]   2 …   each is put out by one operation, or enters
-//!  nodes     in an order in which every value is put out before it is read
+//!  values    0 embeddings [B × ΣD]   1 numbers [B × N]   2 …   an input, or the output of one operation
+//!  nodes     in topological order: each value is computed before it is read
 //! ```
 //!
-//! It is arithmetic on widths: [`host`](super::host) computes it in host memory, [`tensors`](super::tensors) as tensors.
-//! What is fused in it (ReLU and dropout into the dense layer before them) is what a pass over memory is worth.
+//! The graph is arithmetic on widths: [`host`](super::host) computes it in host memory, [`tensors`](super::tensors) as
+//! tensors. ReLU and dropout are fused into the dense layer before them, which saves a pass over memory.
 
 mod layers;
 
@@ -20,67 +20,67 @@ use super::architecture::{Initializer, Parameter, Table};
 use super::custom::{Custom, CustomLayers};
 use crate::Result;
 
-/// Half the width of the embeddings' initial range, as in Keras.
+/// Half-width of the embeddings' uniform initial distribution, as in Keras.
 const EMBEDDING_RANGE: f32 = 0.05;
 /// Standard deviation of the factors' initial values, as in libFM.
 const FACTOR_DEVIATION: f32 = 0.1;
 /// Standard deviation of the initial frequencies of periodic embeddings, as in RealMLP.
 const FREQUENCY_DEVIATION: f32 = 0.1;
 
-/// A value's place among all.
+/// Index of a value in the graph.
 pub(crate) type Value = usize;
 
-/// An operation: from values to one.
+/// Node of the graph: an operation that computes one value from others.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) operation: Operation,
     pub(crate) from: Vec<Value>,
     pub(crate) to: Value,
-    /// Where its parameters begin in the order of all.
+    /// Index of its first parameter among all parameters.
     pub(crate) at: usize,
 }
 
-/// What a node computes of a row x.
+/// Operation of a node on each row x.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Operation {
-    /// `x·W + b`, without b if it has no bias; then ReLU and dropout, if it has them.
+    /// `x·W + b`, or `x·W` without a bias, followed by ReLU and dropout if it has them.
     Dense {
         bias: bool,
         relu: bool,
         dropout: Option<usize>,
     },
-    /// A function of each number.
+    /// Elementwise function.
     Activation(Activation),
-    /// A mask, by its place in [`Graph::dropouts`].
+    /// Dropout mask, by its index in [`Graph::dropouts`].
     Dropout(usize),
-    /// `γ·(x − mean) / √(variance + ε) + β`, of the row's moments.
+    /// `γ·(x − mean) / √(variance + ε) + β`, with the row's moments.
     LayerNorm,
-    /// `γ·x + β`
+    /// Elementwise `γ·x + β`.
     Affine,
-    /// Of each number x: x, and `cos(2π·c·x + φ)·W + b`. Parameters: c, φ, W, b.
+    /// x and `cos(2π·c·x + φ)·W + b` for each number x. Parameters: c, φ, W, b.
     Periodic,
-    /// Of each number x: `x·w + b + share(x)·W`, of its shares of bins. Parameters: w, b, W.
+    /// `x·w + b + share(x)·W` for each number x, where share(x) are its bin shares. Parameters: w, b, W.
     PiecewiseLinear(Bins),
-    /// The numbers of all that it is from, side by side.
+    /// Concatenation of all inputs.
     Concat,
-    /// These numbers of each row, side by side.
+    /// Concatenation of these column ranges of the input.
     Columns(Vec<Range<usize>>),
-    /// The sum of two.
+    /// Sum of two inputs.
     Add,
-    /// The mean of all that it is from, number by number.
+    /// Elementwise mean of all inputs.
     Mean,
-    /// The product of two, number by number.
+    /// Elementwise product of two inputs.
     Multiply,
-    /// Second-order interactions, `½ Σ_f ((Σ_i v_if·x_i)² − Σ_i (v_if·x_i)²)`, from the factors of codes, where x is 1,
-    /// and from numbers. Parameters: the factors of numbers, if there are any.
+    /// Second-order interactions, `½ Σ_f ((Σ_i v_if·x_i)² − Σ_i (v_if·x_i)²)`, over the factors of codes, where x is 1,
+    /// and of numbers. Parameters: the factors of numbers, if there are any.
     Interactions {
         factors: usize,
         codes: bool,
         numbers: bool,
     },
-    /// The linear part, of codes and of numbers, with a bias where there are no layers that have one.
+    /// Linear part over codes and numbers, with a bias only where there are no layers, which have their own.
     Linear { bias: bool },
-    /// What a user's layer computes, in host memory only.
+    /// Layer that a user implemented, computed in host memory only.
     Custom(Custom),
 }
 
@@ -99,74 +99,74 @@ impl Operation {
     }
 }
 
-/// Of each number, the edges of its bins, ascending: one more than there are bins.
+/// Ascending bin edges of each number: one more edge than bins.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bins(pub(super) Vec<Vec<f32>>);
 
 impl Bins {
-    /// The most bins of a number.
+    /// Returns the largest bin count of any number.
     pub(super) fn most(&self) -> usize {
         let counts = self.0.iter().map(|edges| edges.len() - 1);
         counts.max().unwrap_or(0)
     }
 }
 
-/// Numbers that are zeroed in training.
+/// Dropout of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Dropout {
-    /// Their share.
+    /// Share of the numbers that training zeroes.
     pub(crate) share: f64,
-    /// How many a row has.
+    /// Numbers per row.
     pub(crate) width: usize,
 }
 
-/// A network's operations.
+/// Operations and parameters of a network.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Graph {
-    /// Numbers of a row in each value.
+    /// Width of each value: numbers per row.
     pub(crate) widths: Vec<usize>,
-    /// The embeddings that codes pick, if any.
+    /// Embeddings that the codes look up, if any.
     pub(crate) embeddings: Option<Value>,
-    /// The factors that codes pick, if any.
+    /// Factors that the codes look up, if any.
     pub(crate) factors: Option<Value>,
-    /// The numbers that enter, if any.
+    /// Numeric input, if any.
     pub(crate) numbers: Option<Value>,
     pub(crate) nodes: Vec<Node>,
-    /// Nodes of each member: the first nodes are the members', one member after the other.
+    /// Nodes per member: the members' nodes come first, one member after the other.
     pub(crate) each: usize,
-    /// What each member of the ensemble puts out, before the output's activation; a network without others is one.
+    /// Output of each ensemble member, before the output's activation; a network without an ensemble is one member.
     pub(crate) members: Vec<Value>,
-    /// What is put out, before the output's activation: their mean.
+    /// Mean of the members' outputs, before the output's activation.
     pub(crate) output: Value,
     pub(crate) dropouts: Vec<Dropout>,
-    /// In the order of everything: the flat gradient, the optimizer's state, the file.
+    /// Parameters in the order that the flat gradient, the optimizer state and the file share.
     pub(crate) parameters: Vec<Parameter>,
-    /// The parameters that have rows for codes.
+    /// Parameters that have a row per code.
     pub(crate) tables: Vec<Table>,
 }
 
-/// What the data says of a graph.
+/// Sizes and layers that the data and the binary add to a network's description.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entries<'a> {
-    /// Of each categorical feature, the codes of its vocabulary and the width of its embedding.
+    /// Vocabulary size and embedding width of each categorical feature.
     pub(super) codes: &'a [(usize, usize)],
-    /// Numbers of a row.
+    /// Numbers per row.
     pub(super) numbers: usize,
-    /// Of each of them, the edges of its bins, where the network has piecewise linear embeddings.
+    /// Bin edges of each number, for a network with piecewise linear embeddings.
     pub(super) bins: &'a [Vec<f32>],
-    /// Outputs of a row.
+    /// Outputs per row.
     pub(super) outputs: usize,
-    /// Members of the ensemble.
+    /// Ensemble members.
     pub(super) members: usize,
-    /// The custom layers that there are.
+    /// Registered custom layers.
     pub(super) customs: &'a CustomLayers,
 }
 
 impl Graph {
-    /// The graph of a network.
+    /// Builds the graph of a network.
     ///
     /// # Errors
-    /// When a custom layer is not registered, or cannot be made.
+    /// When a custom layer is not registered, or cannot be built.
     pub(super) fn new(network: &Network, entries: Entries<'_>) -> Result<Self> {
         let mut graph = Self::default();
         let Entries {
@@ -195,7 +195,7 @@ impl Graph {
             parts.push(graph.interactions(network.factors, &widths, entries));
         }
         let mut sum = |sum, part| graph.node(Operation::Add, vec![sum, part], outputs);
-        // What is beside the layers is every member's.
+        // The linear part and the interactions are shared by all members.
         if let Some(beside) = parts.into_iter().reduce(&mut sum) {
             match members.is_empty() {
                 true => members.push(beside),
@@ -212,7 +212,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The parameter of this name, which has a row for each code.
+    /// Returns the table of the parameter with this name.
     ///
     /// # Panics
     /// If there is none.
@@ -222,7 +222,7 @@ impl Graph {
         found.expect("what codes pick has a table")
     }
 
-    /// The table that a value that enters was picked from, if it was.
+    /// Returns the table that an input value was looked up in, if it was.
     pub(super) fn table_of(&self, value: Value) -> Option<&Table> {
         let picked = [
             (self.embeddings, "embedding"),
@@ -234,14 +234,14 @@ impl Graph {
         found.map(|(_, name)| self.table(name))
     }
 
-    /// The piecewise linear embeddings of numbers, of each member, if there are any.
+    /// Iterates over the piecewise linear embeddings, one per member, if there are any.
     pub(super) fn piecewise(&self) -> impl Iterator<Item = Value> {
         let nodes = self.nodes.iter();
         let found = nodes.filter(|node| matches!(node.operation, Operation::PiecewiseLinear(_)));
         found.map(|node| node.to)
     }
 
-    /// The linear part, if there is one, and whether it has a bias.
+    /// Returns the linear part's node, if there is one, and whether it has a bias.
     pub(super) fn linear_node(&self) -> Option<(&Node, bool)> {
         self.nodes.iter().find_map(|node| match node.operation {
             Operation::Linear { bias } => Some((node, bias)),
@@ -249,8 +249,8 @@ impl Graph {
         })
     }
 
-    /// Of each value, whether the gradient by it is sought: where something that is trained has had a part in it, or what
-    /// has entered.
+    /// Marks the values that need a gradient: those that depend on embeddings or factors, or on parameters if the
+    /// network `trains`, else on the numeric input.
     pub(super) fn sought(&self, trains: bool) -> Vec<bool> {
         let mut sought = vec![false; self.widths.len()];
         let entered = [
@@ -273,7 +273,7 @@ impl Graph {
         self.widths.len() - 1
     }
 
-    /// A node without parameters, and the value that it puts out.
+    /// Adds a node without parameters and returns its output value.
     fn node(&mut self, operation: Operation, from: Vec<Value>, width: usize) -> Value {
         let (to, at) = (self.value(width), self.parameters.len());
         self.nodes.push(Node {
@@ -300,7 +300,7 @@ impl Graph {
         });
     }
 
-    /// A parameter with a row for each code of each feature, of the feature's width.
+    /// Adds a parameter with a row for each code of each feature, as wide as the feature's embedding.
     fn add_table(
         &mut self,
         name: &str,
@@ -322,9 +322,9 @@ impl Graph {
         self.parameter(name.to_owned(), &shape, initializer, penalized);
     }
 
-    /// From embeddings and numbers through each member's layers to its outputs.
+    /// Adds each member's layers, from embeddings and numbers to its output. Returns the outputs.
     fn deep(&mut self, network: &Network, entries: Entries<'_>) -> Result<Vec<Value>> {
-        // Of each code, every member's embedding, side by side.
+        // A code's row has every member's embedding, side by side.
         let codes = entries.codes.iter();
         let widths = codes.map(|(codes, width)| (*codes, width * entries.members));
         let widths: Vec<_> = widths.collect();
@@ -339,7 +339,7 @@ impl Graph {
             .collect()
     }
 
-    /// The outputs of a member, which has embeddings and layers of its own.
+    /// Adds a member's own embeddings and layers and returns its output.
     fn member(&mut self, network: &Network, entries: Entries<'_>, member: usize) -> Result<Value> {
         let path = match entries.members {
             1 => String::new(),
@@ -376,13 +376,13 @@ impl Graph {
         };
         let first = self.parameters.len();
         let value = self.layers(&network.layers, &path, entered, entries.customs)?;
-        // A network without kernels of its own has its output's only.
+        // Without a penalized kernel in its layers, the output's kernel is penalized.
         let has_kernel = self.parameters[first..].iter().any(|p| p.penalized);
         let name = format!("{path}output");
         Ok(self.dense(&name, value, entries.outputs, true, !has_kernel))
     }
 
-    /// A member's embeddings, of those of all members.
+    /// Returns one member's columns of all members' embeddings.
     fn embeddings_of(&mut self, member: usize, embeddings: Value, entries: Entries<'_>) -> Value {
         if entries.members == 1 {
             return embeddings;

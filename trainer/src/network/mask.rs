@@ -1,8 +1,7 @@
-//! Dropout masks (Srivastava et al. 2014), inverted: kept units are scaled up in training, so that nothing is scaled in
-//! prediction.
+//! Inverted dropout masks (Srivastava et al. 2014): training scales kept units up, so that prediction scales nothing.
 //!
-//! A mask is described by a key of each row and drawn where the network computes, with the same result. Whose row a key
-//! is, is not known here.
+//! A mask is described by a key per row and drawn by the device that computes, with the same result on each. The
+//! relation of keys to rows is not known here.
 
 use std::ops::Range;
 
@@ -10,29 +9,29 @@ use multiversion::multiversion;
 
 use crate::random::Key;
 
-/// What each unit of each row is multiplied by: 0 or 1 / (1 − share). `[B × W]`
+/// Factor of each unit of each row: 0 or 1 / (1 − share). `[B × W]`
 #[derive(Debug, Clone)]
 pub(crate) struct Mask {
-    /// Of each row.
+    /// Key of each row.
     pub(crate) keys: Vec<Key>,
-    /// W.
+    /// Units, W.
     pub(crate) units: usize,
-    /// Of the units, to be dropped.
+    /// Share of the units to drop.
     pub(crate) share: f64,
 }
 
 impl Mask {
-    /// What kept units are multiplied by.
+    /// Returns the factor of kept units.
     pub(super) fn scale(&self) -> f32 {
         (1.0 / (1.0 - self.share)) as f32
     }
 
-    /// Units whose 32 random bits are below this are dropped.
+    /// Returns the bound of the 32 random bits below which a unit is dropped.
     pub(super) fn dropped_below(&self) -> u32 {
         (self.share * 2_f64.powi(32)) as u32
     }
 
-    /// Draws some of its rows. Two units have one random number of their row's key: its lower bits and its upper ones.
+    /// Draws some of its rows. Two units share a random number of their row's key: its lower and its upper bits.
     pub(crate) fn draw(&self, rows: Range<usize>, mask: &mut [f32]) {
         let of_rows = mask.chunks_exact_mut(self.units).zip(&self.keys[rows]);
         of_rows.for_each(|(mask, key)| draw(*key, self.scale(), self.dropped_below(), mask));

@@ -1,14 +1,14 @@
-//! The network: its parameters' layout, how they start, and what it computes of a batch.
+//! The network: parameter layout, initial values, forward and backward pass.
 //!
 //! ```text
-//!  spec: Network ──▶ Graph: operations, parameters ──▶ Host     CPU: forward and backward by hand, on matmul
+//!  spec: Network ──▶ Graph: operations, parameters ──▶ Host     CPU: hand-written forward and backward, on matmul
 //!                                                  └──▶ Tensors  GPU: forward on Burn, which derives backward
 //! ```
 //!
-//! [`Architecture`] and its [`Graph`](graph::Graph) are arithmetic on sizes, from the one description that
-//! [a spec](volley_proto::spec::Network) has. What computes them is behind [`Compute`]. [`norm`] is batch
-//! norm's statistics, on the host, since its input is raw data that no gradient flows into. [`custom`] is for layers
-//! that users implement. Training order, losses and files are elsewhere.
+//! [`Architecture`] and its [`Graph`](graph::Graph) are arithmetic on sizes, derived from
+//! [the spec's description](volley_proto::spec::Network). The implementations that compute them are behind [`Compute`].
+//! [`norm`] computes batch norm's statistics on the host, since its input is raw data without a gradient. [`custom`] is
+//! for layers that users implement. Training order, losses and files are elsewhere.
 
 mod architecture;
 mod attribution;

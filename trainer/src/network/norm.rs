@@ -1,25 +1,24 @@
-//! Batch norm over the continuous inputs (Ioffe & Szegedy 2015, arXiv:1502.03167), Keras' form.
+//! Batch norm over the continuous inputs (Ioffe & Szegedy 2015, arXiv:1502.03167), in Keras' form.
 //!
-//! Its input is raw data, so no gradient flows through the statistics and they are plain
-//! arithmetic on the host, in `f64`: each rank sums what it has, the sums are added up over the
-//! ranks, and every rank normalises by the exact moments of the global batch. γ and β are the
-//! network's.
+//! Its input is raw data, so no gradient flows through the statistics and they are plain arithmetic on the host, in
+//! `f64`: each rank sums its rows, the sums are added over the ranks, and every rank normalises by the exact moments of
+//! the global batch. γ and β belong to the network.
 
-/// Keeps a constant column from dividing by zero.
+/// Added to the variance, so that a constant column does not divide by zero.
 const EPSILON: f64 = 1e-3;
-/// Share of the running statistics that a step leaves as they are.
+/// Momentum of the running statistics: weight of their old value in a step.
 const MOMENTUM: f64 = 0.99;
 
-/// What a number is normalised by: x̂ = (x − mean) / √(variance + ε).
+/// Moments that normalise a number: x̂ = (x − mean) / √(variance + ε).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Normalization {
     pub(crate) mean: Vec<f64>,
-    /// Biased.
+    /// Biased variance.
     pub(crate) variance: Vec<f64>,
 }
 
 impl Normalization {
-    /// Where running statistics start.
+    /// Returns the initial running statistics: mean 0 and variance 1.
     pub(crate) fn unit(features: usize) -> Self {
         Self {
             mean: vec![0.0; features],
@@ -41,7 +40,7 @@ impl Normalization {
         }
     }
 
-    /// Moves running statistics towards a batch's.
+    /// Moves the running statistics towards a batch's.
     pub(crate) fn follow(&mut self, batch: &Self) {
         let blend = |running: &mut f64, batch: &f64| {
             *running = MOMENTUM * *running + (1.0 - MOMENTUM) * batch;
@@ -59,10 +58,10 @@ impl Normalization {
 
 /// Sums that give a batch's moments, to be added up over ranks.
 ///
-/// They are taken relative to a shift near the data's mean, the same on all ranks: the difference
-/// of two large sums would lose a small variance.
+/// They are relative to a shift near the data's mean, the same on all ranks: the difference of two large sums would
+/// lose a small variance.
 ///
-/// Since every step adds them up, other numbers of the batch may ride along.
+/// Every step adds them up over ranks, so other numbers of the batch may ride along.
 #[derive(Debug)]
 pub(crate) struct Moments {
     shift: Vec<f64>,
@@ -76,12 +75,12 @@ impl Moments {
         Self { shift, sums }
     }
 
-    /// Shift that sums are relative to.
+    /// Returns the shift that the sums are relative to.
     pub(crate) fn shift(&self) -> &[f64] {
         &self.shift
     }
 
-    /// Sums up a batch of `rows` rows, forgetting the last.
+    /// Sums a batch of `rows` rows, replacing the sums before.
     pub(crate) fn sum(&mut self, rows: usize, numbers: &[f32]) {
         self.sums.fill(0.0);
         self.sums[0] = rows as f64;
@@ -96,29 +95,29 @@ impl Moments {
         }
     }
 
-    /// Takes sums over so many rows, and of each number Σ(x − shift), then Σ(x − shift)² of each, forgetting the last.
+    /// Replaces the sums by Σ(x − shift) of each number, then Σ(x − shift)² of each, over this many rows.
     pub(crate) fn put(&mut self, rows: f64, moments: &[f64]) {
         self.sums.fill(0.0);
         self.sums[0] = rows;
         self.sums[1..][..moments.len()].copy_from_slice(moments);
     }
 
-    /// What is to be added up over ranks.
+    /// Returns the sums to add up over ranks.
     pub(crate) fn sums_mut(&mut self) -> &mut [f64] {
         &mut self.sums
     }
 
-    /// The numbers that ride along; [`sum`](Self::sum) sets them to zero.
+    /// Returns the numbers that ride along; [`sum`](Self::sum) sets them to zero.
     pub(crate) fn riders_mut(&mut self) -> &mut [f64] {
         &mut self.sums[1 + 2 * self.shift.len()..]
     }
 
-    /// Rows in the sums.
+    /// Returns the number of rows in the sums.
     pub(crate) fn rows(&self) -> f64 {
         self.sums[0]
     }
 
-    /// The moments of the rows in the sums.
+    /// Returns the moments of the rows in the sums.
     pub(crate) fn normalization(&self) -> Normalization {
         let rows = self.rows();
         let (first, second) = self.sums[1..].split_at(self.shift.len());

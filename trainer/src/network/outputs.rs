@@ -1,8 +1,8 @@
-//! What a row's outputs say: probabilities of classes, the likeliest class, quantiles in order.
+//! Predictions from a row's outputs: class probabilities, the likeliest class, ordered quantiles.
 //!
-//! Losses are of [`train`](crate::train), and labels' own scale is of the [model](crate::Model).
+//! Losses are in [`train`](crate::train), and the labels' original scale in the [model](crate::Model).
 
-/// Appends the probability of each class, by the outputs.
+/// Appends the probability of each class, computed from the outputs.
 pub(crate) fn probabilities(outputs: &[f32], shares: &mut Vec<f32>) {
     if let [logit] = outputs {
         let second = sigmoid(f64::from(*logit)) as f32;
@@ -15,12 +15,12 @@ pub(crate) fn probabilities(outputs: &[f32], shares: &mut Vec<f32>) {
     shares.extend(outputs.iter().map(|z| (share(z) / sum) as f32));
 }
 
-/// The probability of the second class, by its logit.
+/// Returns the probability of the second class, by its logit.
 pub(crate) fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())
 }
 
-/// The class that these outputs take for the likeliest.
+/// Returns the likeliest class, by the outputs.
 pub(crate) fn likeliest(outputs: &[f32]) -> usize {
     match outputs {
         [logit] => usize::from(*logit > 0.0),
@@ -31,7 +31,7 @@ pub(crate) fn likeliest(outputs: &[f32]) -> usize {
     }
 }
 
-/// Puts a row's quantiles in ascending order, so that none cross; they are no further from the true ones then
+/// Sorts a row's quantiles in ascending order, so that none cross. Sorted quantiles are no further from the true ones
 /// (Chernozhukov, Fernández-Val & Galichon 2010, doi:10.3982/ECTA7880).
 pub(crate) fn rearrange(quantiles: &mut [f32]) {
     quantiles.sort_unstable_by(f32::total_cmp);

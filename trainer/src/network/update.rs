@@ -1,25 +1,25 @@
-//! What a step changes the weights by, apart from their gradient: an optimizer's rule with the numbers of the step.
+//! The update of a step: the optimizer's rule with the step's numbers.
 //!
-//! What carries it out is the network, where its weights are: see [`Rule`] for the arithmetic. Which step it is and what
-//! the learning rate is are the training loop's to say.
+//! The network applies it, in the weights' memory: see [`Rule`] for the arithmetic. The training loop sets the step
+//! count and the learning rate.
 
 use volley_proto::spec::{AdamForm, Rule};
 
-/// A step of an optimizer.
+/// One optimizer step.
 #[derive(Debug)]
 pub(crate) struct Update<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) learn_rate: f64,
-    /// Steps with this one.
+    /// Steps so far, including this one.
     pub(crate) steps: i32,
-    /// Penalties of penalized parameters.
+    /// L1 and L2 penalties of penalized parameters.
     pub(crate) l1: f64,
     pub(crate) l2: f64,
-    /// The most that the gradient's length may be.
+    /// Maximum norm of the gradient.
     pub(crate) clip_norm: Option<f64>,
-    /// The most that any of its numbers may be, then.
+    /// Maximum absolute value of a gradient component, applied after `clip_norm`.
     pub(crate) clip_value: Option<f64>,
-    /// What the average of the weights keeps of itself, if there is one. It is the last slot.
+    /// EMA coefficient of the weights' average, if there is one. The average is the last slot.
     pub(crate) kept: Option<f32>,
 }
 
@@ -30,11 +30,11 @@ pub(super) struct AdamStep {
     pub(super) take: [f32; 2],
     pub(super) rate: f32,
     pub(super) epsilon: f32,
-    /// What penalized weights are multiplied by before.
+    /// Weight decay: factor of penalized weights, applied first.
     pub(super) decayed: f32,
 }
 
-/// Places of [`Update::numbers`].
+/// Indices into [`Update::numbers`].
 mod numbers {
     pub(super) const RATE: usize = 0;
     pub(super) const KEEP: usize = 1;
@@ -51,7 +51,7 @@ mod numbers {
 }
 
 impl Update<'_> {
-    /// The step's numbers as a device's kernel reads them: see `update` in `plan/kernels.cu`.
+    /// Returns the step's numbers in the layout that a device's kernel reads: see `update` in `device/kernels.cu`.
     pub(crate) fn numbers(&self) -> [f32; 16] {
         use numbers::*;
         let mut all = [0.0; 16];
@@ -86,7 +86,7 @@ impl Update<'_> {
         all
     }
 
-    /// The numbers of Adam's step, if that is the rule.
+    /// Returns the numbers of Adam's step, if that is the rule.
     pub(super) fn adam(&self) -> Option<AdamStep> {
         let Rule::Adam {
             beta_1,

@@ -1,6 +1,6 @@
-//! The nodes of a network's layers.
+//! Graph nodes of a network's layers.
 //!
-//! What enters the layers, and what is beside them, is not here.
+//! The inputs of the layers, the linear part and the interactions are not here.
 
 use volley_proto::spec::{Activation, Layer};
 
@@ -43,7 +43,7 @@ impl Graph {
         to
     }
 
-    /// Layers one after the other. Those of a kind are numbered below `path`.
+    /// Adds layers one after the other and returns the last value. Layers of a kind are numbered below `path`.
     pub(super) fn layers(
         &mut self,
         layers: &[Layer],
@@ -131,8 +131,8 @@ impl Graph {
         Ok(value)
     }
 
-    /// Has the dense layer that has put a value out do what follows too, if it can: ReLU, or else the dropout that was
-    /// added last. `entered` is read by others.
+    /// Fuses ReLU, or the dropout that was added last, into the dense layer that computes `value`, and returns whether
+    /// it could. `entered` is never fused, since it has other readers.
     fn fuses(&mut self, value: Value, entered: Value, activates: bool) -> bool {
         let last = self
             .nodes
