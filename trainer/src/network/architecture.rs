@@ -1,7 +1,6 @@
-//! The network's sizes: which parameters there are, in which order and shape, and how they start.
+//! The network's sizes: its parameters with their order, shapes and initial values.
 //!
-//! The order of [`Architecture::parameters`] is the order of everything: the flat gradient, the
-//! optimizer's state, the file.
+//! The order of [`Architecture::parameters`] is shared by the flat gradient, the optimizer state and the file.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -13,58 +12,58 @@ use super::graph::{Dropout, Entries, Graph};
 use crate::Result;
 use crate::random::{Key, Purpose};
 
-/// Everything that determines what the network computes, but its weights.
+/// Complete description of a network, except for its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Architecture {
     /// Categorical features.
     pub(crate) categorical: usize,
-    /// Numbers of a row: continuous features, and which of them were null.
+    /// Numbers per row: continuous features and their null indicators.
     pub(crate) continuous: usize,
-    /// Whether these numbers pass through batch norm.
+    /// Batch norm is applied to these numbers.
     pub(crate) batch_norm: bool,
-    /// Outputs of a row.
+    /// Outputs per row.
     pub(crate) outputs: usize,
-    /// Networks that have as many each: the members of an ensemble, or one.
+    /// Ensemble members, each with this many outputs; 1 without an ensemble.
     pub(crate) members: usize,
-    /// What the output passes through.
+    /// Activation of the output.
     pub(crate) output: Output,
-    /// What a scaled sigmoid is scaled by.
+    /// Scale of a scaled sigmoid.
     pub(crate) output_scale: f64,
     pub(super) graph: Graph,
 }
 
-/// What the data says of a network.
+/// Sizes of a network that the data determines.
 #[derive(Debug, Clone)]
 pub(crate) struct Sizes {
-    /// Codes of each categorical feature's vocabulary: its values, and one more.
+    /// Vocabulary size of each categorical feature: its values, plus one.
     pub(crate) codes: Vec<usize>,
-    /// Numbers of a row.
+    /// Numbers per row.
     pub(crate) continuous: usize,
-    /// Of each of them, the edges of its bins, ascending, where the network has piecewise linear embeddings.
+    /// Ascending bin edges of each number, for a network with piecewise linear embeddings.
     pub(crate) bins: Vec<Vec<f32>>,
-    /// Outputs of a row.
+    /// Outputs per row.
     pub(crate) outputs: usize,
     /// Rows to train on and to evaluate.
     pub(crate) rows: u64,
 }
 
-/// One parameter tensor.
+/// Parameter tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
-    /// Its name, unique where it is said.
+    /// Name, unique within the network or layer that lists it.
     pub name: String,
-    /// Its lengths; its numbers are row-major.
+    /// Dimensions; the values are row-major.
     pub shape: Vec<usize>,
-    /// How its initial values are drawn.
+    /// Distribution of the initial values.
     pub initializer: Initializer,
-    /// Whether the L1 and L2 penalties count it.
+    /// Membership in the L1 and L2 penalties.
     pub penalized: bool,
 }
 
-/// How initial values of a parameter are drawn: the same on every rank, by the run's seed.
+/// Distribution of a parameter's initial values, drawn from the run's seed and so the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Initializer {
-    /// All the same.
+    /// One value for all.
     Constant(f32),
     /// Uniform on ±this.
     Uniform(f32),
@@ -72,12 +71,12 @@ pub enum Initializer {
     Normal(f32),
 }
 
-/// A parameter that has a row for each code.
+/// Parameter that has a row per code.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Table {
-    /// Its place in the order of all.
+    /// Index among all parameters.
     pub(crate) at: usize,
-    /// Of each categorical feature, the codes of its vocabulary and the width of their rows.
+    /// Vocabulary size and row width of each categorical feature.
     pub(crate) widths: Vec<(usize, usize)>,
 }
 
@@ -88,7 +87,7 @@ impl Parameter {
 }
 
 impl Initializer {
-    /// So many numbers.
+    /// Draws `len` values.
     pub(super) fn draw(self, len: usize, stream: &mut ChaCha8Rng) -> Vec<f32> {
         match self {
             Self::Constant(value) => vec![value; len],
@@ -109,7 +108,8 @@ impl Initializer {
 }
 
 impl Architecture {
-    /// Outputs of a network that tells so many classes apart, or measures if there are none: two classes need one.
+    /// Returns the outputs per row for this many classes, or for regression if there are none: two classes need one
+    /// output.
     pub(crate) fn outputs_of(spec: &TrainSpec, classes: usize) -> usize {
         match classes {
             0 => spec.outputs(),
@@ -118,10 +118,10 @@ impl Architecture {
         }
     }
 
-    /// The spec's network of these sizes, with the custom layers that it names.
+    /// Builds the spec's network for these sizes, with the custom layers that it names.
     ///
     /// # Errors
-    /// When a custom layer is not registered, or cannot be made.
+    /// When a custom layer is not registered, or cannot be built.
     pub(crate) fn new(
         spec: &TrainSpec,
         sizes: &Sizes,
@@ -134,10 +134,10 @@ impl Architecture {
         Self::of(&spec.network, &columns, sizes, output_scale, customs)
     }
 
-    /// A network of these sizes, whose categorical features have these names.
+    /// Builds a network for these sizes, whose categorical features have these names.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     pub(crate) fn of(
         network: &Network,
         columns: &[&str],
@@ -171,7 +171,7 @@ impl Architecture {
         })
     }
 
-    /// A linear model of so many numbers: a penalized kernel, and a bias.
+    /// Builds a linear model of this many numbers: a penalized kernel and a bias.
     pub(crate) fn line(numbers: usize) -> Self {
         let network = Network {
             embedding_dim: EmbeddingWidth::Same(1),
@@ -194,27 +194,27 @@ impl Architecture {
         line.expect("it has no custom layers")
     }
 
-    /// The parameters that have a row for each code.
+    /// Returns the parameters that have a row per code.
     pub(crate) fn tables(&self) -> &[Table] {
         &self.graph.tables
     }
 
-    /// Where numbers are zeroed in training.
+    /// Returns the dropouts, which zero numbers in training.
     pub(crate) fn dropouts(&self) -> &[Dropout] {
         &self.graph.dropouts
     }
 
-    /// Numbers that pass through batch norm.
+    /// Returns how many numbers of a row batch norm normalises.
     pub(crate) fn normalized(&self) -> usize {
         if self.batch_norm { self.continuous } else { 0 }
     }
 
-    /// The trainable parameters, in the order that everything keeps: the layers', then the other parts'.
+    /// Returns the trainable parameters in their fixed order: the layers' first, then the other parts'.
     pub(crate) fn parameters(&self) -> &[Parameter] {
         &self.graph.parameters
     }
 
-    /// Initial values, parameter by parameter: the same for the same seed, on every rank.
+    /// Returns the initial values, parameter by parameter: the same on every rank for the same seed.
     pub(crate) fn initial_values(&self, seed: u64) -> Vec<Vec<f32>> {
         let key = Key::new(seed, Purpose::Weights);
         let parameters = self.parameters().iter().enumerate();
@@ -226,8 +226,8 @@ impl Architecture {
     }
 }
 
-/// Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
-/// networks", equation 16.
+/// Returns the uniform initializer of Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward
+/// neural networks", equation 16.
 pub(super) fn glorot(from: usize, to: usize) -> Initializer {
     Initializer::Uniform((6.0 / (from + to) as f32).sqrt())
 }
@@ -366,7 +366,7 @@ mod tests {
         let all = [dense.clone(), relu.clone(), dropout.clone()];
         assert_eq!(fused(&all), plain);
         assert_eq!(fused(&[dense.clone(), dropout, relu.clone()]), plain + 2);
-        // What is added is what the dense layer put out, before ReLU.
+        // The residual adds the dense layer's output from before ReLU.
         let residual = Layer::Residual(vec![relu]);
         assert_eq!(fused(&[dense, residual]), plain + 2);
     }

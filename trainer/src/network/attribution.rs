@@ -1,13 +1,13 @@
-//! How much each input of a row has to do with an output: integrated gradients.
+//! Attributions of an output to a row's inputs, by integrated gradients.
 //!
 //! Sundararajan, Taly & Yan 2017 (arXiv:1703.01365), equation 1: an input's attribution is its distance from the
-//! baseline times the output's gradient by it, on average over the straight path from the baseline to the row. Attributions
-//! add up to the output less the baseline's, as nearly as the average was taken. The average is that of the middles of
-//! equal [`STEPS`].
+//! baseline times the average gradient of the output by it, over the straight path from the baseline to the row.
+//! Attributions add up to the output minus the baseline's, up to the error of the average, which is taken at the
+//! midpoints of [`STEPS`] equal intervals.
 //!
-//! What moves is what enters: of a categorical feature its embedding and its factors, whose entries are added up, and
-//! numbers; of those that are embedded by bins their embeddings too, since a bin may be too narrow for steps between
-//! numbers to meet it. The linear part is exact. Not here: which row is the baseline, and what outputs mean.
+//! The path moves the network's inputs: the embedding and the factors of a categorical feature, whose entries are added
+//! up, and numbers. Piecewise linear embeddings move too, since a bin may be too narrow for the steps between numbers
+//! to fall into it. The linear part is exact. The choice of the baseline and the meaning of outputs are elsewhere.
 
 use super::graph::Graph;
 use super::host::{
@@ -15,21 +15,21 @@ use super::host::{
 };
 use super::{Architecture, Input};
 
-/// Where on the path gradients are taken.
+/// Number of intervals of the path.
 const STEPS: usize = 50;
 
 /// Attributions of a batch of B rows, with C categorical features and N numbers each.
 #[derive(Debug)]
 pub(crate) struct Attributions {
-    /// `[B × (C + N)]`: of the categorical features, then of the numbers.
+    /// `[B × (C + N)]`: categorical features, then numbers.
     pub(crate) inputs: Vec<f64>,
-    /// The output of each row, `[B]`.
+    /// Chosen output of each row, `[B]`.
     pub(crate) outputs: Vec<f64>,
-    /// That output of the baseline.
+    /// The same output of the baseline, `[B]`.
     pub(crate) baselines: Vec<f64>,
 }
 
-/// Attributions of the output that is `chosen` of each row, to its difference from a baseline of one row.
+/// Attributes the `chosen` output of each row, in its difference from a baseline of one row.
 pub(crate) fn attribute(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -60,7 +60,7 @@ pub(crate) fn attribute(
             (value, Path { start, ends })
         })
         .collect();
-    // Averages over the path: the activation's slope of each row, and the gradients by what enters.
+    // Averages over the path: the slope of each row's activation, and the gradients by the inputs.
     let mut slopes = vec![0.0; input.rows];
     let mut gradients: Vec<_> = paths
         .iter()
@@ -74,7 +74,7 @@ pub(crate) fn attribute(
         if let Some((node, _)) = graph.linear_node() {
             linear.at(share, &mut scratch.values[node.to]);
         }
-        // Of the input, the rows count: codes and numbers are where they stand on the path.
+        // Only the row count of `input` is used: codes and numbers are at their point of the path.
         forward(architecture, weights, input, scratch, false);
         let y_b = of_chosen(&scratch.values[graph.output]);
         let mut deltas = vec![0.0; input.rows * outputs];
@@ -109,7 +109,7 @@ pub(crate) fn attribute(
     let rows = inputs.chunks_exact_mut(width.max(1)).zip(&slopes);
     rows.for_each(|(row, slope)| row.iter_mut().for_each(|x| *x *= slope));
     for ((value, path), gradients) in paths.iter().zip(&gradients) {
-        // Which numbers of the value are of which input.
+        // Widths of each input's numbers in the value.
         let (first, widths) = match graph.table_of(*value) {
             Some(table) => (0, table.widths.iter().map(|(_, width)| *width).collect()),
             None => {
@@ -127,13 +127,13 @@ pub(crate) fn attribute(
     }
 }
 
-/// What enters, but by the linear part, and what moves as if it entered.
+/// Iterates over the inputs, except for the linear part's, and the values that move like inputs.
 fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
     let entries = [graph.embeddings, graph.factors, graph.numbers];
     entries.into_iter().flatten().chain(graph.piecewise())
 }
 
-/// From the baseline to rows.
+/// Path from the baseline to rows.
 struct Path {
     /// `[1 × W]`.
     start: Vec<f32>,
@@ -142,15 +142,15 @@ struct Path {
 }
 
 impl Path {
-    /// What is there after a share of the path.
+    /// Writes the values at this share of the path.
     fn at(&self, share: f64, to: &mut Vec<f32>) {
         to.clear();
         let ends = self.ends.iter().zip(self.start.iter().cycle());
         to.extend(ends.map(|(end, start)| start + share as f32 * (end - start)));
     }
 
-    /// Adds what is attributed to each input: to the first, the terms of the first width, and so on. Rows of `inputs`
-    /// are `all` wide.
+    /// Adds the attributions to the inputs from `first` on: the terms of the first width to the first one, and so on.
+    /// Rows of `inputs` are `all` wide.
     fn attribute(
         &self,
         gradients: &[f64],
@@ -223,7 +223,7 @@ mod tests {
         Architecture::of(network, &["a", "b"], &sizes, 2.5, &custom_layers()).unwrap()
     }
 
-    /// A network whose numbers are embedded by bins.
+    /// Builds a network with piecewise linear embeddings.
     fn binned(layers: Vec<Layer>, output: Output, factors: usize) -> Architecture {
         let network = Network {
             embedding_dim: EmbeddingWidth::Same(2),
@@ -238,7 +238,7 @@ mod tests {
         of_sizes(&network, 1)
     }
 
-    /// Weights that are nowhere zero.
+    /// Returns weights without zeros.
     fn weights(architecture: &Architecture) -> Vec<Vec<f32>> {
         let mut values = architecture.initial_values(5);
         for (at, value) in values.iter_mut().flatten().enumerate() {
@@ -297,12 +297,12 @@ mod tests {
                 );
                 assert!(inputs.iter().any(|x| x.abs() > 1e-3), "{inputs:?}");
             }
-            // The last row's categories are the baseline's.
+            // The last row has the baseline's categories.
             assert_eq!(found.inputs[10..12], [0.0, 0.0]);
         }
     }
 
-    /// Of a sum of functions of numbers, each has its own difference, however narrow its bins are.
+    /// For a sum of functions of numbers, each number has its own difference, however narrow its bins are.
     #[test]
     fn numbers_that_are_binned_have_what_they_add() {
         let network = binned(vec![], Output::Identity, 0);
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// By differences of outputs instead of gradients, where only numbers move.
+    /// The reference is finite differences instead of gradients, where only numbers move.
     #[test]
     fn they_are_the_integral_of_the_gradient() {
         for network in all() {

@@ -1,7 +1,7 @@
-//! A test of a layer: its gradients against finite differences, and its rows apart from each other.
+//! A test for custom layers: gradients against finite differences, and independence of rows.
 //!
-//! Outputs are `f32`, so differences are taken over steps that are wide for them, twice: where two widths disagree, a
-//! function has a kink, and there is nothing to compare.
+//! Outputs are `f32`, so differences are taken over wide steps, of two widths: where these disagree, the function has a
+//! kink and is not compared.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use super::{CustomBatch, CustomLayer, CustomLayers, CustomOperation};
 use crate::random::{Key, Purpose};
 use crate::{Error, Result};
 
-/// Rows that are tried.
+/// Rows of the test batch.
 const ROWS: usize = 4;
 /// Half the width of the wider difference.
 const STEP: f32 = 1.0 / 64.0;
-/// Of a gradient, as a share of itself.
+/// Tolerance of a gradient, relative to itself.
 const TOLERANCE: f64 = 0.01;
-/// The same, as a share of the largest gradient of its tensor.
+/// Tolerance of a gradient, relative to the largest of its tensor.
 const TOLERANCE_OF_LARGEST: f64 = 2e-3;
-/// What rounding of outputs comes to in a difference, as a share of the largest output and 1.
+/// Rounding error of a difference, relative to the largest output or 1, if that is larger.
 const NOISE: f64 = 5e-4;
-/// Of a row alone and in a batch.
+/// Tolerance between a row's outputs alone and in a batch.
 const ROUNDING: f32 = 1e-5;
 
-/// Tries a layer on made-up rows of `width` numbers and parameters near their initial values. Its outputs must be finite,
-/// the same each time, and those of a row the same alone and among others; its gradients must be finite differences,
-/// where these have no kinks.
+/// Checks a layer on random rows of `width` numbers, with parameters near their initial values. Outputs must be finite,
+/// the same each time, and independent of the batch's other rows; gradients must match finite differences, except at
+/// kinks.
 ///
-/// A gradient that is below about 0.0005, or where the layer is far steeper or flatter than 1, is not told from a wrong
-/// one: give arguments of a usual size.
+/// A wrong gradient goes unnoticed below about 0.0005, or where the layer is far steeper or flatter than 1: pass
+/// arguments of a usual size.
 ///
 /// # Errors
-/// What is wrong: [`Error::BuildLayer`] or [`Error::Layer`].
+/// [`Error::BuildLayer`] or [`Error::Layer`], with what is wrong.
 pub fn check_layer(
     layer: impl CustomLayer + 'static,
     width: usize,
@@ -49,7 +49,7 @@ pub fn check_layer(
     let mut stream = key.with(0).stream();
     let values = parameters.iter().map(|parameter| {
         let mut values = parameter.initializer.draw(parameter.len(), &mut stream);
-        // What starts at 0 would hide what is multiplied by it.
+        // A parameter of 0 would hide its factors.
         let values_mut = values.iter_mut();
         values_mut.for_each(|value| *value += stream.random_range(-0.25_f32..0.25));
         values
@@ -78,22 +78,22 @@ pub fn check_layer(
     })
 }
 
-/// An operation with what it is tried on.
+/// Operation with its test data.
 struct Trial {
     operation: Arc<dyn CustomOperation>,
-    /// Of a row that enters.
+    /// Input width, F.
     width: usize,
-    /// Of a row that is put out.
+    /// Output width, W.
     to: usize,
     parameters: Vec<Vec<f32>>,
     /// `[B × F]`
     x: Vec<f32>,
-    /// What each output counts in the sum whose gradient is sought, `[B × W]`.
+    /// Weight of each output in the sum whose gradient is compared, `[B × W]`.
     slopes: Vec<f32>,
 }
 
 impl Trial {
-    /// The error is what is wrong.
+    /// Runs all checks; the error says what is wrong.
     fn run(&self, names: &[&str]) -> Result<(), String> {
         let y = self.forward(&self.x, &self.parameters);
         self.check_outputs(&y)?;
@@ -123,7 +123,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Outputs of rows, however many.
+    /// Computes the outputs of any number of rows.
     fn forward(&self, x: &[f32], parameters: &[Vec<f32>]) -> Vec<f32> {
         let rows = x.len() / self.width;
         let mut y = vec![0.0; rows * self.to];
@@ -136,7 +136,7 @@ impl Trial {
         y
     }
 
-    /// Gradients by x, and by each parameter if they are wanted.
+    /// Computes the gradients by x and, if they are `wanted`, by each parameter.
     fn backward(&self, y: &[f32], wanted: bool) -> (Vec<f32>, Vec<Vec<f32>>) {
         let batch = CustomBatch {
             rows: ROWS,
@@ -174,7 +174,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Compares a gradient with differences of outputs, which `outputs` gives with the number at a place shifted.
+    /// Compares a gradient with finite differences. `outputs` returns the outputs with the number at an index shifted.
     fn compare(
         &self,
         name: &str,
@@ -225,19 +225,19 @@ mod tests {
 
     type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-    /// What is wrong with a layer.
+    /// Mistake of a layer.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Mistake {
         None,
-        /// The bias's gradient is twice what it should be.
+        /// The gradient by the bias is doubled.
         Parameter,
-        /// The gradient by the input is lost.
+        /// The gradient by the input is missing.
         Input,
-        /// It is lost where others are not wanted.
+        /// The gradient by the input is missing where parameter gradients are not wanted.
         InputAlone,
-        /// Rows are less their mean over the batch.
+        /// The mean of the batch is subtracted from each row.
         Rows,
-        /// One output is no number.
+        /// One output is NaN.
         Output,
         /// Outputs jump.
         Steps,

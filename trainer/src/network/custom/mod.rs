@@ -1,13 +1,13 @@
-//! Layers that users implement: traits for them, and the registry that an executor's binary fills.
+//! Layers that users implement: their traits, and the registry that an executor's binary fills.
 //!
 //! ```text
 //!  custom('rbf', 16) ──CustomLayers──▶ CustomLayer::build(width, [16]) ──▶ CustomOperation: forward, backward
 //! ```
 //!
-//! They compute on the CPU, forward and backward written out, as [`host`](super::host)'s own operations are. Not here:
-//! where they stand in a network's [graph](super::graph), which names their parameters.
+//! They compute on the CPU, with a hand-written forward and backward pass like [`host`](super::host)'s own operations.
+//! Their place in a network, and the names of their parameters there, are the [graph](super::graph)'s.
 //!
-//! Shapes: B rows, at least one; F numbers of a row enter and W are put out; tensors are row-major.
+//! Shapes: B rows, at least one; F input and W output numbers per row; tensors are row-major.
 
 mod check;
 mod registry;
@@ -21,16 +21,16 @@ pub use registry::CustomLayers;
 
 use super::Parameter;
 
-/// A layer: what `custom('name', argument, …)` in a network is made by.
+/// Factory of the layer `custom('name', argument, …)` in a network.
 ///
 /// [`check_layer`] tests one.
 pub trait CustomLayer: fmt::Debug + Send + Sync {
-    /// The operation on rows of `width` numbers, F, with the arguments that follow the layer's name.
+    /// Builds the operation for rows of `width` numbers, F, with the arguments that follow the layer's name.
     ///
-    /// It must depend on these alone: each rank makes one, and so does each executor that predicts.
+    /// It must depend on these alone: each rank builds one, and so does each executor that predicts.
     ///
     /// # Errors
-    /// What is wrong with the width or the arguments. The user is told.
+    /// When the width or the arguments are invalid. The message is shown to the user.
     fn build(
         &self,
         width: usize,
@@ -38,16 +38,16 @@ pub trait CustomLayer: fmt::Debug + Send + Sync {
     ) -> Result<Box<dyn CustomOperation>, Box<dyn Error + Send + Sync>>;
 }
 
-/// What a layer computes, for one width and one list of arguments.
+/// Operation of a layer, for one width and one list of arguments.
 ///
-/// Each row's output must depend on that row and the parameters alone, and be the same each time: how rows are spread
-/// over batches and ranks must not matter. Threads share an operation.
+/// Each row's output must be deterministic and depend on that row and the parameters alone: the split of rows into
+/// batches and ranks must not matter. Threads share an operation.
 pub trait CustomOperation: fmt::Debug + Send + Sync {
-    /// Numbers of a row that it puts out, W: at least 1.
+    /// Returns the output width W, in numbers per row: at least 1.
     fn width(&self) -> usize;
 
-    /// Its trainable parameters, in the order in which its methods get them. Names are letters, digits and `_`, each
-    /// once; checkpoints and `weights.safetensors` have them as `custom.0.rbf.NAME`.
+    /// Returns the trainable parameters, in the order in which the methods receive them. Names are unique and consist
+    /// of letters, digits and `_`; checkpoints and `weights.safetensors` store them as `custom.0.rbf.NAME`.
     fn parameters(&self) -> Vec<Parameter> {
         vec![]
     }
@@ -55,9 +55,9 @@ pub trait CustomOperation: fmt::Debug + Send + Sync {
     /// Writes the output, `[B × W]`, into `y`, which is 0 before.
     fn forward(&self, batch: CustomBatch<'_>, y: &mut [f32]);
 
-    /// From the gradient by the output, `dy`, that by the input, `dx`, and those by the parameters, if they are
-    /// wanted: each a sum over the rows, of its parameter's shape. `y` is what [`forward`](Self::forward) has written.
-    /// What is to be written is 0 before.
+    /// Computes, from the gradient `dy` by the output, the gradient `dx` by the input and, if they are wanted, the
+    /// `gradients` by the parameters: each a sum over the rows, in its parameter's shape. `y` is the output of
+    /// [`forward`](Self::forward). Buffers to write are 0 before.
     ///
     /// Shapes: `y` and `dy` are `[B × W]`, `dx` is `[B × F]`.
     fn backward(
@@ -70,13 +70,13 @@ pub trait CustomOperation: fmt::Debug + Send + Sync {
     );
 }
 
-/// What an operation computes from.
+/// Input batch of an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct CustomBatch<'a> {
     /// Rows, B.
     pub rows: usize,
-    /// What enters, `[B × F]`.
+    /// Input, `[B × F]`.
     pub x: &'a [f32],
-    /// The operation's parameters, in their order.
+    /// Parameters of the operation, in their order.
     pub parameters: &'a [Vec<f32>],
 }

@@ -1,4 +1,4 @@
-//! The layers that a binary has registered, by name, and the operations that they make.
+//! The registry of a binary's custom layers, by name, and the operations that they build.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,30 +12,30 @@ use crate::device::ResolvedDevice;
 use crate::network::{Initializer, Parameter};
 use crate::{Error, Result};
 
-/// The custom layers of a binary, by name: none unless it registers some.
+/// Custom layers of a binary, by name: none unless it registers some.
 #[derive(Clone, Default)]
 pub struct CustomLayers {
     layers: BTreeMap<String, Arc<dyn CustomLayer>>,
 }
 
-/// The names.
+/// Lists the names.
 impl fmt::Debug for CustomLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.layers.keys()).finish()
     }
 }
 
-/// A custom layer's operation, as a node of a graph has it.
+/// Operation of a custom layer, as stored in a graph's node.
 #[derive(Debug, Clone)]
 pub(crate) struct Custom {
-    /// The layer as typed.
+    /// Layer as typed.
     layer: String,
     pub(crate) operation: Arc<dyn CustomOperation>,
-    /// How many parameters it has.
+    /// Number of its parameters.
     pub(crate) parameters: usize,
 }
 
-/// Layers make operations of their arguments and widths alone, and a graph compares widths.
+/// Compares layers as typed: operations depend on arguments and widths alone, and a graph compares widths.
 impl PartialEq for Custom {
     fn eq(&self, other: &Self) -> bool {
         self.layer == other.layer
@@ -43,15 +43,15 @@ impl PartialEq for Custom {
 }
 
 impl CustomLayers {
-    /// No layers.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// These and one more, which networks have as `custom('name', …)`.
+    /// Adds a layer, which networks use as `custom('name', …)`.
     ///
     /// # Panics
-    /// When the name is not of letters, digits and `_`, or is registered already.
+    /// When the name does not consist of letters, digits and `_`, or is already registered.
     #[must_use]
     pub fn with(mut self, name: &str, layer: impl CustomLayer + 'static) -> Self {
         assert!(
@@ -63,15 +63,15 @@ impl CustomLayers {
         self
     }
 
-    /// Their names, ascending.
+    /// Iterates over the names, ascending.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers.keys().map(String::as_str)
     }
 
-    /// Checks that the custom layers of a network are registered, and can be computed on the device.
+    /// Checks that the custom layers of a network are registered, and that the device can compute them.
     ///
     /// # Errors
-    /// Names the layer, and what is registered, or the device.
+    /// Names the layer, with the registered ones or the device.
     pub fn check(&self, network: &Network, device: ResolvedDevice) -> Result<()> {
         for layer in Layer::customs(&network.layers) {
             if let Layer::Custom { name, .. } = layer {
@@ -101,13 +101,14 @@ impl CustomLayers {
         })
     }
 
-    /// A custom layer's operation on rows of a width, the width that it puts out, and its parameters by their own names.
+    /// Builds a custom layer's operation for rows of a width. Returns it with its output width and its parameters,
+    /// under their own names.
     ///
     /// # Errors
-    /// When it is not registered, refuses the width or its arguments, or makes an operation that cannot be.
+    /// When the layer is not registered, rejects the width or its arguments, or builds an invalid operation.
     ///
     /// # Panics
-    /// When the layer is no custom one.
+    /// When the layer is not a custom one.
     pub(in crate::network) fn operation(
         &self,
         layer: &Layer,
@@ -136,7 +137,7 @@ impl CustomLayers {
     }
 }
 
-/// Checks what an operation says of itself; the error is what is wrong with it.
+/// Checks the width and parameters that an operation declares; the error says what is wrong.
 fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
     if width == 0 {
         return Err("it puts out rows of width 0".to_owned());
