@@ -1,4 +1,4 @@
-//! From a graph of layers to kernels and products: forward, and backward to the gradient of each parameter.
+//! The translation of a graph into kernels and products: forward, and backward to the gradient of each parameter.
 //!
 //! Losses, rows and the optimizer are not here. Shapes are those of `kernels.cu`.
 
@@ -12,11 +12,11 @@ use crate::device::{Address, Factors, Memory, Operand, Product, Runtime, Work};
 use crate::network::graph::{Node, Operation, Value};
 use crate::network::{Architecture, Table};
 
-/// Rows that a thread adds up in a column's sums, and in those of bins, which have more to write in the end.
+/// Rows that a thread sums in a column, and in a column of bins, which have more sums to write in the end.
 const CHUNK: usize = 64;
 const CHUNK_OF_BINS: usize = 512;
 
-/// A network as what a device computes.
+/// Network in the form that a device computes.
 #[derive(Debug)]
 pub(super) struct Layers {
     pub(super) architecture: Architecture,
@@ -26,11 +26,11 @@ pub(super) struct Layers {
     factors: Factors,
     embeddings: Option<Picks>,
     factor_table: Option<Picks>,
-    /// Edges of bins and their number by feature, by planned node.
+    /// Bin edges and bin counts of each feature, for each planned node.
     bins: Vec<Option<(Memory, Memory)>>,
 }
 
-/// Where a table's rows are, for kernels: see `Table` in `kernels.cu`.
+/// Layout of a table's rows for kernels: see `Table` in `kernels.cu`.
 #[derive(Debug)]
 struct Picks {
     first: Memory,
@@ -39,18 +39,18 @@ struct Picks {
     feature: Memory,
     at: Memory,
     columns: usize,
-    /// The parameter.
+    /// Index of the parameter.
     parameter: usize,
 }
 
-/// The rows of a step on the device.
+/// Rows of a step, on the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
     pub(super) codes: Address,
     pub(super) numbers: Tensor,
-    /// Keys of each row, dropout by dropout.
+    /// Keys of each row, one dropout after the other.
     pub(super) keys: Address,
-    /// Rows that there is room for.
+    /// Capacity in rows.
     pub(super) rows: usize,
 }
 
@@ -60,17 +60,17 @@ pub(super) struct Pass<'a> {
     pub(super) batch: Batch,
     pub(super) places: &'a Places,
     pub(super) weights: Address,
-    /// The first row, and how many.
+    /// First row and number of rows.
     pub(super) first: usize,
     pub(super) rows: usize,
-    /// Rows have keys of dropouts.
+    /// Rows have dropout keys.
     pub(super) drops: bool,
-    /// The moments that numbers are normalised by, if they are not yet.
+    /// Moments to normalise the numbers by, if they are not normalised yet.
     pub(super) statistics: Option<Address>,
 }
 
 impl Picks {
-    /// Places of a table whose rows have so many lanes side by side.
+    /// Builds the layout of a table whose rows hold this many lanes side by side.
     fn new(runtime: &std::rc::Rc<dyn Runtime>, table: &Table, lanes: usize) -> Result<Self> {
         let (mut code, mut row) = (0_u32, 0_u32);
         let [mut first, mut start, mut width, mut feature, mut at] = [const { Vec::new() }; 5];
@@ -120,7 +120,7 @@ impl Arguments {
         all.number(*columns)
     }
 
-    /// A dropout's mask: see `Mask` in `kernels.cu`.
+    /// Appends a dropout's mask: see `Mask` in `kernels.cu`.
     fn mask(self, of: &Layers, pass: &Pass<'_>, dropout: Option<usize>) -> Self {
         let share = |place: usize| of.architecture.graph.dropouts[place].share;
         let dropout = dropout.filter(|place| pass.drops && share(*place) > 0.0);
@@ -180,7 +180,7 @@ impl Layers {
         })
     }
 
-    /// Tells whether kernels add up a parameter's gradient, which is 0 before; products write theirs.
+    /// Returns whether kernels add up a parameter's gradient, which must be 0 before; products overwrite theirs.
     pub(super) fn adds_up(&self, parameter: usize) -> bool {
         let nodes = &self.architecture.graph.nodes;
         let dense = nodes.iter().any(|node| {
@@ -192,7 +192,7 @@ impl Layers {
         !dense
     }
 
-    /// Writes ones behind the values that dense layers read.
+    /// Returns the launches that write the ones behind values that dense layers read.
     pub(super) fn ones(&self, pass: &Pass<'_>) -> Vec<Work> {
         let values = self.sketch.ones();
         let work = values.map(|value| {
@@ -215,12 +215,12 @@ impl Layers {
         pass.places.deltas[value].expect("gradients that are sought have places")
     }
 
-    /// Output of each lane, before the output's activation.
+    /// Returns the output of each lane, before the output's activation.
     pub(super) fn output(&self, pass: &Pass<'_>) -> Tensor {
         self.value(pass, self.architecture.graph.members[0])
     }
 
-    /// The gradient by that.
+    /// Returns the gradient by that output.
     pub(super) fn output_delta(&self, pass: &Pass<'_>) -> Tensor {
         self.delta(pass, self.architecture.graph.members[0])
     }
@@ -233,7 +233,7 @@ impl Layers {
         base + 4 * self.layout.start(parameter) as u64
     }
 
-    /// The node of batch norm's scale and shift, if there is one.
+    /// Returns the node of batch norm's scale and shift, if there is one.
     fn affine(&self) -> Option<(&Planned, &Node)> {
         let nodes = self.sketch.nodes.iter();
         let mut nodes = nodes.map(|planned| (planned, self.node(planned)));
@@ -292,7 +292,7 @@ impl Layers {
         work
     }
 
-    /// From the rows of a batch to what each lane puts out.
+    /// Returns the forward pass, from the rows of a batch to the output of each lane.
     pub(super) fn forward(&self, pass: &Pass<'_>) -> Vec<Work> {
         let mut work = self.enter(pass);
         for (at, planned) in self.sketch.nodes.iter().enumerate() {
@@ -431,13 +431,13 @@ impl Layers {
                     .tensor(y);
                 work.push(rows("linear", arguments));
             }
-            // `enter` has computed the first, and outputs have the second.
+            // `enter` computes the first, and the kernels of outputs the second.
             Operation::Affine | Operation::Mean => {}
             Operation::Columns(_) | Operation::Custom(_) => unreachable!("no plan has it"),
         }
     }
 
-    /// Parameters of the linear part: of values, of numbers, and its bias.
+    /// Returns the offsets of the linear part's parameters: codes, numbers and bias.
     fn linear(&self, node: &Node, bias: bool) -> [Option<usize>; 3] {
         let mut next = 0;
         let mut place = |is: bool| {
@@ -452,8 +452,8 @@ impl Layers {
         ]
     }
 
-    /// From the gradient by what lanes put out to that of each parameter, added to what earlier pieces brought if
-    /// `adds`.
+    /// Returns the backward pass, from the gradient by each lane's output to that of each parameter, which is added to
+    /// the one of earlier pieces if `adds`.
     pub(super) fn backward(&self, pass: &Pass<'_>, gradient: Address, adds: bool) -> Vec<Work> {
         let mut back = Backward {
             layers: self,
@@ -474,19 +474,19 @@ impl Layers {
     }
 }
 
-/// A way back through the graph.
+/// Backward pass under construction.
 struct Backward<'a> {
     layers: &'a Layers,
     pass: &'a Pass<'a>,
     gradient: Address,
     adds: bool,
-    /// Marks values whose gradient was written.
+    /// Marks of the values whose gradient was written.
     given: Vec<bool>,
     work: Vec<Work>,
 }
 
 impl Backward<'_> {
-    /// The place of the gradient by a value, if it is sought, and whether others have written to it.
+    /// Returns the place of the gradient by a value, if it is needed, and whether another reader has written to it.
     fn give(&mut self, value: Value) -> Option<(Tensor, bool)> {
         let value = self.layers.sketch.same(value);
         if !self.layers.sketch.sought[value] {
@@ -496,7 +496,7 @@ impl Backward<'_> {
         Some((self.layers.delta(self.pass, value), add))
     }
 
-    /// Passes a gradient of lanes on as it is.
+    /// Passes the gradient of lanes on unchanged, summed where they share the value.
     fn pass_on(&mut self, value: Value, dy: Tensor, lanes: usize) {
         let Some((dx, add)) = self.give(value) else {
             return;
@@ -737,13 +737,13 @@ impl Backward<'_> {
                         .push(grid.columns("linear_sums", of, CHUNK, arguments));
                 }
             }
-            // Its gradients are those of what has entered.
+            // `entered` computes the first's gradients; the second passes no gradient on.
             Operation::Affine | Operation::Mean => {}
             Operation::Columns(_) | Operation::Custom(_) => unreachable!("no plan has it"),
         }
     }
 
-    /// The gradients of tables, and of batch norm's scale and shift.
+    /// Adds the gradients of tables, and of batch norm's scale and shift.
     fn entered(&mut self) {
         let (layers, pass) = (self.layers, self.pass);
         let graph = &layers.architecture.graph;
@@ -808,7 +808,7 @@ fn operand(tensor: Tensor) -> Operand {
     }
 }
 
-/// A function's number in `kernels.cu`.
+/// Returns the number of a function in `kernels.cu`.
 fn kind(function: Activation) -> usize {
     let all = Activation::ALL.iter();
     let found = all.map(|(_, one)| one).position(|one| *one == function);

@@ -1,13 +1,13 @@
-//! Where each parameter lies in a device's memory: in the order of everything, each node's parameters together and
-//! aligned for vector loads.
+//! The memory layout of parameters on a device: in parameter order, each node's parameters together and aligned for
+//! vector loads.
 //!
 //! A dense layer's bias follows its kernel, as one more row of it: a product with an input whose last column is 1 adds
-//! the bias, and the product that is the kernel's gradient has the bias' gradient as its last row. What lies between
-//! parameters is 0 and stays 0.
+//! the bias, and the product that computes the kernel's gradient has the bias' gradient as its last row. Padding
+//! between parameters is 0 and stays 0.
 
 use crate::network::Architecture;
 
-/// Numbers that an address is a multiple of: 16 bytes.
+/// Alignment of a node's parameters, in numbers: 16 bytes.
 const ALIGN: usize = 4;
 
 /// Rounds up to whole vectors.
@@ -15,13 +15,13 @@ pub(super) fn aligned(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
 }
 
-/// Places of parameters among all numbers.
+/// Positions of the parameters in a device's memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// First number and length of each parameter.
+    /// Offset and length of each parameter, in numbers.
     spans: Vec<(usize, usize)>,
     penalized: Vec<bool>,
-    /// Numbers with those between.
+    /// Length with padding, in numbers.
     len: usize,
 }
 
@@ -47,17 +47,17 @@ impl Layout {
         }
     }
 
-    /// Numbers on the device.
+    /// Returns the length on the device, in numbers.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where a parameter begins.
+    /// Returns the offset of a parameter.
     pub(super) fn start(&self, parameter: usize) -> usize {
         self.spans[parameter].0
     }
 
-    /// Numbers of each weight as they lie on the device, from those in the order of everything.
+    /// Copies numbers from parameter order into the device's layout.
     pub(super) fn spread(&self, flat: &[f32]) -> Vec<f32> {
         let mut spread = vec![0.0; self.len];
         let mut rest = flat;
@@ -69,7 +69,7 @@ impl Layout {
         spread
     }
 
-    /// The way back.
+    /// Copies numbers from the device's layout back into parameter order.
     pub(super) fn gather(&self, spread: &[f32], flat: &mut [f32]) {
         let mut rest = flat;
         for (start, len) in &self.spans {
@@ -79,19 +79,19 @@ impl Layout {
         }
     }
 
-    /// Numbers in the order of everything, without those between.
+    /// Returns how many numbers there are without padding.
     pub(super) fn count(&self) -> usize {
         self.spans.iter().map(|(_, len)| len).sum()
     }
 
-    /// The parameters' numbers, each by itself.
+    /// Splits numbers in the device's layout by parameter.
     pub(super) fn split(&self, spread: &[f32]) -> Vec<Vec<f32>> {
         let spans = self.spans.iter();
         let split = spans.map(|(start, len)| spread[*start..start + len].to_vec());
         split.collect()
     }
 
-    /// Flags of each number: 1 of those that are penalized, 2 of those whose gradient is `summed` up by kernels.
+    /// Returns flags for each number: 1 if it is penalized, 2 if kernels sum up its gradient, as `summed` says.
     pub(super) fn flags(&self, summed: impl Fn(usize) -> bool) -> Vec<u8> {
         let mut flags = vec![0; self.len];
         for (at, (start, len)) in self.spans.iter().enumerate() {

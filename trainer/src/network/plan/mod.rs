@@ -1,15 +1,15 @@
-//! A network compiled for a device: what a step computes as a list of kernels and products, over memory that stays.
+//! A network compiled for a device: a step as a list of kernels and products, over memory that stays allocated.
 //!
 //! ```text
-//!  Graph ──sketch──▶ which nodes are lanes of one another, where values lie
+//!  Graph ──sketch──▶ nodes that are lanes of one another, storage of values
 //!        ──layers──▶ [kernel │ product]*   forward, backward
 //!        ──step────▶ gather ─ forward ─ losses ─ backward ─ check ─ update   recorded once, replayed for every step
 //! ```
 //!
-//! The members of an ensemble are lanes of the same kernels and products. Weights, gradient, what the optimizer keeps,
-//! and the rows that are trained on stay on the device; the host sends the order of an epoch's rows and reads what its
-//! steps came to. [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers and L-BFGS are
-//! theirs.
+//! The members of an ensemble are lanes of the same kernels and products. Weights, gradient, optimizer state and
+//! training rows stay on the device; the host sends the row order of an epoch and reads the totals of its steps.
+//! [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers are left to the host, and
+//! L-BFGS steps to the training loop.
 
 mod layers;
 mod layout;
@@ -37,19 +37,19 @@ use super::{Architecture, Compute, Input, Piece, Update};
 use crate::Result;
 use crate::device::{Address, Factors, Memory, Runtime, Work};
 
-/// The most blocks that leave a partial sum each.
+/// Maximum number of blocks that each leave a partial sum.
 const PARTIALS: usize = 1024;
-/// Numbers of a step: see [`Update::numbers`].
+/// Length of a step's numbers: see [`Update::numbers`].
 const NUMBERS: usize = 16;
 
-/// A device, and how precise products are on it.
+/// Device, with the precision of products on it.
 #[derive(Debug, Clone)]
 pub(crate) struct PlanDevice {
     pub(crate) runtime: Rc<dyn Runtime>,
     pub(crate) factors: Factors,
 }
 
-/// Why a network cannot be compiled, if it cannot.
+/// Returns the reason why a network cannot be compiled, if there is one.
 pub(crate) fn uncovered(architecture: &Architecture) -> Option<&'static str> {
     let nodes = &architecture.graph.nodes;
     let custom = |node: &super::graph::Node| matches!(node.operation, Operation::Custom(_));
@@ -59,7 +59,7 @@ pub(crate) fn uncovered(architecture: &Architecture) -> Option<&'static str> {
         .then_some("a custom layer is computed in host memory")
 }
 
-/// The network with its weights on a device.
+/// Network with its weights on a device.
 #[derive(Debug)]
 pub(crate) struct Plan {
     runtime: Rc<dyn Runtime>,
@@ -67,17 +67,18 @@ pub(crate) struct Plan {
     weights: Memory,
     gradient: Memory,
     flags: Memory,
-    /// Clock of single steps, as an epoch's: next step, running step, and a flag of a step that was not taken.
+    /// Clock of single steps, laid out as an epoch's: next step, running step, and a flag for a step that was not
+    /// taken.
     clock: Memory,
-    /// [`Update::numbers`] of a step by itself.
+    /// [`Update::numbers`] of a single step.
     numbers: Memory,
-    /// Partial sums of the gradient's check.
+    /// Partial sums of the gradient check.
     checks: Memory,
     room: RefCell<Option<Room>>,
     held: Option<Held>,
 }
 
-/// Memory for a piece of so many rows.
+/// Memory for a piece of up to `rows` rows.
 #[derive(Debug)]
 struct Room {
     rows: usize,
@@ -87,11 +88,11 @@ struct Room {
     codes: Memory,
     numbers: Memory,
     keys: Memory,
-    /// Outputs or slopes of each lane, side by side.
+    /// Outputs or slopes of all lanes, side by side.
     outputs: Memory,
 }
 
-/// A number of each weight, on the device.
+/// One number per weight, on the device.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     memory: Rc<Memory>,
@@ -99,7 +100,7 @@ pub(crate) struct Slot {
 }
 
 impl Plan {
-    /// Memory for so many rows at once, whose ones are written.
+    /// Allocates memory for this many rows, with its columns of ones, unless there is enough.
     fn room(&self, rows: usize) -> Result<()> {
         let mut room = self.room.borrow_mut();
         if room.as_ref().is_some_and(|room| room.rows >= rows) {
@@ -149,7 +150,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Memory for the values of so many rows, with their places.
+    /// Allocates memory for the values of this many rows. Returns it with their places.
     fn place_values(&self, rows: usize, numbers: Tensor) -> Result<(Memory, Places)> {
         let Layers {
             sketch,
@@ -162,7 +163,7 @@ impl Plan {
         Ok((values, places))
     }
 
-    /// Brings a batch to the device and computes forward; then `work` adds what is to follow.
+    /// Copies a batch to the device and queues the forward pass, followed by the result of `work`.
     fn forward(
         &self,
         input: &Input,
@@ -208,7 +209,7 @@ impl Plan {
         self.runtime.run(&all)
     }
 
-    /// The launch that activates outputs.
+    /// Returns the launch that applies the output's activation.
     fn activate(&self, z: Tensor, rows: usize, mean: bool, to: Address) -> Work {
         let Architecture { outputs, .. } = self.layers.architecture;
         let scale = sigmoid_scale(&self.layers.architecture);
@@ -223,7 +224,7 @@ impl Plan {
         self.layers.grid.rows("outputs", of, arguments)
     }
 
-    /// The outputs of a batch, of each lane or their mean.
+    /// Computes the outputs of a batch, of each lane or their mean.
     fn outputs(&self, input: &Input, mean: bool) -> Result<Vec<f32>> {
         let Architecture {
             members, outputs, ..
@@ -243,7 +244,7 @@ impl Plan {
         Ok(found)
     }
 
-    /// The gradient by slopes that the host has found for the outputs of a batch, which were computed last.
+    /// Computes the gradient of a batch from the slopes of its outputs, which must be the last ones that were computed.
     fn back(&self, input: &Input, slopes: &[f32], piece: Piece) -> Result<()> {
         let room = self.room.borrow();
         let room = room.as_ref().expect("the batch had room");
@@ -278,7 +279,7 @@ impl Plan {
         self.runtime.run(&work)
     }
 
-    /// Sets the gradient to zero.
+    /// Returns the launch that sets the gradient to zero.
     fn clear(&self) -> Work {
         let len = self.layers.layout.len();
         let arguments = Arguments::new().address(self.gradient.at()).number(len);
@@ -286,7 +287,7 @@ impl Plan {
         self.layers.grid.launch("clear", blocks, arguments)
     }
 
-    /// The launch that looks at the gradient, and how many partial sums it leaves.
+    /// Returns the launch that checks the gradient, and the number of partial sums that it leaves.
     fn check(&self) -> (Work, usize) {
         let len = self.layers.layout.len();
         let grid = self.layers.grid;
@@ -297,7 +298,8 @@ impl Plan {
         (grid.launch("check", blocks, arguments), blocks)
     }
 
-    /// The launch that changes the weights; `step` has the words about what the step was.
+    /// Returns the launch that updates the weights; `step` holds the arguments for the step's losses, statistics and
+    /// totals.
     fn update(
         &self,
         [clock, numbers]: [Address; 2],
@@ -335,7 +337,7 @@ impl Plan {
         self.numbers.write(0, &update.numbers())?;
         let (check, checks) = self.check();
         let averages = update.kept.is_some();
-        // Nothing is known of the step but its gradient.
+        // A single step has no losses, statistics or totals on the device.
         let step = (0..6).fold(Arguments::new(), |all, _| all.number(0));
         let update = self.update(
             [self.clock.at(), self.numbers.at()],
@@ -349,7 +351,7 @@ impl Plan {
     }
 }
 
-/// A rule's number in `kernels.cu`.
+/// Returns the number of a rule in `kernels.cu`.
 fn rule_number(rule: &Rule) -> usize {
     match rule {
         Rule::Adam { .. } => 0,

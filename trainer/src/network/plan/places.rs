@@ -1,9 +1,9 @@
-//! Which nodes of a graph are computed together, and where their values lie.
+//! The nodes of a graph that are computed together, and the storage of their values.
 //!
-//! The members of an ensemble are the same nodes over and over, with other parameters. They are computed at once, as
-//! lanes: a value of a member stands for those of all, and parameters are a fixed stride apart. Values that a `Concat`
-//! alone reads lie in its columns from the beginning, so that nothing is copied; so do gradients by them. A value that a
-//! dense layer reads has a column of ones behind it, which the layer's bias is multiplied by.
+//! The members of an ensemble are the same nodes with other parameters. They are computed together, as lanes: a value
+//! of one member stands for those of all, and parameters are a fixed stride apart. Values that only a `Concat` reads
+//! are stored in its columns from the start, which saves a copy; so are the gradients by them. A column of ones, which
+//! the layer's bias is multiplied by, follows a value that a dense layer reads.
 
 use std::ops::Range;
 
@@ -13,25 +13,25 @@ use crate::device::Address;
 use crate::network::Architecture;
 use crate::network::graph::{Operation, Value};
 
-/// A node that is computed, of all lanes.
+/// Computed node, for all lanes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Planned {
-    /// Its place in the graph: of the first member, where there are several.
+    /// Index in the graph: of the first member's node, where there are several.
     pub(super) node: usize,
     pub(super) lanes: usize,
-    /// Numbers from a lane's parameters to the next one's.
+    /// Numbers between the parameters of consecutive lanes.
     pub(super) stride: usize,
 }
 
-/// The nodes that are computed, and the storage of values.
+/// Computed nodes and the storage of values.
 #[derive(Debug, Clone)]
 pub(super) struct Sketch {
     pub(super) lanes: usize,
     pub(super) nodes: Vec<Planned>,
-    /// Dropouts from a lane to the next one.
+    /// Dropouts per lane.
     pub(super) dropouts: usize,
     values: Vec<Option<Kept>>,
-    /// Marks values whose gradient is sought.
+    /// Marks of the values whose gradient is needed.
     pub(super) sought: Vec<bool>,
 }
 
@@ -41,7 +41,7 @@ struct Kept {
     width: usize,
     lanes: usize,
     place: Place,
-    /// Has a column of ones behind it.
+    /// A column of ones follows it.
     ones: bool,
 }
 
@@ -50,16 +50,16 @@ enum Place {
     Own,
     /// Columns of another value, from this one on.
     Within(Value, usize),
-    /// With the rows of the step.
+    /// Rows of the step.
     Batch,
 }
 
-/// Values and gradients of a piece of so many rows.
+/// Storage of the values and gradients of a piece.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     pub(super) values: Vec<Option<Tensor>>,
     pub(super) deltas: Vec<Option<Tensor>>,
-    /// Numbers that a node's gradient needs, by planned node.
+    /// Scratch memory of each planned node, for its gradient.
     pub(super) scratch: Vec<Address>,
     pub(super) bytes: usize,
 }
@@ -69,7 +69,7 @@ impl Sketch {
         let graph = &architecture.graph;
         let (lanes, each) = (architecture.members, graph.each);
         let mut nodes = Vec::new();
-        // Of each value that is a member's, that of the first one.
+        // The first member's embeddings, with the value that they are columns of.
         let mut columns: Vec<(Value, Value)> = Vec::new();
         for (at, node) in graph.nodes.iter().enumerate() {
             let of_member = at < each * lanes;
@@ -115,7 +115,7 @@ impl Sketch {
         sketch
     }
 
-    /// Keeps entries and what nodes put out.
+    /// Assigns storage to inputs and to the outputs of nodes.
     fn keep(&mut self, architecture: &Architecture) {
         let graph = &architecture.graph;
         let kept = |width, lanes, place| {
@@ -142,7 +142,7 @@ impl Sketch {
         }
     }
 
-    /// The value that another one is the same as.
+    /// Returns the value that this one has all its columns in common with, or else itself.
     pub(super) fn same(&self, value: Value) -> Value {
         match self.values[value] {
             Some(Kept {
@@ -154,7 +154,7 @@ impl Sketch {
         }
     }
 
-    /// Puts what only a `Concat` reads into its columns, and ones behind what dense layers read.
+    /// Stores values that only a `Concat` reads in its columns, and adds ones behind values that dense layers read.
     fn join(&mut self, architecture: &Architecture) {
         let graph = &architecture.graph;
         let mut readers = vec![0; graph.widths.len()];
@@ -173,7 +173,7 @@ impl Sketch {
                         kept.ones = true;
                     }
                 }
-                // One alone would be the whole.
+                // A single input would be the whole output.
                 Operation::Concat if node.from.len() > 1 => {
                     let mut first = 0;
                     for from in &node.from {
@@ -192,12 +192,12 @@ impl Sketch {
         }
     }
 
-    /// Tells whether a value lies in columns of another one.
+    /// Returns whether a value is stored in columns of another one.
     pub(super) fn is_within(&self, value: Value, whole: Value) -> bool {
         matches!(self.values[value], Some(Kept { place: Place::Within(of, _), .. }) if of == whole)
     }
 
-    /// Numbers from row to row of the rows of a step.
+    /// Returns the row stride of the step's numeric input, in numbers.
     pub(super) fn numbers_ld(&self, architecture: &Architecture) -> usize {
         let kept = architecture
             .graph
@@ -206,7 +206,7 @@ impl Sketch {
         kept.map_or(0, |kept| aligned(kept.width + usize::from(kept.ones)))
     }
 
-    /// The values that have a column of ones, which it is behind.
+    /// Iterates over the values that are followed by a column of ones.
     pub(super) fn ones(&self) -> impl Iterator<Item = Value> {
         let values = self.values.iter().enumerate();
         values
@@ -214,7 +214,7 @@ impl Sketch {
             .map(|(value, _)| value)
     }
 
-    /// Places for so many rows, from an address on. `numbers` is where those of the step are.
+    /// Assigns storage for this many rows, from the address `base` on. `numbers` is the step's numeric input.
     pub(super) fn places(
         &self,
         architecture: &Architecture,
@@ -282,7 +282,7 @@ impl Sketch {
         tensors
     }
 
-    /// The columns that a value is, of another's.
+    /// Returns the storage of a value, as columns of another one where it has none of its own.
     fn within(&self, value: Value, tensors: &[Option<Tensor>]) -> Option<Tensor> {
         match self.values[value]?.place {
             Place::Within(whole, first) => {

@@ -1,12 +1,12 @@
-//! Steps over rows that lie on the device: recorded once, replayed for each step of an epoch.
+//! Steps over rows in a device's memory: recorded once, replayed for each step of an epoch.
 //!
 //! ```text
 //!  host      order, starts, numbers of each step, keys ──one upload──▶            ◀──one read── totals
 //!  device    gather ─ settle ─ [enter ─ layers ─ losses ─ back]* ─ check ─ update   a step
 //! ```
 //!
-//! A step happens whole or not at all: where the loss or the gradient is not finite, it and those after it change
-//! nothing. Which rows are in which step, and what a learning rate is, are the training loop's.
+//! A step is atomic: if its loss or gradient is not finite, it and the steps after it change nothing. The training loop
+//! assigns rows to steps and sets the learning rate.
 
 use volley_proto::spec::{Loss, PIECE, Rule};
 
@@ -18,39 +18,39 @@ use crate::network::Normalization;
 use crate::network::host::sigmoid_scale;
 use crate::{Error, Result};
 
-/// Rows of a block that copies them.
+/// Rows per block of the copy.
 const ROWS_OF_BLOCK: usize = 64;
-/// The most blocks that copy rows, each of which leaves partial sums.
+/// Maximum number of blocks that copy rows, each of which leaves partial sums.
 const GATHER_BLOCKS: usize = 128;
 
-/// The loss, the optimizer and the sizes of a training over rows.
+/// Loss, optimizer and sizes of a training over rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Objective<'a> {
     pub(crate) loss: &'a Loss,
-    /// Of several labels.
+    /// Weights of several labels.
     pub(crate) loss_weights: &'a [f64],
     pub(crate) labels: usize,
-    /// Members that a row trains.
+    /// Members that each row trains.
     pub(crate) trained: usize,
-    /// A loss of 1 in the label's scale.
+    /// Loss of 1, in the label's scale.
     pub(crate) unit: f64,
     pub(crate) rule: &'a Rule,
     /// The last slot is the average of the weights.
     pub(crate) averages: bool,
-    /// Shift that sums of moments are relative to.
+    /// Shift that the sums of moments are relative to.
     pub(crate) shift: &'a [f64],
-    /// Passes of a step, at least.
+    /// Minimum number of passes per step.
     pub(crate) accumulate: usize,
-    /// Rows of a step, at most.
+    /// Maximum number of rows per step.
     pub(crate) rows: usize,
-    /// Rows that are evaluated at once.
+    /// Rows evaluated at once.
     pub(crate) evaluated: usize,
 }
 
-/// A shard's encoded rows, of C categorical features, N numbers and L labels.
+/// Encoded rows of a shard, with C categorical features, N numbers and L labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShardRows<'a> {
-    /// Its global number.
+    /// Global number of the shard.
     pub(crate) shard: usize,
     /// `[rows × C]`
     pub(crate) codes: &'a [u32],
@@ -58,11 +58,11 @@ pub(crate) struct ShardRows<'a> {
     pub(crate) numbers: &'a [f32],
     /// `[rows × L]`
     pub(crate) labels: &'a [f32],
-    /// `[rows]`; none, where all are 1.
+    /// `[rows]`; empty where all are 1.
     pub(crate) weights: &'a [f32],
     /// `[rows]`
     pub(crate) keys: &'a [u64],
-    /// `[rows]`; none without cross-validation.
+    /// `[rows]`; empty without cross-validation.
     pub(crate) folds: &'a [u8],
 }
 
@@ -71,14 +71,14 @@ pub(crate) struct ShardRows<'a> {
 pub(crate) struct EpochRows<'a> {
     /// Indices of held rows, step after step.
     pub(crate) order: &'a [u32],
-    /// Where each step's rows begin, and where the last one's end.
+    /// Offset of each step's first row in `order`, and the end of the last step.
     pub(crate) starts: &'a [u32],
     /// [`Update::numbers`](super::Update::numbers) of each step.
     pub(crate) numbers: &'a [[f32; NUMBERS]],
-    /// Key of the epoch's masks, by dropout.
+    /// Key of the epoch's masks, for each dropout.
     pub(crate) dropouts: &'a [u64],
     pub(crate) running: &'a Normalization,
-    /// The first step that is to be taken.
+    /// First step to take.
     pub(crate) step: usize,
 }
 
@@ -89,31 +89,31 @@ pub(crate) struct StepTotal {
     pub(crate) rows: f64,
     pub(crate) weight: f64,
     pub(crate) loss: f64,
-    /// A number of the gradient that is not finite, if there is one.
+    /// Non-finite number of the gradient, or 0 if there is none.
     pub(crate) bad: f64,
     pub(crate) checksum: u64,
-    /// 1 if it has changed the weights.
+    /// 1 if the step has changed the weights.
     pub(crate) taken: u64,
 }
 
-/// A network that trains on rows that it holds.
+/// Network that trains on rows in its own memory.
 pub(crate) trait Resident<N> {
-    /// Brings rows of shards to the device. Returns whether they fit.
+    /// Copies rows of shards to the device. Returns whether they fit.
     fn hold(&mut self, shards: &[ShardRows<'_>], objective: &Objective<'_>) -> Result<bool>;
 
-    /// Begins an epoch, or what is left of one.
+    /// Begins an epoch, or the rest of one.
     fn begin(&mut self, epoch: &EpochRows<'_>) -> Result<()>;
 
-    /// Takes the next steps; `slots` is what the optimizer keeps of each weight.
+    /// Takes the next steps; `slots` is the optimizer state of each weight.
     fn run(&mut self, steps: usize, slots: &[N]) -> Result<Vec<StepTotal>>;
 
-    /// Batch norm's statistics after the last step.
+    /// Returns batch norm's running statistics after the last step.
     fn running(&mut self) -> Result<Normalization>;
 
-    /// Gathers this rank's rows of a step that it takes with peers, and adds up what these are to know.
+    /// Gathers this rank's rows of a step that is shared with peers, and returns the sums that they need.
     fn gather(&mut self, step: usize) -> Result<Gathered>;
 
-    /// Computes the gradient of these rows, by what all ranks' are. Returns the sum of their losses.
+    /// Computes the gradient of the gathered rows, with the totals over all ranks. Returns the sum of their losses.
     fn backward(&mut self, all: &AllRows<'_>) -> Result<f64>;
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct Gathered {
 #[derive(Debug)]
 pub(crate) struct AllRows<'a> {
     pub(crate) weight: f64,
-    /// Moments of numbers that are normalised.
+    /// Moments of the normalised numbers.
     pub(crate) statistics: &'a Normalization,
 }
 
@@ -168,13 +168,13 @@ struct StepRoom {
     checks: Memory,
     statistics: Memory,
     losses: Memory,
-    /// Rows of a piece.
+    /// Rows per piece.
     piece: usize,
     _values: Memory,
     values: Places,
 }
 
-/// The objective on the device.
+/// Objective in a device's memory.
 #[derive(Debug)]
 struct Kept {
     kind: usize,
@@ -188,13 +188,13 @@ struct Kept {
     shift: Memory,
 }
 
-/// An epoch's tables in one block of memory, and where each begins.
+/// Tables of an epoch in one block of memory, with their offsets.
 #[derive(Debug)]
 struct Epoch {
     memory: Memory,
     bytes: usize,
     at: Offsets,
-    /// The step that comes next.
+    /// Next step.
     next: usize,
     steps: usize,
 }
@@ -210,7 +210,7 @@ struct Offsets {
     order: usize,
 }
 
-/// A loss' number in `kernels.cu`, and its parameters.
+/// Returns the number of a loss in `kernels.cu`, and its parameters.
 fn losses(loss: &Loss) -> (usize, Vec<f64>) {
     match loss {
         Loss::Mae => (0, vec![]),
@@ -226,12 +226,12 @@ fn losses(loss: &Loss) -> (usize, Vec<f64>) {
 }
 
 impl Plan {
-    /// Numbers of a row that pass through batch norm.
+    /// Returns whether batch norm normalises the numbers.
     fn normalized(&self) -> bool {
         self.layers.architecture.normalized() > 0
     }
 
-    /// Blocks that copy the rows of a step.
+    /// Returns the number of blocks that copy the rows of a step.
     fn gather_blocks(&self, rows: usize) -> usize {
         let most = GATHER_BLOCKS.min(2 * self.layers.grid.blocks);
         rows.div_ceil(ROWS_OF_BLOCK).clamp(1, most)
@@ -286,7 +286,7 @@ impl Plan {
         Ok(room)
     }
 
-    /// The pass over a piece's rows, from one on.
+    /// Returns the pass over a piece, from the row `first` on.
     fn pass<'a>(&self, room: &'a StepRoom, first: usize) -> Pass<'a> {
         Pass {
             batch: room.batch,
@@ -299,7 +299,7 @@ impl Plan {
         }
     }
 
-    /// The kernels and products of a step.
+    /// Returns the kernels and products of a step.
     fn step(&self, held: &Held, epoch: &Epoch, slots: &[Slot]) -> Vec<Work> {
         let Held {
             step: room,
@@ -334,7 +334,7 @@ impl Plan {
         work
     }
 
-    /// From rows to the gradient, piece by piece. Returns how many partial sums of losses are left.
+    /// Adds the work from rows to the gradient, piece by piece. Returns the number of partial sums of losses.
     fn pieces(&self, held: &Held, work: &mut Vec<Work>) -> usize {
         let (room, mut blocks) = (&held.step, 0);
         for first in (0..room.rows).step_by(room.piece) {
@@ -349,7 +349,7 @@ impl Plan {
         blocks
     }
 
-    /// Copies the rows of a step; then adds up what there is of them.
+    /// Returns the launches that copy the rows of a step and that add up their partial sums.
     fn rows_of_step(&self, held: &Held, epoch: &Epoch) -> [Work; 2] {
         let architecture = &self.layers.architecture;
         let (room, objective) = (&held.step, &held.objective);
@@ -400,7 +400,8 @@ impl Plan {
         [gather, settle]
     }
 
-    /// The losses of a piece and their slopes, and how many partial sums they leave behind those before.
+    /// Returns the launch that computes the losses and slopes of a piece, and the number of partial sums that it
+    /// leaves, behind the `before` earlier ones.
     fn losses(
         &self,
         pass: &Pass<'_>,
@@ -439,7 +440,7 @@ impl Plan {
         (grid.launch("losses", blocks, arguments), blocks)
     }
 
-    /// Bytes of a step's values, of its rows and all that stays with them, and of the rows that are held.
+    /// Returns the bytes of a step's values, of its rows and other fixed memory, and of the held rows.
     fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 3] {
         let architecture = &self.layers.architecture;
         let step = objective.rows.max(1);
@@ -465,7 +466,8 @@ impl Epoch {
 }
 
 impl Offsets {
-    /// Tables of so many steps, rows, dropouts and numbers, and how many bytes they are.
+    /// Lays out the tables of this many steps, rows, dropouts and numbers. Returns their offsets and their size in
+    /// bytes.
     fn new(steps: usize, rows: usize, dropouts: usize, numbers: usize) -> (Self, usize) {
         let mut end: usize = 0;
         let mut carve = |bytes: usize| {
@@ -494,7 +496,7 @@ impl Resident<Slot> for Plan {
         let (step, free) = (values + batch, self.runtime.free()?);
         if step > free {
             let rows = objective.rows.max(1) as u64;
-            // Tensors of few rows are padded: somewhat less than what is free is to be enough.
+            // Tensors of few rows are padded, so some free memory is left over.
             let passes = (5 * values / 4).checked_div(free.saturating_sub(batch));
             return Err(Error::DeviceBatch {
                 device: self.runtime.name(),
@@ -534,7 +536,7 @@ impl Resident<Slot> for Plan {
             .map(|fold| u32::from(*fold));
         let folds: Vec<u32> = folds.collect();
         if count == 0 {
-            // What places without rows are filled with.
+            // A rank without rows holds one that fills the places of its steps.
             let tables = architecture.tables().first();
             let widths = tables.map_or(&[][..], |table| &table.widths);
             let firsts = widths.iter().scan(0, |end, (codes, _)| {

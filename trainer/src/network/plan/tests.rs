@@ -1,4 +1,4 @@
-//! Launches, reads and writes of a step, counted on the emulated device.
+//! Tests that count launches, reads and writes of a step on the emulated device.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ const ROWS: usize = 90;
 const STEP: usize = 30;
 const FEATURES: usize = 18;
 
-/// The network of the Rossmann example, with narrower layers.
+/// Builds the network of the Rossmann example, with narrower layers.
 fn rossmann(members: usize) -> Architecture {
     let network = Network {
         embedding_dim: EmbeddingWidth::Same(10),
@@ -71,7 +71,7 @@ const RULE: Rule = Rule::Adam {
     weight_decay: 0.0,
 };
 
-/// A plan that holds rows and has begun an epoch, with what the optimizer keeps.
+/// Returns a plan that holds rows and has begun an epoch, with the optimizer state.
 fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Slot>) {
     let architecture = rossmann(members);
     let device = PlanDevice {
@@ -97,7 +97,7 @@ fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Sl
         evaluated: STEP,
     };
     let mut rows = rows();
-    // Of the last row, which the last step has.
+    // The last row is in the last step.
     rows.labels[ROWS - 1] += spoil;
     let rows = ShardRows {
         codes: &rows.codes,
@@ -151,7 +151,7 @@ fn a_step_is_a_replay_of_few_launches_and_nothing_is_read_in_it() {
         assert_eq!(after.replays - before.replays, totals.len() as u64);
         assert_eq!(after.launches, before.launches);
         assert_eq!(after.writes, before.writes);
-        // What the steps came to, at their end.
+        // The totals of all steps are read once, at their end.
         let bytes = totals.len() * size_of::<StepTotal>();
         assert_eq!(after.reads - before.reads, 1);
         assert_eq!(after.bytes_read - before.bytes_read, bytes as u64);

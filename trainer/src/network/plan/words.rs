@@ -1,21 +1,21 @@
-//! Launches of kernels: their grids, and their arguments in the order that `kernels.cu` reads them in.
+//! Kernel launches: their grids, and their arguments in the order in which `kernels.cu` reads them.
 
 use crate::device::{Address, Launch, Runtime, Words, Work};
 
-/// A value of a batch, or the gradient by it: `[M × B × W]`.
+/// Value of a batch, or the gradient by it: `[M × B × W]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tensor {
     pub(super) at: Address,
-    /// Numbers from row to row.
+    /// Row stride, in numbers.
     pub(super) ld: usize,
-    /// Numbers from lane to lane; 0 where lanes share it.
+    /// Lane stride, in numbers; 0 where lanes share the tensor.
     pub(super) lane: usize,
     pub(super) width: usize,
     pub(super) lanes: usize,
 }
 
 impl Tensor {
-    /// No tensor.
+    /// Placeholder for an absent tensor.
     pub(super) const NONE: Self = Self {
         at: 0,
         ld: 0,
@@ -24,7 +24,7 @@ impl Tensor {
         lanes: 1,
     };
 
-    /// Its rows from one on.
+    /// Returns its rows from `row` on.
     pub(super) fn rows_from(self, row: usize) -> Self {
         Self {
             at: self.at + 4 * (row * self.ld) as u64,
@@ -32,7 +32,7 @@ impl Tensor {
         }
     }
 
-    /// Some of its columns.
+    /// Returns some of its columns.
     pub(super) fn columns(self, first: usize, width: usize) -> Self {
         Self {
             at: self.at + 4 * first as u64,
@@ -42,7 +42,7 @@ impl Tensor {
     }
 }
 
-/// The arguments of a kernel.
+/// Arguments of a kernel.
 #[derive(Debug, Default)]
 pub(super) struct Arguments(Vec<u64>);
 
@@ -81,12 +81,12 @@ impl Arguments {
     }
 }
 
-/// The grids of a device.
+/// Grid sizes of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
-    /// Threads of a block.
+    /// Threads per block.
     pub(super) threads: usize,
-    /// Blocks that keep the device busy.
+    /// Number of blocks that keeps the device busy.
     pub(super) blocks: usize,
 }
 
@@ -107,7 +107,7 @@ impl Grid {
         })
     }
 
-    /// A kernel whose threads have a row and some of its columns each.
+    /// Launches a kernel whose threads each compute some columns of a row.
     pub(super) fn rows(
         self,
         kernel: &'static str,
@@ -121,7 +121,7 @@ impl Grid {
         self.launch(kernel, blocks, first.then(arguments))
     }
 
-    /// A kernel whose threads have a column of `chunk` rows each.
+    /// Launches a kernel whose threads each compute a column of `chunk` rows.
     pub(super) fn columns(
         self,
         kernel: &'static str,
@@ -139,7 +139,7 @@ impl Grid {
         )
     }
 
-    /// A kernel with a block for each row.
+    /// Launches a kernel with a block for each row.
     pub(super) fn block_a_row(
         self,
         kernel: &'static str,
