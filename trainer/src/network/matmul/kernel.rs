@@ -4,28 +4,28 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A block of a matrix in row-major order: what one thread writes while others write other blocks.
+/// Block of a row-major matrix, written by one thread while others write other blocks.
 #[derive(Debug)]
 pub(super) struct Block<'a> {
-    /// Where the matrix begins.
+    /// Start of the matrix.
     ///
     /// Invariant: nothing but this block refers to the numbers of its rows and columns, all of which are in the matrix.
     start: *mut f32,
-    /// Length of the matrix' rows.
+    /// Row length of the matrix.
     stride: usize,
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
     matrix: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it is as good as a mutable reference to its numbers, which may be sent.
+// SAFETY: a block is equivalent to a mutable reference to its numbers, which is `Send`.
 unsafe impl Send for Block<'_> {}
 
 impl<'a> Block<'a> {
-    /// The blocks of a matrix whose rows have a length, between rows and columns that part them.
+    /// Splits a matrix with rows of length `stride` into the blocks of these rows and columns.
     ///
     /// # Panics
-    /// If parts overlap, or are not of the matrix.
+    /// If parts overlap, or are outside the matrix.
     pub(super) fn split(
         matrix: &'a mut [f32],
         stride: usize,
@@ -57,10 +57,10 @@ impl<'a> Block<'a> {
         all.collect()
     }
 
-    /// A tile of it.
+    /// Returns a tile of the block.
     ///
     /// # Panics
-    /// If it ends before the tile does.
+    /// If the tile is empty or not within the block.
     pub(super) fn tile(&mut self, rows: Range<usize>, columns: Range<usize>) -> Tile<'_> {
         for (whole, part) in [(&self.rows, &rows), (&self.columns, &columns)] {
             assert!(whole.start <= part.start && part.start < part.end && part.end <= whole.end);
@@ -76,7 +76,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// A tile of a matrix in row-major order.
+/// Tile of a row-major matrix.
 #[derive(Debug)]
 pub(super) struct Tile<'a> {
     /// Invariant: nothing else refers to the numbers of the tile.
@@ -88,7 +88,7 @@ pub(super) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// Rows of a width that follow one another.
+    /// Returns a tile of consecutive rows.
     pub(super) fn of<const WIDTH: usize>(rows: &'a mut [[f32; WIDTH]]) -> Self {
         Self {
             height: rows.len(),
@@ -100,32 +100,31 @@ impl<'a> Tile<'a> {
     }
 
     /// # Panics
-    /// If it has no such row.
+    /// If the tile has no such row.
     pub(super) fn row(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.height);
-        // SAFETY: of the tile.
+        // SAFETY: the row is in the tile.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), self.width) }
     }
 }
 
-/// What the sums of a tile are added to.
+/// Addend of a tile's sums.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Base<'a> {
     Nothing,
-    /// What is in their place.
+    /// Current numbers of the tile.
     Place,
-    /// One row, to each of the tile's.
+    /// One row, added to each row of the tile.
     Row(&'a [f32]),
 }
 
-/// A kind of processor that this process was found to run on, with tiles of up to `MR × NR`.
+/// Kind of processor, detected at run time, with tiles of up to `MR × NR`.
 pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
-    /// The product of two micro-panels, of the left one's first `H` lanes, and the base, but at
-    /// least `floor`, replace a tile of a matrix whose rows are `stride` apart. What is no number
-    /// stays so.
+    /// Replaces a tile by the product of two micro-panels, of the left one's first `H` lanes, plus the base, but at
+    /// least `floor`. NaN stays NaN.
     ///
     /// # Panics
-    /// If the panels differ in depth, or the matrix or the base ends before the tile does.
+    /// If the panels differ in depth, or the tile or the base is too small.
     fn tile<const H: usize>(
         self,
         left: &[[f32; MR]],
@@ -135,12 +134,12 @@ pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
         floor: f32,
     );
 
-    /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth. If
-    /// these are fewer than eight, as many numbers after them as are missing are lost at each depth,
-    /// be they of the panel's other lanes or of the first lanes at the next depth.
+    /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth. With fewer than eight
+    /// lanes, each depth overwrites as many numbers after them as are missing, in the panel's other lanes or in the
+    /// first lanes of the next depth.
     ///
     /// # Panics
-    /// If a row is shorter than the panel is deep, or there are no such lanes, eight at most.
+    /// If a row is shorter than the panel's depth, or the panel does not have these lanes, or they are more than eight.
     fn transpose<const LANES: usize>(
         self,
         rows: [&[f32]; 8],
@@ -149,36 +148,36 @@ pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
     );
 }
 
-/// As many numbers as a register holds.
+/// Vector register of numbers.
 ///
 /// # Safety
-/// All need a processor that has such registers, and to be inlined where the compiler knows that.
+/// All functions require a processor with such registers, and must be inlined where the compiler knows that.
 trait Vector: Copy {
     const LEN: usize;
 
     unsafe fn splat(number: f32) -> Self;
 
     /// # Safety
-    /// All its numbers can be read there.
+    /// All its numbers must be readable at `from`.
     unsafe fn load(from: *const f32) -> Self;
 
     /// # Safety
-    /// All its numbers can be written there.
+    /// All its numbers must be writable at `to`.
     unsafe fn store(self, to: *mut f32);
 
     unsafe fn add(self, other: Self) -> Self;
 
-    /// The greater of each two, and this one's where it is no number.
+    /// Returns the larger of each two numbers; NaN in `self` stays NaN.
     unsafe fn at_least(self, floor: Self) -> Self;
 
-    /// `self + a · b`
+    /// Returns `self + a · b`.
     unsafe fn add_product(self, a: Self, b: Self) -> Self;
 }
 
-/// [`Processor::tile`], two vectors wide.
+/// Implements [`Processor::tile`], two vectors wide.
 ///
 /// # Safety
-/// The vector's.
+/// The same as for `Vector`.
 #[inline(always)]
 unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     left: &[[f32; MR]],
@@ -203,10 +202,10 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
         prefetch(into.start.wrapping_add(row * stride));
         prefetch(into.start.wrapping_add(row * stride + NR - 1));
     }
-    // SAFETY: the assertions bound the indices; the rest is promised by the caller.
+    // SAFETY: the assertions bound the indices; the caller guarantees the rest.
     unsafe {
         let mut sums = [[V::splat(0.0); 2]; H];
-        // Counting takes an instruction in six: a fifth of the time if another thread shares the core.
+        // Loop counters take one instruction in six: a fifth of the time if another thread shares the core.
         let (lefts, left) = left.as_chunks::<4>();
         let (rights, right) = right.as_chunks::<4>();
         for (left, right) in lefts.iter().zip(rights) {
@@ -237,14 +236,14 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
 /// Adds the product of a column and a row.
 ///
 /// # Safety
-/// The vector's. The row is two vectors.
+/// The same as for `Vector`. The row is two vectors.
 #[inline(always)]
 unsafe fn add_outer<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     sums: &mut [[V; 2]; H],
     left: &[f32; MR],
     right: &[f32; NR],
 ) {
-    // SAFETY: as promised.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let right = right.as_ptr();
         let right = [V::load(right), V::load(right.add(V::LEN))];
@@ -256,7 +255,7 @@ unsafe fn add_outer<V: Vector, const H: usize, const MR: usize, const NR: usize>
     }
 }
 
-/// Has a number brought to the first-level cache, where a processor can be asked to.
+/// Prefetches a number into the first-level cache, where the processor supports it.
 #[inline(always)]
 pub(super) fn prefetch(number: *const f32) {
     #[cfg(target_arch = "x86_64")]
@@ -282,7 +281,7 @@ impl Processor<6, 8> for Portable {
         base: Base<'_>,
         floor: f32,
     ) {
-        // SAFETY: the vectors are arrays.
+        // SAFETY: the vectors are arrays, which any processor supports.
         unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, base, floor) }
     }
 
@@ -298,7 +297,7 @@ impl Processor<6, 8> for Portable {
     }
 }
 
-/// [`Processor::transpose`], square by square.
+/// Implements [`Processor::transpose`], square by square.
 #[inline(always)]
 fn transpose<const LANES: usize>(
     rows: [&[f32]; 8],
@@ -316,7 +315,7 @@ fn transpose<const LANES: usize>(
             }
             continue;
         }
-        // A column is written whole, and the next one covers what was too much.
+        // A column is written whole, and the next one overwrites the excess.
         let mut to = &mut panel.as_flattened_mut()[lanes.start..];
         for column in &columns {
             match to.first_chunk_mut::<8>() {
@@ -342,13 +341,13 @@ impl Vector for [f32; 4] {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<Self>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<Self>().write_unaligned(self) }
     }
 
@@ -385,11 +384,11 @@ mod x86 {
 
     use super::{Base, Processor, Tile, Vector, tile, transpose};
 
-    /// 16 registers of 8 numbers. There is one only where it was found.
+    /// Processor with 16 registers of 8 numbers. A value exists only where it was detected.
     #[derive(Debug, Clone, Copy)]
     pub(in super::super) struct Avx2(());
 
-    /// 32 registers of 16 numbers. There is one only where it was found.
+    /// Processor with 32 registers of 16 numbers. A value exists only where it was detected.
     #[derive(Debug, Clone, Copy)]
     pub(in super::super) struct Avx512(Avx2);
 
@@ -422,10 +421,10 @@ mod x86 {
                 base: Base<'_>,
                 floor: f32,
             ) {
-                // SAFETY: the function's features are the vector's.
+                // SAFETY: the function enables the vector's features.
                 unsafe { tile::<__m256, H, 6, 16>(left, right, into, base, floor) }
             }
-            // SAFETY: the processor was found.
+            // SAFETY: the processor was detected.
             unsafe { avx2::<H>(left, right, into, base, floor) }
         }
 
@@ -443,7 +442,7 @@ mod x86 {
             ) {
                 transpose(rows, lanes, panel, |rows| square(rows));
             }
-            // SAFETY: the processor was found.
+            // SAFETY: the processor was detected.
             unsafe { avx(rows, lanes, panel) }
         }
     }
@@ -465,10 +464,10 @@ mod x86 {
                 base: Base<'_>,
                 floor: f32,
             ) {
-                // SAFETY: the function's features are the vector's.
+                // SAFETY: the function enables the vector's features.
                 unsafe { tile::<__m512, H, 12, 32>(left, right, into, base, floor) }
             }
-            // SAFETY: the processor was found.
+            // SAFETY: the processor was detected.
             unsafe { avx512::<H>(left, right, into, base, floor) }
         }
 
@@ -482,11 +481,11 @@ mod x86 {
         }
     }
 
-    /// The transpose: of pairs of rows, then pairs of pairs, then halves.
+    /// Transposes a square: pairs of rows, then pairs of pairs, then halves.
     #[target_feature(enable = "avx")]
     #[inline]
     fn square(rows: [&[f32; 8]; 8]) -> [[f32; 8]; 8] {
-        // SAFETY: a row is eight numbers.
+        // SAFETY: a row has eight numbers.
         let rows = rows.map(|row| unsafe { _mm256_loadu_ps(row.as_ptr()) });
         let half = |at: usize| {
             let [a, b, c, d] = [rows[at], rows[at + 1], rows[at + 2], rows[at + 3]];
@@ -504,7 +503,7 @@ mod x86 {
         for at in 0..4 {
             let left = _mm256_permute2f128_ps::<0x20>(upper[at], lower[at]);
             let right = _mm256_permute2f128_ps::<0x31>(upper[at], lower[at]);
-            // SAFETY: a column is eight numbers.
+            // SAFETY: a column has eight numbers.
             unsafe {
                 _mm256_storeu_ps(columns[at].as_mut_ptr(), left);
                 _mm256_storeu_ps(columns[at + 4].as_mut_ptr(), right);
@@ -515,7 +514,7 @@ mod x86 {
 
     macro_rules! vector {
         ($vector:ty, $len:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $max:ident, $fma:ident) => {
-            // SAFETY: of each call, as the caller promised.
+            // SAFETY: the caller guarantees each call.
             impl Vector for $vector {
                 const LEN: usize = $len;
 
@@ -541,7 +540,7 @@ mod x86 {
 
                 #[inline(always)]
                 unsafe fn at_least(self, floor: Self) -> Self {
-                    // The second operand, where one is no number.
+                    // The instruction returns its second operand where one is NaN.
                     unsafe { $max(floor, self) }
                 }
 

@@ -1,19 +1,17 @@
 //! Products of matrices in host memory.
 //!
-//! The method is that of Goto and van de Geijn 2008, "Anatomy of high-performance matrix
-//! multiplication", in the terms of BLIS: blocks of both matrices are [packed](pack) into
-//! micro-panels, which a [micro-kernel](kernel) reads from beginning to end while it keeps a tile of
-//! the product in registers.
+//! The method is that of Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication", in the terms
+//! of BLIS: blocks of both matrices are [packed](pack) into micro-panels, which a [micro-kernel](kernel) reads from
+//! beginning to end while it keeps a tile of the product in registers.
 //!
-//! It is written for what a rank multiplies: batches of a hundred rows and more by weights that fill
-//! the second-level cache several times over. With a hundred rows, a weight is used a hundred times
-//! only, so that fetching and packing it counts: each micro-panel of weights is packed just before
-//! it is used, while it is used the next one is prefetched, and transposed matrices are packed in
-//! vectors.
+//! It is tuned for a rank's products: batches of a hundred rows and more by weights that fill the second-level cache
+//! several times over. With a hundred rows, a weight is used only a hundred times, so the cost of fetching and packing
+//! it matters: each micro-panel of weights is packed just before its use, the next one is prefetched meanwhile, and
+//! transposed matrices are packed in vectors.
 //!
-//! Threads have blocks of a product's rows and columns each. Every number is a sum in the same order, whatever its block.
+//! Each thread computes a block of the product. Every number is summed in the same order, whatever its block.
 //!
-//! This is no linear algebra: no type but `f32`, no strides but a row's length.
+//! This is not a linear algebra library: no type but `f32`, no strides but a row's length.
 
 mod kernel;
 mod pack;
@@ -26,30 +24,30 @@ use parking_lot::Mutex;
 
 use crate::threads::Threads;
 
-/// Depth of a block, the numbers that are added up in registers: a micro-panel of the right-hand
-/// matrix is to fit half the first-level cache, 16 KiB with AVX2.
+/// Depth of a block, which is summed in registers: a micro-panel of the right-hand matrix, 16 KiB with AVX2, must fit
+/// half the first-level cache.
 const KC: usize = 256;
-/// Rows of a block of the left-hand matrix, which is to fit half a second-level cache of 512 KiB.
+/// Rows of a block of the left-hand matrix, which must fit half a second-level cache of 512 KiB.
 const MC: usize = 240;
-/// Columns of a block of the right-hand matrix, which is to fit the third-level cache, in 4 MiB.
+/// Columns of a block of the right-hand matrix, which must fit the third-level cache, in 4 MiB.
 const NC: usize = 4096;
 
 /// Numbers in a cache line.
 const LINE: usize = 16;
 
-/// The least sums of products that are worth another thread: a few microseconds.
-/// In tests, small products are split too.
+/// Minimum number of multiply-adds that are worth another thread: a few microseconds.
+/// Tests split small products too.
 const WORTH: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
-/// Sums of products that take as long as packing a number.
+/// Cost of packing a number, in multiply-adds.
 const PACKING: usize = 8;
 
-/// A matrix of `rows × columns` in row-major order, perhaps read as its transpose.
+/// Matrix of `rows × columns` in row-major order, optionally read as its transpose.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     data: &'a [f32],
     rows: usize,
     columns: usize,
-    /// `data` has the columns, one after the other.
+    /// `data` holds the columns, one after the other.
     transposed: bool,
 }
 
@@ -76,16 +74,16 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What is done with a product where it is written: the epilogue, in the terms of BLIS.
+/// Operation on a product where it is written: the epilogue, in the terms of BLIS.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Epilogue<'a> {
-    /// Is added to every row.
+    /// Bias, added to every row.
     pub(crate) bias: Option<&'a [f32]>,
-    /// Whether what is negative then becomes 0.
+    /// ReLU, applied after the bias.
     pub(crate) relu: bool,
 }
 
-/// Memory for packed blocks, kept between products: of each thread.
+/// Memory of each thread for packed blocks, kept between products.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace(Vec<Mutex<Packed>>);
 
@@ -97,10 +95,10 @@ struct Packed {
 }
 
 impl Workspace {
-    /// `product = epilogue(a · b)`
+    /// Computes `product = epilogue(a · b)`.
     ///
     /// # Panics
-    /// If the sizes do not fit, or there is nothing to add up.
+    /// If the sizes do not fit, or the inner size is 0.
     pub(crate) fn multiply(
         &mut self,
         threads: &Threads,
@@ -121,7 +119,7 @@ impl Workspace {
         assert!(a.columns > 0, "a product of nothing");
         #[cfg(target_arch = "x86_64")]
         {
-            // As many registers as there are hold sums, but for those that factors pass through.
+            // Sums take all registers except those for factors.
             if let Some(processor) = kernel::Avx512::find() {
                 return self.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
             }
@@ -132,7 +130,7 @@ impl Workspace {
         self.run::<_, 2, 4, 6, 8>(Portable, threads, product, a, b, epilogue);
     }
 
-    /// The product, a block a thread.
+    /// Computes the product, one block per thread.
     fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
         &mut self,
         processor: P,
@@ -157,7 +155,7 @@ impl Workspace {
 }
 
 impl Packed {
-    /// A block of the product in tiles of `MR × NR`. The lowest may have `LOW` or `MID` rows.
+    /// Computes a block of the product in tiles of `MR × NR`. The lowest tiles may have `LOW` or `MID` rows.
     fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
         &mut self,
         processor: P,
@@ -221,7 +219,7 @@ impl Packed {
                                 tile(processor, left_panel, right_panel, to, base, floor);
                                 continue;
                             }
-                            // In a place of its own, where it fits.
+                            // A partial tile is computed as a whole one, in its own memory.
                             let mut whole = [[0.0; NR]; MR];
                             for (row, whole) in whole.iter_mut().enumerate().take(height) {
                                 match base {
@@ -250,8 +248,8 @@ impl Packed {
     }
 }
 
-/// Rows and columns of the blocks of a product of `m × k` by `k × n`, for so many threads at most: such that the largest
-/// block takes the least time.
+/// Returns the rows and columns of the blocks of a product of `m × k` by `k × n`, for at most this many threads, such
+/// that the largest block takes the least time.
 fn grid(threads: usize, [m, n, k]: [usize; 3], [mr, nr]: [usize; 2]) -> [Vec<Range<usize>>; 2] {
     let most = threads.min(m * n * k / WORTH).max(1);
     let block = |whole: usize, parts: usize, unit: usize| {
@@ -269,7 +267,7 @@ fn grid(threads: usize, [m, n, k]: [usize; 3], [mr, nr]: [usize; 2]) -> [Vec<Ran
     [rows.collect(), columns.collect()]
 }
 
-/// Parts of a range, each of a length, but for the last.
+/// Splits a range into parts of a length; the last may be shorter.
 fn parts(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range
@@ -277,13 +275,13 @@ fn parts(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> 
         .map(move |start| start..end.min(start + len))
 }
 
-/// A length for parts of `whole` that are about equal: at most `most`, and a multiple of `unit`.
+/// Returns a length for about equal parts of `whole`: at most `most`, and a multiple of `unit`.
 fn even(whole: usize, most: usize, unit: usize) -> usize {
     let parts = whole.div_ceil(most).max(1);
     whole.div_ceil(parts).next_multiple_of(unit)
 }
 
-/// Memory for `len` numbers, a multiple of the lanes, that begins where a cache line does.
+/// Returns memory for `len` numbers, a multiple of the lanes, aligned to a cache line.
 fn room<const LANES: usize>(memory: &mut Vec<f32>, len: usize) -> &mut [[f32; LANES]] {
     let needed = len + LINE;
     if memory.len() < needed {
@@ -300,7 +298,7 @@ fn room<const LANES: usize>(memory: &mut Vec<f32>, len: usize) -> &mut [[f32; LA
 mod tests {
     use super::*;
 
-    /// Numbers that make sums exact.
+    /// Returns numbers whose sums are exact.
     fn numbers(len: usize, seed: usize) -> Vec<f32> {
         (0..len)
             .map(|at| ((at * 7 + seed) % 13) as f32 - 6.0)
@@ -314,7 +312,7 @@ mod tests {
 
     type Multiply = fn(&mut Workspace, &Threads, &mut [f32], Matrix<'_>, Matrix<'_>, Epilogue<'_>);
 
-    /// Each kind of processor that this one is.
+    /// Returns each kind of processor that this one supports.
     fn processors() -> Vec<(&'static str, Multiply)> {
         let mut all: Vec<(&str, Multiply)> =
             vec![("portable", |workspace, threads, product, a, b, epilogue| {
@@ -398,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Sums that are not exact show their order.
+    /// Inexact sums reveal their order.
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let [m, k, n] = [101, 700, 333];
@@ -435,7 +433,7 @@ mod tests {
         };
         assert_eq!(ends(2, [100, 1000, 500]), [vec![100], vec![512, 1000]]);
         assert_eq!(ends(2, [1000, 64, 500]), [vec![504, 1000], vec![64]]);
-        // Waking a thread takes longer.
+        // Waking a thread takes longer than this product.
         assert_eq!(ends(2, [3, 5, 7]), [[3], [5]]);
     }
 

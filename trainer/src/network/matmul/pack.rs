@@ -1,20 +1,20 @@
-//! Packing: copies of blocks of a matrix in the order in which a micro-kernel reads them.
+//! Packing: copies of a matrix's blocks in the order in which a micro-kernel reads them.
 //!
-//! A micro-panel has some lanes, rows of the left-hand matrix or columns of the right-hand one, and
-//! for each depth the numbers of its lanes beside one another.
+//! A micro-panel has some lanes, rows of the left-hand matrix or columns of the right-hand one. It holds, for each
+//! depth, the numbers of its lanes side by side.
 
 use std::ops::Range;
 
 use super::kernel::{Processor, prefetch};
 use super::{LINE, Matrix};
 
-/// What panels are copied from: a matrix of depths × lanes.
+/// Source of panels: a matrix of depths × lanes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'a> {
     data: &'a [f32],
     /// Length of a row of `data`.
     row: usize,
-    /// A row of `data` has a depth's lanes; if not, a lane's depths.
+    /// A row of `data` holds a depth's lanes; otherwise, a lane's depths.
     across: bool,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Fills the lanes of a panel that is as deep as the range. What others have is of no use.
+    /// Fills lanes of a panel that is as deep as the range. The panel's other lanes are unspecified.
     pub(super) fn pack<P, const MR: usize, const NR: usize, const LANES: usize>(
         &self,
         processor: P,
@@ -49,10 +49,10 @@ impl<'a> Source<'a> {
             }
             return;
         }
-        // From the last: of fewer than eight, it may write into the first lanes of the next depth.
+        // Backwards: fewer than eight lanes may write into the first lanes of the next depth.
         for start in lanes.clone().step_by(8).rev() {
             let eight = start..lanes.end.min(start + 8);
-            // Where a lane is missing the last stands in, and is not copied.
+            // The last lane stands in for missing ones, which are not copied.
             let rows: [&[f32]; 8] = std::array::from_fn(|lane| {
                 let lane = (eight.start + lane).min(eight.end - 1);
                 &self.data[lane * self.row..][depth.clone()]
@@ -62,7 +62,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Where a panel is copied from.
+    /// Returns the cache lines that a panel is copied from.
     pub(super) fn lines(&self, lanes: Range<usize>, depth: Range<usize>) -> Lines<'a> {
         let (rows, columns) = if self.across {
             (depth, lanes)
@@ -79,15 +79,15 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A rectangle of a matrix, by cache lines.
+/// Rectangle of a matrix, as cache lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines<'a> {
     data: &'a [f32],
     row: usize,
-    /// Those left.
+    /// Remaining rows.
     rows: Range<usize>,
     columns: Range<usize>,
-    /// The column in the first of the rows.
+    /// Next column of the first remaining row.
     at: usize,
 }
 
@@ -96,8 +96,8 @@ impl Lines<'_> {
         self.rows.len() * self.columns.len().div_ceil(LINE)
     }
 
-    /// Has the next of the lines brought to the first-level cache. Each is named by its last
-    /// number: its first is in the line before, of the neighbouring panel, if rows are not aligned.
+    /// Prefetches the next lines into the first-level cache. Each is named by its last number: if rows are not aligned,
+    /// its first number is in the line before, which belongs to the neighbouring panel.
     #[inline(always)]
     pub(super) fn prefetch(&mut self, count: usize) {
         for _ in 0..count {
@@ -121,7 +121,7 @@ mod tests {
     use super::super::kernel::Portable;
     use super::*;
 
-    /// Packs some lanes, from the second one, of a matrix with a lane in each row of its data.
+    /// Packs some lanes, from the second one on, of a matrix whose data has a lane in each row.
     fn assert_packed<const LANES: usize>(count: usize) {
         const DEPTHS: usize = 19;
         let data: Vec<f32> = (0..(LANES + 1) * DEPTHS).map(|at| at as f32).collect();
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Of the sizes of panels of every kind of processor.
+    /// Covers the panel sizes of every kind of processor.
     #[test]
     fn lanes_that_are_no_eight_leave_the_others_whole() {
         (1..=6).for_each(assert_packed::<6>);

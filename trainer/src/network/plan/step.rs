@@ -496,7 +496,7 @@ impl Resident<Slot> for Plan {
         let (step, free) = (values + batch, self.runtime.free()?);
         if step > free {
             let rows = objective.rows.max(1) as u64;
-            // Tensors of few rows are padded, so some free memory is left over.
+            // Tensors of few rows are padded, so the estimates keep a margin.
             let passes = (5 * values / 4).checked_div(free.saturating_sub(batch));
             return Err(Error::DeviceBatch {
                 device: self.runtime.name(),
