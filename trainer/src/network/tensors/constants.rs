@@ -1,6 +1,6 @@
-//! What a network's tensors compute with that no batch and no step changes, put on the device once.
+//! The constants of a network's tensors, which no batch or step changes, copied to the device once.
 //!
-//! No weights are among it.
+//! Weights are not among them.
 
 use std::collections::BTreeMap;
 
@@ -11,46 +11,46 @@ use volley_proto::splitmix;
 use crate::network::graph::{Bins, Operation, Value};
 use crate::network::{Architecture, Mask, Table};
 
-/// What a network's tensors compute with besides weights and batches.
+/// Constants of a network's tensors.
 #[derive(Debug)]
 pub(super) struct Constants<B: Backend> {
     pub(super) picks: Vec<Picks<B>>,
-    /// The outputs' numbers, `[1 × 1 × K]`.
+    /// Indices of the outputs, `[1 × 1 × K]`.
     pub(super) outputs: Tensor<B, 3, Int>,
-    /// By the value that piecewise linear embeddings put out.
+    /// Bin edges, by the value that piecewise linear embeddings compute.
     pub(super) bins: BTreeMap<Value, Edges<B>>,
-    /// Of each dropout.
+    /// Mask generator of each dropout.
     pub(super) masks: Vec<Draws<B>>,
 }
 
-/// Where the numbers that codes pick of a table are: at code · width + offset.
+/// Positions of the numbers that codes look up in a table: code · width + offset.
 #[derive(Debug)]
 pub(super) struct Picks<B: Backend> {
-    /// What is picked, `[B × W]`.
+    /// Looked-up value, `[B × W]`.
     pub(super) value: Value,
-    /// The table's place among the parameters.
+    /// Index of the table among the parameters.
     pub(super) table: usize,
-    /// The feature of each column, `[W]`.
+    /// Feature of each column, `[W]`.
     pub(super) features: Tensor<B, 1, Int>,
-    /// The width of its rows, `[1 × W]`.
+    /// Row width of each column's feature, `[1 × W]`.
     pub(super) widths: Tensor<B, 2, Int>,
     /// `[1 × W]`
     pub(super) offsets: Tensor<B, 2, Int>,
 }
 
-/// Of each bin of each number, where it begins and how wide it is, `[1 × N × T]`.
+/// Lower edge and width of each bin of each number, `[1 × N × T]`.
 #[derive(Debug)]
 pub(super) struct Edges<B: Backend> {
     pub(super) low: Tensor<B, 3>,
     pub(super) wide: Tensor<B, 3>,
 }
 
-/// Draws the masks of a dropout of W units.
+/// Mask generator of a dropout with W units.
 #[derive(Debug)]
 pub(super) struct Draws<B: Backend> {
-    /// What is added to a row's key for each pair of units, `[1 × ⌈W/2⌉]`.
+    /// Increment of a row's key for each pair of units, `[1 × ⌈W/2⌉]`.
     increments: Tensor<B, 2, Int>,
-    /// Of each shift of SplitMix64's, the bits that are left of a number, `[1 × 1]`: not all backends bring in zeros.
+    /// Bits that remain after each right shift of SplitMix64, `[1 × 1]`: not all backends shift in zeros.
     left: [Tensor<B, 2, Int>; 3],
 }
 
@@ -109,7 +109,7 @@ impl<B: Backend> Picks<B> {
 impl<B: Backend> Edges<B> {
     fn new(bins: &Bins, device: &B::Device) -> Self {
         let most = bins.most();
-        // `none` of bins that a number does not have: its share of these is 0.
+        // `none` pads the bins that a number lacks: its share of these is 0.
         let of = |none: f32, of: fn(f32, f32) -> f32| {
             let padded = bins.0.iter().flat_map(|edges| {
                 let own = edges.windows(2).map(move |edges| of(edges[0], edges[1]));
@@ -134,7 +134,7 @@ impl<B: Backend> Draws<B> {
         }
     }
 
-    /// The mask, `[B × W]`: the same as [`Mask::draw`]'s, by [SplitMix64](splitmix) once more.
+    /// Draws the mask, `[B × W]`: the same as [`Mask::draw`]'s, by a second implementation of [SplitMix64](splitmix).
     pub(super) fn draw(&self, mask: &Mask, device: &B::Device) -> Tensor<B, 2> {
         let (rows, pairs) = (mask.keys.len(), self.increments.dims()[1]);
         let keys = mask.keys.iter().map(|key| key.hash()).collect();
@@ -148,7 +148,7 @@ impl<B: Backend> Draws<B> {
         let z = mixed(keys + self.increments.clone(), 0).mul_scalar(first);
         let z = mixed(mixed(z, 1).mul_scalar(second), 2);
         let low = z.clone().bitwise_left_shift_scalar(32.elem());
-        // Of both, the upper bits count.
+        // The upper bits of both decide.
         let dropped_below = u64::from(mask.dropped_below()) << 32;
         let kept = [low, z].map(|z| z.greater_equal_elem(dropped_below).float());
         let kept: Tensor<B, 3> = Tensor::stack(kept.to_vec(), 2);
@@ -158,7 +158,7 @@ impl<B: Backend> Draws<B> {
     }
 }
 
-/// Numbers as a tensor.
+/// Builds a tensor of numbers.
 pub(super) fn floats<B: Backend, const D: usize>(
     numbers: Vec<f32>,
     shape: [usize; D],
@@ -167,7 +167,7 @@ pub(super) fn floats<B: Backend, const D: usize>(
     Tensor::from_data(TensorData::new(numbers, shape), device)
 }
 
-/// Whole numbers as a tensor.
+/// Builds a tensor of integers.
 pub(super) fn ints<B: Backend, const D: usize>(
     numbers: Vec<i32>,
     shape: [usize; D],
@@ -176,7 +176,7 @@ pub(super) fn ints<B: Backend, const D: usize>(
     Tensor::from_data(TensorData::new(numbers, shape), (device, DType::I32))
 }
 
-/// Numbers of 64 bits without a sign.
+/// Builds a tensor of unsigned 64-bit integers.
 fn unsigned<B: Backend, const D: usize>(
     numbers: Vec<u64>,
     shape: [usize; D],

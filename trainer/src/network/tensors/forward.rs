@@ -1,6 +1,6 @@
-//! The network's values of a batch, forward through the graph, as Burn's tensors.
+//! The forward pass of a batch through the graph, in Burn tensors.
 //!
-//! Gradients are the tape's, and the weights' places are not known here.
+//! The tape computes gradients, and the positions of weights are not known here.
 //!
 //! Shapes: B rows, C categorical features and N numbers, K outputs; a value of width W is `[B × W]`.
 
@@ -15,16 +15,16 @@ use super::constants::{Constants, Picks, floats, ints};
 use crate::network::graph::{Graph, Node, Operation, Value};
 use crate::network::{Architecture, Input};
 
-/// Keeps a row of equal numbers from dividing by zero, in layer norm.
+/// Added to the variance in layer norm, so that a row of equal numbers does not divide by zero.
 const EPSILON: f64 = 1e-5;
-/// The most privatized copies that a table's gradient is summed in.
+/// Maximum number of privatized copies of a table that its gradient is summed in.
 const PARTS: usize = 1024;
-/// The most numbers of all these copies.
+/// Maximum length of all these copies, in numbers.
 const PART_SUMS: usize = 1 << 25;
-/// The fewest rows of a group that the gradient of what is broadcast is summed in.
+/// Minimum rows of a group that the gradient of a broadcast is summed in.
 const LEAST_OF_GROUP: usize = 64;
 
-/// These values of so many rows after the output's activation, side by side: `[B · M·K]` of M.
+/// Computes M values of a batch after the output's activation, side by side: `[B · M·K]`.
 ///
 /// `parameters` are flat, in the order of [`Architecture::parameters`].
 pub(super) fn forward<B: Backend>(
@@ -37,7 +37,7 @@ pub(super) fn forward<B: Backend>(
 ) -> Tensor<B, 1> {
     let graph = &architecture.graph;
     let rows = input.rows;
-    // Not all backends have tensors of nothing.
+    // Not all backends support empty tensors.
     let codes = (architecture.categorical > 0).then(|| {
         let codes = input.codes.iter().map(|code| *code as i32).collect();
         ints(codes, [rows, architecture.categorical], device)
@@ -82,16 +82,16 @@ pub(super) fn forward<B: Backend>(
     }
 }
 
-/// A batch on its way through the network.
+/// State of a forward pass.
 struct Of<'a, B: Backend> {
     architecture: &'a Architecture,
     graph: &'a Graph,
     constants: &'a Constants<B>,
     parameters: &'a [Tensor<B, 1>],
     rows: usize,
-    /// `[B × C]`, where there are any.
+    /// `[B × C]`, if there are categorical features.
     codes: Option<Tensor<B, 2, Int>>,
-    /// What each dropout multiplies by, `[B × W]`, if by anything.
+    /// Mask of each dropout, `[B × W]`, if it is applied.
     masks: Vec<Option<Tensor<B, 2>>>,
 }
 
@@ -107,7 +107,7 @@ impl<B: Backend> Of<'_, B> {
         self.codes.clone().expect("tables are of categories")
     }
 
-    /// A node's value; `x` are those that it is from.
+    /// Computes the value of a node from its inputs `x`.
     fn compute(&self, node: &Node, mut x: Vec<Tensor<B, 2>>) -> Tensor<B, 2> {
         let rows = self.rows;
         let width = self.graph.widths[node.to];
@@ -153,7 +153,7 @@ impl<B: Backend> Of<'_, B> {
                 let x_bn1 = next().reshape([rows, numbers, 1]);
                 let waves = |at: usize| broadcast(parameter(at), [rows, numbers, k]);
                 let angles = x_bn1.clone() * waves(0).mul_scalar(TAU) + waves(1);
-                // Of each number, a product of its own.
+                // Each number has its own product.
                 let cosines_nbk = angles.cos().swap_dims(0, 1);
                 let products = cosines_nbk.matmul(parameter(2).reshape([numbers, k, d]));
                 let bias = broadcast(parameter(3), [rows, numbers, d]);
@@ -242,7 +242,7 @@ impl<B: Backend> Of<'_, B> {
         }
     }
 
-    /// What each row's codes pick of a table, side by side.
+    /// Looks up a table's numbers by each row's codes, side by side.
     fn pick(&self, picks: &Picks<B>) -> Tensor<B, 2> {
         let codes = self.codes().select(1, picks.features.clone());
         let places = codes * picks.widths.clone() + picks.offsets.clone();
@@ -274,14 +274,14 @@ fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> 
     }
 }
 
-/// Numbers, the same for every row, in this shape, of which rows are the first dimension.
+/// Broadcasts numbers, the same for every row, to a shape whose first dimension is the rows.
 ///
-/// Many rows go through it in groups, since a device sums a column of the gradient on one thread. Nothing is reshaped that
-/// is broadcast already and not written out: where its last dimension is 1, Burn 0.21 gives it another stride on devices,
-/// and what is read then is not there.
+/// Many rows are broadcast in groups, since a device sums a column of the gradient on one thread. A broadcast tensor is
+/// not reshaped before it is written out: where its last dimension is 1, Burn 0.21 gives it another stride on devices,
+/// and reads the wrong memory.
 fn broadcast<B: Backend, const D: usize>(numbers: Tensor<B, 1>, shape: [usize; D]) -> Tensor<B, D> {
     let (rows, count) = (shape[0], numbers.dims()[0]);
-    // As many as divide the rows evenly.
+    // As many groups as divide the rows evenly, in powers of two.
     let most = (rows / LEAST_OF_GROUP).max(1).ilog2();
     let groups = 1 << rows.trailing_zeros().min(most);
     if groups < 2 {
@@ -289,22 +289,22 @@ fn broadcast<B: Backend, const D: usize>(numbers: Tensor<B, 1>, shape: [usize; D
         of_row[0] = 1;
         return numbers.reshape(of_row).expand(shape);
     }
-    // A reshape to no more dimensions writes it out.
+    // A reshape to no more dimensions writes the tensor out.
     let of_groups = numbers.reshape([1, 1, count]);
     of_groups
         .expand([groups, rows / groups, count])
         .reshape(shape)
 }
 
-/// Numbers of a flat table, by their places, `[B × W]`.
+/// Looks up numbers of a flat table by their positions, `[B × W]`.
 ///
-/// The gradient is summed in privatized copies of the table, one for each part of the rows, since a device adds up the
+/// The gradient is summed in privatized copies of the table, one for each part of the rows, since a device sums the
 /// gradient of a table on one thread.
 fn pick<B: Backend>(table: Tensor<B, 1>, places: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     let (len, [rows, width]) = (table.dims()[0], places.dims());
     let parts = (PART_SUMS / len).clamp(1, PARTS.min(rows));
     let of_part = rows.div_ceil(parts);
-    // Parts have as many rows each: what is left over picks again what others have, for nobody.
+    // Parts have equally many rows: the last is padded with the first rows, whose results are dropped.
     let more = of_part * parts - rows;
     let places = match more {
         0 => places,

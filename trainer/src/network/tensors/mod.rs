@@ -1,10 +1,9 @@
-//! The network as Burn's tensors, with a tape for the gradient: what runs on GPUs, and what the host's network is checked
-//! against.
+//! The network as Burn tensors, with a tape for the gradient: used on GPUs, and as a reference for the host's network.
 //!
-//! Weights, gradient and what an optimizer keeps stay on the device, each a flat tensor in the order of the architecture:
-//! of a step, outputs come to the host, where losses are computed, and slopes go back. With several ranks the gradient
-//! comes too, to be summed. Burn's modules, parameter ids and gradient maps are not used: their ids differ between
-//! processes and their maps have no order, while all ranks must agree on what each number of a gradient belongs to.
+//! Weights, gradient and optimizer state stay on the device, each a flat tensor in the architecture's parameter order.
+//! In a step, outputs come to the host, which computes the losses, and slopes go back. With several ranks the gradient
+//! comes too, to be summed. Burn's modules, parameter ids and gradient maps are not used: ids differ between processes
+//! and maps have no order, while all ranks must agree on the parameter that each number of a gradient belongs to.
 
 mod constants;
 mod forward;
@@ -19,17 +18,17 @@ use super::graph::Value;
 use super::{Architecture, Compute, Input, Parameter, Piece, Update, first_non_finite};
 use crate::Result;
 
-/// The network with its weights.
+/// Network with its weights.
 #[derive(Debug)]
 pub(crate) struct Tensors<B: AutodiffBackend> {
     architecture: Architecture,
     constants: Constants<B::InnerBackend>,
-    /// The same, for what the tape follows.
+    /// The same constants, for the taped backend.
     taped: Constants<B>,
     weights: Tensor<B::InnerBackend, 1>,
-    /// The gradient, from when it is computed until it is used up.
+    /// Gradient, from its computation until it is consumed.
     gradient: Option<Tensor<B::InnerBackend, 1>>,
-    /// 1 of each weight that is penalized, and 0 of others.
+    /// 1 for each penalized weight, 0 for the others.
     penalized: Tensor<B::InnerBackend, 1>,
     device: B::Device,
 }
@@ -112,7 +111,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         let Some(gradient) = &self.gradient else {
             return Ok(None);
         };
-        // What is finite less itself is 0, and anything else is no number.
+        // x − x is 0 if x is finite, and NaN otherwise.
         let left = numbers((gradient.clone() - gradient.clone()).sum());
         Ok(match left == [0.0] {
             true => None,
@@ -160,7 +159,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
 }
 
 impl<B: AutodiffBackend> Tensors<B> {
-    /// The weights, parameter by parameter.
+    /// Returns the weights, parameter by parameter.
     fn parameters(&self) -> impl Iterator<Item = Tensor<B::InnerBackend, 1>> {
         let lengths = self.architecture.parameters().iter().map(Parameter::len);
         lengths.scan(0, |end, len| {
@@ -170,7 +169,7 @@ impl<B: AutodiffBackend> Tensors<B> {
         })
     }
 
-    /// These values of a batch, side by side.
+    /// Computes these values of a batch, side by side.
     fn outputs(&self, input: Input, values: &[Value]) -> Vec<f32> {
         let parameters: Vec<_> = self.parameters().collect();
         let (architecture, device) = (&self.architecture, &self.device);
@@ -190,7 +189,7 @@ fn flat<B: burn::tensor::backend::Backend>(numbers: Vec<f32>, device: &B::Device
     floats(numbers, [len], device)
 }
 
-/// A tensor's numbers in host memory; all backends compute in `f32`.
+/// Copies a tensor's numbers to host memory; all backends compute in `f32`.
 fn numbers<B: burn::tensor::backend::Backend>(tensor: Tensor<B, 1>) -> Vec<f32> {
     let data: TensorData = tensor.into_data();
     data.into_vec().expect("the backend computes in f32")

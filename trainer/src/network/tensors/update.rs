@@ -1,4 +1,4 @@
-//! An optimizer's step over weights on a device, all of them at once: the arithmetic of the host's, in tensors.
+//! The optimizer's step over all weights at once, on a device: the host's arithmetic in tensors.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -6,7 +6,7 @@ use volley_proto::spec::Rule;
 
 use crate::network::Update;
 
-/// A gradient that is not too long.
+/// Clips a gradient by its norm, then by value.
 pub(super) fn clipped<B: Backend>(update: &Update<'_>, mut gradient: Tensor<B, 1>) -> Tensor<B, 1> {
     if let Some(most) = update.clip_norm {
         let norm = gradient.clone().square().sum().sqrt();
@@ -19,7 +19,7 @@ pub(super) fn clipped<B: Backend>(update: &Update<'_>, mut gradient: Tensor<B, 1
     gradient
 }
 
-/// Changes the weights. `slots` is what the optimizer keeps of each; `penalized` is 1 of those that are, and 0 of others.
+/// Updates the weights. `slots` is the optimizer state; `penalized` is 1 for penalized weights and 0 for the others.
 pub(super) fn apply<B: Backend>(
     update: &Update<'_>,
     penalized: &Tensor<B, 1>,
@@ -34,7 +34,7 @@ pub(super) fn apply<B: Backend>(
         (Some(kept), Some((average, slots))) => (Some((kept, average)), slots),
         (_, _) => (None, slots),
     };
-    // FTRL has its penalties elsewhere.
+    // FTRL has its penalties in the formula of its weights.
     let with_penalties = |mut g: Tensor<B, 1>| {
         if update.l2 != 0.0 {
             g = g + penalty(2.0 * update.l2) * w.clone();
