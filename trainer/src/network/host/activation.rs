@@ -1,4 +1,4 @@
-//! Activations of numbers and their slopes: see [`Activation`] for their definitions.
+//! Activation functions and their slopes: see [`Activation`] for their definitions.
 
 use multiversion::multiversion;
 use volley_proto::spec::Activation;
@@ -9,10 +9,10 @@ use super::functions::exp;
 const LEAK: f32 = 0.01;
 /// SELU's λ and λ·α.
 const SELU: [f32; 2] = [1.050_701, 1.758_099_3];
-/// √(2/π) and the cubic term's share, of GELU's approximation.
+/// GELU's √(2/π) and the coefficient of its cubic term, in the tanh approximation.
 const GELU: [f32; 2] = [0.797_884_6, 0.044_715];
 
-/// A loop for each function, so that which one it is is asked once.
+/// Expands to a loop for each function, so that the function is matched once.
 macro_rules! for_each {
     ($function:ident, $body:expr) => {
         for_each!($function, $body, Relu Relu6 LeakyRelu Elu Selu Gelu Silu Mish Tanh Sigmoid)
@@ -27,7 +27,7 @@ macro_rules! for_each {
     };
 }
 
-/// Computes the function of each number.
+/// Applies the function to each number.
 #[multiversion(targets = "simd")]
 pub(super) fn forward(function: Activation, x: &[f32], y: &mut [f32]) {
     for_each!(function, {
@@ -37,7 +37,7 @@ pub(super) fn forward(function: Activation, x: &[f32], y: &mut [f32]) {
     });
 }
 
-/// Takes the gradient by what was put out to that by `x`.
+/// Replaces the gradient by the output with that by `x`.
 #[multiversion(targets = "simd")]
 pub(super) fn backward(function: Activation, x: &[f32], dy: &mut [f32]) {
     for_each!(function, {
@@ -82,7 +82,7 @@ fn of(function: Activation, x: f32) -> f32 {
     }
 }
 
-/// The slope at x; where there is none, that to the left.
+/// Returns the slope at x, or the slope to the left of a kink.
 #[inline(always)]
 fn slope(function: Activation, x: f32) -> f32 {
     let step = |on: bool| if on { 1.0 } else { 0.0 };
@@ -138,14 +138,14 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// eˣ − 1 below 0, where a small x has its digits: by its series.
+/// Returns eˣ − 1 for x below 0, by its series where a small x would lose digits.
 #[inline(always)]
 fn exp_m1(x: f32) -> f32 {
     let series = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0)))));
     if x > -0.1 { series } else { exp(x) - 1.0 }
 }
 
-/// (1 − e⁻²ˣ) / (1 + e⁻²ˣ), and by its series where that would lose digits.
+/// Returns (1 − e⁻²ˣ) / (1 + e⁻²ˣ), by its series where that would lose digits.
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     let w = exp(-2.0 * x.abs());
@@ -156,7 +156,7 @@ fn tanh(x: f32) -> f32 {
     if z < 0.04 { small } else { large }
 }
 
-/// tanh(ln(1 + eˣ)) = (w² + 2w) / (w² + 2w + 2), with w = eˣ; from 20 on it is 1.
+/// Returns tanh(ln(1 + eˣ)) = (w² + 2w) / (w² + 2w + 2), with w = eˣ; from 20 on it is 1.
 #[inline(always)]
 fn tanh_of_softplus(x: f32) -> f32 {
     let w = exp(x.min(20.0));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_the_definitions() {
-        // Computed in 64 bits from the formulas.
+        // Computed from the formulas in 64 bits.
         let due = [
             (Activation::Relu, [0.0, 0.7]),
             (Activation::Relu6, [0.0, 0.7]),

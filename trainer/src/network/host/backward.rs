@@ -1,7 +1,7 @@
-//! Gradients of the network in host memory: from what is put out back through the graph, operation by operation.
+//! The backward pass in host memory: gradients from the outputs back through the graph, operation by operation.
 //!
-//! [`forward`](super::forward) comes first, and leaves the values that are read here. Which values are trained, and what a
-//! loss is, is not known here.
+//! [`forward`](super::forward) must run first: it computes the values that are read here. The choice of trained values
+//! and the loss are not known here.
 
 use std::ops::Range;
 
@@ -14,18 +14,19 @@ use crate::network::matmul::{Epilogue, Matrix};
 use crate::network::{Architecture, CustomBatch, Input};
 use crate::threads::Threads;
 
-/// Which gradients [`backward`] computes.
+/// Gradients that [`backward`] computes.
 #[derive(Debug)]
 pub(in crate::network) enum Wanted<'a, 'b> {
-    /// Those by parameters, in their order.
+    /// Gradients by the parameters, in their order.
     Parameters(&'a mut [&'b mut [f32]]),
-    /// Those by what has entered, embeddings, factors and numbers, and by piecewise linear embeddings; but through the
-    /// linear part, and by numbers through these.
+    /// Gradients by the inputs, which are embeddings, factors and numbers, and by piecewise linear embeddings, except
+    /// those through the linear part, and those by numbers through these embeddings.
     Entered,
 }
 
-/// The gradients that are wanted of Σ δ·y, after [`forward`](super::forward). `deltas` are values y with their δ, `[B × W]`; deltas of what
-/// has entered stay, and of piecewise linear embeddings where those by parameters are not wanted.
+/// Computes the wanted gradients of Σ δ·y, after [`forward`](super::forward). `deltas` are values y with their δ, `[B ×
+/// W]`. Gradients by inputs stay in the scratch memory, and so do those by piecewise linear embeddings if those by
+/// parameters are not wanted.
 pub(in crate::network) fn backward(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -40,11 +41,11 @@ pub(in crate::network) fn backward(
     let seeks = graph.sought(trains);
     let mut spare = std::mem::take(&mut scratch.spare);
     let mut known = std::mem::take(&mut scratch.deltas);
-    // What was left of the batch before.
+    // Buffers of the last batch.
     spare.extend(known.iter_mut().filter_map(Option::take));
     known.resize_with(graph.widths.len(), || None);
     for (value, delta) in deltas {
-        // A copy: what others allocate for each batch would add up in what is spare.
+        // A copy: buffers that callers allocate for each batch would pile up among the spare ones.
         let mut own = room(&mut spare, delta.len());
         own.copy_from_slice(&delta);
         known[value] = Some(own);
@@ -291,7 +292,7 @@ pub(in crate::network) fn backward(
     (scratch.spare, scratch.deltas) = (spare, known);
 }
 
-/// Sums over rows, in their order: `add` gets a row, columns, and the sums of these.
+/// Sums over rows, in order: `add` gets a row, some columns, and the sums of these.
 pub(super) fn sum_rows(
     threads: &Threads,
     rows: usize,
@@ -304,7 +305,7 @@ pub(super) fn sum_rows(
     });
 }
 
-/// A buffer of a length, with what was last in it: the best fit of the spare ones.
+/// Returns a buffer of a length with unspecified contents: the best fit of the spare ones.
 fn room(spare: &mut Vec<Vec<f32>>, len: usize) -> Vec<f32> {
     let buffers = spare.iter().enumerate();
     let fitting = buffers.filter(|(_, buffer)| buffer.capacity() >= len);
@@ -350,7 +351,7 @@ mod tests {
         let mut gradient = vec![0.0; host.values().unwrap().iter().map(Vec::len).sum()];
         let mut held = Vec::new();
         for batch in 0..60 {
-            // The last batch of an epoch is a small one.
+            // The last batch of an epoch is small.
             let rows = if batch % 10 == 9 { 7 } else { 64 };
             let input = Input {
                 rows,

@@ -1,8 +1,8 @@
-//! Lazy optimizer updates: the steps that a row of a table has skipped, applied at once. A skipped step is one whose gradient
+//! Lazy optimizer updates: the steps that a row of a table has skipped, applied at once. The gradient of a skipped step
 //! is 0.
 //!
-//! Without a gradient, a step is linear in a weight w, its average a and a quantity u that the optimizer's state has, so
-//! that any number of steps is too:
+//! Without a gradient, a step is linear in a weight w, its average a and a quantity u of the optimizer state, and so is
+//! any number of steps:
 //!
 //! ```text
 //!  w ← decay·w − shift·u          u = m / (√v + ε)   Adam
@@ -10,12 +10,12 @@
 //!  each slot ← factor·slot            0              the others
 //! ```
 //!
-//! Only Adam's ε is not part of that: it grows beside √v from step to step. In its place are two values that have the
-//! first moments of all, weighted as they are in `shift` or in `drift`: Gauss's quadrature of 1 / (√v + ε), to 0.003 % for
-//! β₂ = 0.99 and less for greater ones, and some hundredths in the first steps of PyTorch's form,
-//! whose ε grows manifold there. FTRL's weights follow from its state and the
-//! learning rate alone. Penalties in the gradient, averages of weights that FTRL has at different rates, and an ε that grows
-//! about as fast as m falls, are [not linear](is_linear): tables are then changed as a whole in each step.
+//! Only Adam's ε breaks this: relative to √v, it grows from step to step. It is replaced by two values that have the
+//! first moments of all of them, weighted as in `shift` or in `drift`: Gauss's quadrature of 1 / (√v + ε). Its error is
+//! 0.003 % for β₂ = 0.99, less for greater β₂, and some hundredths in the first steps of PyTorch's form, whose ε grows
+//! manifold there. FTRL's weights follow from its state and the learning rate alone. Penalties in the gradient,
+//! averages of FTRL's weights at different learning rates, and an ε that grows about as fast as m falls are [not
+//! linear](is_linear): such tables are updated as a whole in each step.
 
 use multiversion::multiversion;
 use volley_proto::spec::{Optimizer, Rule};
@@ -23,11 +23,11 @@ use volley_proto::spec::{Optimizer, Rule};
 use super::update::{ftrl_weight, penalties};
 use crate::network::update::Update;
 
-/// The longest history: after so many steps all rows catch up.
+/// Maximum length of the history: after this many steps all rows catch up.
 pub(super) const MOST_STEPS: usize = 4096;
 
-/// Test of whether skipped steps of an optimizer can be applied at once. `penalized` says that the table's gradient has an L1
-/// or L2 term.
+/// Returns whether skipped steps of an optimizer can be applied at once. `penalized` says that the table's gradient has
+/// an L1 or L2 term.
 pub(crate) fn is_linear(optimizer: &Optimizer, penalized: bool) -> bool {
     match optimizer.rule {
         Rule::Adam {
@@ -36,24 +36,24 @@ pub(crate) fn is_linear(optimizer: &Optimizer, penalized: bool) -> bool {
             epsilon,
             ..
         } => beta_1 < beta_2.powi(10) && epsilon > 0.0 && !penalized,
-        // Its penalties are not in the gradient.
+        // FTRL's penalties are not in the gradient.
         Rule::Ftrl { .. } => optimizer.ema_momentum.is_none(),
         Rule::Sgd { .. } | Rule::Adagrad { .. } | Rule::RmsProp { .. } => !penalized,
         Rule::Lbfgs { .. } => false,
     }
 }
 
-/// The steps since all rows of a table were last up to date.
+/// Steps since all rows of a table were last up to date.
 #[derive(Debug)]
 pub(super) struct History {
-    /// The table has weight decay, and FTRL's penalties.
+    /// Weight decay and FTRL's penalties apply to the table.
     penalized: bool,
-    /// At index n, all steps after the n-th, composed.
+    /// Composition of all steps after the n-th, at index n.
     since: Vec<Steps>,
     last: Option<Last>,
 }
 
-/// Settings of the last step, which are those of all but for the learning rate.
+/// Settings of the last step, which all steps share except for the learning rate.
 #[derive(Debug)]
 struct Last {
     quantity: Quantity,
@@ -61,33 +61,33 @@ struct Last {
     averages: bool,
 }
 
-/// The definition of u.
+/// Definition of u.
 #[derive(Debug, Clone, Copy)]
 enum Quantity {
-    /// 0: weights stay.
+    /// 0: the weights stay.
     None,
     /// m / (√v + ε).
     Ratio,
-    /// The last slot.
+    /// Last slot.
     Velocity,
-    /// 0, and weights follow from the slots.
+    /// 0; the weights follow from the slots.
     Ftrl { rate: f32, l1: f32, l2: f32 },
 }
 
-/// A composition of skipped steps: coefficients as in the module's formulas.
+/// Composition of skipped steps: coefficients of the module's formulas.
 #[derive(Debug, Clone, Copy)]
 struct Steps {
     factors: [f64; 2],
     decay: f64,
-    /// The coefficient, and the first three moments of Adam's ε beside √v with the same weights.
+    /// Coefficient of u, and the first three moments of Adam's ε relative to √v, with the same weights.
     shift: [f64; 4],
     kept: f64,
     rest: f64,
-    /// The same of the average.
+    /// The same for the average.
     drift: [f64; 4],
     /// u of the last step, as a share of u before the first.
     share: f64,
-    /// √v before the first step, as a multiple of that of the last.
+    /// √v before the first step, as a multiple of √v in the last.
     grown: f64,
 }
 
@@ -147,7 +147,7 @@ impl Epsilons {
         }
         let [first, second, third] = [first, second, third].map(|sum| sum / all);
         let variance = second - first * first;
-        // What is left of a difference where all are about the same.
+        // The variance is rounding error where all values are about the same.
         if variance <= 1e-9 * second {
             return same(first);
         }
@@ -161,7 +161,7 @@ impl Epsilons {
         }
     }
 
-    /// m / (√v + ε).
+    /// Returns m / (√v + ε), where `root` is √v.
     #[inline(always)]
     fn ratio(self, m: f32, root: f32) -> f32 {
         m * (self.share / (root + self.less) + (1.0 - self.share) / (root + self.more))
@@ -210,7 +210,7 @@ impl Step {
             }
             Rule::Sgd { momentum, nesterov } => Self {
                 factors: [momentum, 1.0],
-                // What is kept of the velocity is added.
+                // The decayed velocity is added to the weight.
                 rate: match (momentum, nesterov) {
                     (0.0, _) => 0.0,
                     (_, true) => -momentum,
@@ -239,12 +239,12 @@ impl History {
         }
     }
 
-    /// Steps that were taken.
+    /// Returns the number of recorded steps.
     pub(super) fn steps(&self) -> usize {
         self.since.len() - 1
     }
 
-    /// Counts a step.
+    /// Records a step.
     pub(super) fn add(&mut self, update: &Update<'_>) {
         let step = Step::of(update, self.penalized);
         self.since.iter_mut().for_each(|steps| steps.add(&step));
@@ -274,8 +274,8 @@ impl History {
     }
 }
 
-/// Applies the skipped steps to rows of a width, in their weights and optimizer state. `had` is the number of steps that each
-/// row has had.
+/// Applies the skipped steps to rows of a width, in their weights and optimizer state. `had` is the number of steps
+/// that each row has had.
 pub(super) fn catch_up(
     history: &History,
     width: usize,
@@ -292,7 +292,7 @@ pub(super) fn catch_up(
     }
 }
 
-/// Applies them to `rows`: how many steps each has had, and its index.
+/// Applies the skipped steps to `rows`, each given by the number of steps it has had and its index.
 #[multiversion(targets = "simd")]
 fn catch_up_of(
     history: &History,
@@ -364,7 +364,7 @@ mod tests {
     use super::super::update;
     use super::*;
 
-    /// A step's learning rate: it rises, then falls.
+    /// Returns the learning rate of a step: it rises, then falls.
     fn rate(step: i32) -> f64 {
         let way = f64::from(step) / 400.0;
         1e-2 * way.min(1.5 - 0.5 * way).max(0.01)
@@ -460,7 +460,7 @@ mod tests {
             clip_value: None,
             kept: averages.then(|| 0.99_f32.min(step as f32 / (step as f32 + 10.0))),
         };
-        // Gradients of very different sizes, one of which is 0.
+        // Gradients of very different sizes, one of them 0.
         let gradient = [0.3, -2e-2, 1e-5, -3e-8, 0.0, 4.0];
         let start = [0.5, -0.3, 0.0, 0.01, 0.2, -3.0];
         let mut due = start;
@@ -469,7 +469,7 @@ mod tests {
             rule: rule.clone(),
             ..Optimizer::default()
         };
-        // As they are before the first step; of sums that divide, above 0.
+        // Initial slots: sums that divide start above 0.
         let start_of = |slot| match rule {
             Rule::Adagrad { .. } | Rule::Ftrl { .. } if slot == 0 => 0.1,
             _ => 0.0,
@@ -502,7 +502,7 @@ mod tests {
             _ => 2e-4,
         };
         let near = |due: f32, found: f32, moved: f32| {
-            // Thousands of steps round thousands of times.
+            // Rounding errors add up over thousands of steps.
             let most = 2e-6 * (steps as f32).sqrt() * due.abs() + share * moved + 1e-12;
             (due - found).abs() <= most
         };

@@ -1,11 +1,11 @@
-//! What a dense layer's gradient passes through before its products: ReLU, and the sums that are its bias'.
+//! The gradient of a dense layer before its products: through ReLU, and summed for the bias.
 
 use super::add;
 use super::backward::sum_rows;
 use crate::threads::Threads;
 
-/// Takes a gradient by ReLU's outputs `y`, `[B × W]`, to one by its inputs, if there is ReLU, and adds up the rows for
-/// the bias' gradient, if it is wanted.
+/// Replaces a gradient by ReLU's outputs `y`, `[B × W]`, with that by its inputs, if there is ReLU, and sums the rows
+/// for the bias' gradient, if it is wanted.
 pub(super) fn pass(
     threads: &Threads,
     dy: &mut [f32],
@@ -15,7 +15,7 @@ pub(super) fn pass(
 ) {
     if let Some(y) = y {
         threads.rows(dy, 1, 1, |own, dy| {
-            // What ReLU or dropout has made zero passes nothing on.
+            // Units that ReLU or dropout zeroed pass no gradient on.
             let terms = dy.iter_mut().zip(&y[own]);
             terms.for_each(|(d, y)| *d = if *y > 0.0 { *d } else { 0.0 });
         });

@@ -1,22 +1,22 @@
-//! Exponentials, sines and cosines that a compiler vectorizes, unlike calls of the C library's functions.
+//! Exponentials, sines and cosines that the compiler vectorizes, unlike calls of the C library's functions.
 //!
-//! They are polynomials after a reduction of the argument, without fused products: the same bits on every processor.
-//! Exponentials are within two units of their last place, sines and cosines within 1.2e-7 of what is due, so that those
-//! near 0 have fewer digits. For angles beyond [`MOST_ANGLE`] the C library is asked.
+//! They are polynomials after an argument reduction, without fused multiply-adds: the same bits on every processor.
+//! Exponentials are within two units of their last place. Sines and cosines have an absolute error of at most 1.2e-7,
+//! so those near 0 have fewer digits. Angles beyond [`MOST_ANGLE`] are left to the C library.
 
 use std::f32::consts::{FRAC_2_PI, LOG2_E};
 
-/// Adding and subtracting it rounds a small number to a whole one.
+/// Rounding constant: adding and subtracting it rounds a small number to a whole one.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 in two parts, the first of few digits.
+/// ln 2 in two parts, the first with few digits.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-/// π/2 in three parts, the first two of few digits.
+/// π/2 in three parts, the first two with few digits.
 const HALF_PI: [f32; 3] = [1.570_312_5, 4.837_513e-4, 7.549_79e-8];
 
 /// Largest angle at which the three parts of π/2 suffice for the reduction.
 pub(super) const MOST_ANGLE: f32 = 8192.0;
 
-/// eˣ, with x clamped to -87..=87, where neither eˣ nor its inverse is subnormal.
+/// Returns eˣ, with x clamped to -87..=87, where neither eˣ nor its inverse is subnormal.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 87.0);
@@ -35,12 +35,12 @@ pub(super) fn exp(x: f32) -> f32 {
         p = p * r + c;
     }
     let e = p * r * r + r + 1.0;
-    // The lowest bits of what was rounded are the whole number's, and an exponent's are above 23 others.
+    // The lowest bits of `rounded` are the whole number; the exponent is above 23 bits of fraction.
     let power = f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23));
     e * power
 }
 
-/// sin x and cos x, up to [`MOST_ANGLE`].
+/// Returns sin x and cos x, for x up to [`MOST_ANGLE`].
 #[inline(always)]
 pub(super) fn sin_cos(x: f32) -> (f32, f32) {
     let rounded = x * FRAC_2_PI + ROUND;
@@ -51,7 +51,7 @@ pub(super) fn sin_cos(x: f32) -> (f32, f32) {
     let sine = ((-1.951_529_6e-4 * z + 8.332_161e-3) * z - 1.666_665_5e-1) * z * r + r;
     let cosine =
         ((2.443_315_7e-5 * z - 1.388_731_6e-3) * z + 4.166_664_6e-2) * z * z - 0.5 * z + 1.0;
-    // By quarters of a turn, whose lowest bits are those of what was rounded.
+    // The lowest bits of `rounded` count quarter turns.
     let quarters = rounded.to_bits();
     let is_odd = quarters & 1 == 1;
     let s = if is_odd { cosine } else { sine };
@@ -64,7 +64,7 @@ pub(super) fn sin_cos(x: f32) -> (f32, f32) {
 mod tests {
     use super::*;
 
-    /// Of what is due, in units of the last place.
+    /// Returns the error in units of the last place.
     fn apart(found: f32, due: f64) -> f64 {
         let unit = f64::from((due as f32).abs().max(f32::MIN_POSITIVE) * f32::EPSILON);
         (f64::from(found) - due).abs() / unit

@@ -1,10 +1,10 @@
-//! Second-order interactions of a factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127), by its equation for
-//! linear time.
+//! Second-order interactions of a factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127), by its linear-time
+//! equation.
 //!
-//! Of output k: `½ Σ_f (s² − q)`, with `s = Σ_i v_if·x_i` and `q = Σ_i (v_if·x_i)²` over inputs i, which are codes, whose
-//! x is 1, and numbers. Rows of factors are `[K × F]`.
+//! Output k is `½ Σ_f (s² − q)`, with `s = Σ_i v_if·x_i` and `q = Σ_i (v_if·x_i)²` over inputs i, which are codes,
+//! whose x is 1, and numbers. Rows of factors are `[K × F]`.
 
-/// The inputs of a batch.
+/// Inputs of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Of<'a> {
     /// K
@@ -15,12 +15,12 @@ pub(super) struct Of<'a> {
     pub(super) rows: usize,
     /// `[B × C × K·F]`
     pub(super) codes: Option<&'a [f32]>,
-    /// `[B × N]`, and their factors, `[N × K·F]`.
+    /// `[B × N]`, with their factors, `[N × K·F]`.
     pub(super) numbers: Option<(&'a [f32], &'a [f32])>,
 }
 
 impl Of<'_> {
-    /// Numbers in a row of factors.
+    /// Returns the length of a row of factors.
     fn width(&self) -> usize {
         self.outputs * self.factors
     }
@@ -30,7 +30,7 @@ impl Of<'_> {
         &all[row * len..(row + 1) * len]
     }
 
-    /// The sums s of a row, and the sums q.
+    /// Computes the sums s and the sums q of a row.
     fn sums(&self, row: usize) -> [Vec<f32>; 2] {
         let width = self.width();
         let mut sums = [vec![0.0; width], vec![0.0; width]];
@@ -54,7 +54,7 @@ impl Of<'_> {
         sums
     }
 
-    /// `y`, `[B × K]`.
+    /// Computes `y`, `[B × K]`.
     pub(super) fn forward(&self, y: &mut [f32]) {
         for (row, y) in y.chunks_exact_mut(self.outputs).enumerate() {
             let [s, q] = self.sums(row);
@@ -68,7 +68,8 @@ impl Of<'_> {
         }
     }
 
-    /// The gradients by what there is, by that of the outputs, `dy`, `[B × K]`: those by numbers' factors if wanted.
+    /// Computes the gradients by the inputs from that by the outputs, `dy`, `[B × K]`, and by numbers' factors if
+    /// wanted.
     pub(super) fn backward(
         &self,
         dy: &[f32],

@@ -1,13 +1,13 @@
-//! Layer norm (Ba, Kiros & Hinton 2016, arXiv:1607.06450): each row by its own moments, then `γ·x̂ + β`.
+//! Layer norm (Ba, Kiros & Hinton 2016, arXiv:1607.06450): rows normalised by their own moments, then `γ·x̂ + β`.
 
 use super::backward::sum_rows;
 use super::{add, of_rows};
 use crate::threads::Threads;
 
-/// Keeps a row of equal numbers from dividing by zero.
+/// Added to the variance, so that a row of equal numbers does not divide by zero.
 const EPSILON: f64 = 1e-5;
 
-/// `y`, `[B × W]`, of `x`; γ and β are the first weights.
+/// Computes `y`, `[B × W]`, from `x`; γ and β are the first weights.
 pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
     let (gamma, beta) = (&weights[0], &weights[1]);
     let width = gamma.len();
@@ -20,7 +20,7 @@ pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Takes the gradient by what was put out to that by `x`, and writes those of γ and β, if they are wanted.
+/// Replaces the gradient by the output with that by `x`, and writes those by γ and β, if they are wanted.
 pub(super) fn backward(
     threads: &Threads,
     weights: &[Vec<f32>],
@@ -68,7 +68,7 @@ pub(super) fn backward(
     });
 }
 
-/// A row's mean, and what its distances from it are multiplied by.
+/// Returns a row's mean, and the factor of its distances from the mean.
 fn moments(x: &[f32]) -> (f32, f32) {
     let count = x.len() as f64;
     let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / count;

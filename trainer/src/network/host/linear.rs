@@ -1,18 +1,18 @@
 //! The linear part of a network in host memory: a weight of each code and of each number, for each output.
 //!
-//! It is added to what the layers put out, before the output's activation. Sums over rows are `f64`: a linear model
-//! is trained by gradients of all rows at once, to more digits than sums of `f32` have.
+//! It is added to the layers' outputs, before the output's activation. Sums over rows are `f64`: a linear model is
+//! trained by gradients of all rows at once, to more digits than `f32` sums have.
 
 use crate::network::{Architecture, Input};
 
-/// Where the linear part's parameters stand among its own.
+/// Indices of the linear part's parameters among its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     /// `[codes × K]`.
     pub(super) values: Option<usize>,
     /// `[N × K]`.
     pub(super) numbers: Option<usize>,
-    /// `[K]`, where there are no layers, which have one.
+    /// `[K]`, only where there are no layers, which have one.
     pub(super) bias: Option<usize>,
 }
 
@@ -63,8 +63,8 @@ pub(super) fn add_outputs(
     }
 }
 
-/// What the linear part adds to the chosen output of each row of `input` for each of its inputs, more than for that of
-/// the one row of `baseline`: `[B × (C + N)]`.
+/// Computes the linear part's attributions to each input, `[B × (C + N)]`: its term of the chosen output for each row
+/// of `input`, minus that for the one row of `baseline`.
 pub(super) fn attributions(
     architecture: &Architecture,
     places: Places,
@@ -97,7 +97,7 @@ pub(super) fn attributions(
     all
 }
 
-/// The gradients of the linear part's parameters, by those of the outputs, `[B × K]`.
+/// Writes the gradients by the linear part's parameters, from those by the outputs, `[B × K]`.
 pub(super) fn write_gradients(
     architecture: &Architecture,
     places: Places,

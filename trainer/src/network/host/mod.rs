@@ -1,11 +1,11 @@
-//! The network in host memory: forward and backward written out, on a rank's threads.
+//! The network in host memory: a hand-written forward and backward pass, on a rank's threads.
 //!
-//! Compared with tensors and a tape, little is allocated in a step, nothing is filled with zeros
-//! that is overwritten, bias and ReLU are applied where the product lies in the cache, and every
-//! gradient is computed where it is sent from. What is left is [products of matrices](super::matmul).
+//! Compared with tensors and a tape, a step allocates little, does not zero memory that it overwrites, applies bias and
+//! ReLU while the product is in the cache, and computes every gradient in the buffer that it is sent from. The rest is
+//! [products of matrices](super::matmul).
 //!
-//! Threads have rows of a batch each, or columns where rows are summed up, so that any number of them gives the same bits.
-//! Each [operation](Operation) has its arithmetic in a file of its own. Shapes: B rows, C categorical features and N
+//! Threads divide the rows of a batch, or the columns where rows are summed, so that any number of them gives the same
+//! bits. Each [operation](Operation) has its arithmetic in its own file. Shapes: B rows, C categorical features and N
 //! numbers, K outputs; a value of width W is `[B × W]`.
 
 mod activation;
@@ -37,43 +37,43 @@ use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_
 use crate::Result;
 use crate::threads::Threads;
 
-/// Simple operations that a random number, a cosine or an exponential takes about.
+/// Approximate cost of a random number, a cosine or an exponential, in simple operations.
 const FUNCTION: usize = 4;
 
-/// Weights that a thread changes at once: their numbers of all kinds fit into a second-level cache.
+/// Weights that a thread updates at once: with gradient and optimizer state they fit into a second-level cache.
 const UPDATED: usize = 1 << 15;
 
-/// The network with its weights.
+/// Network with its weights.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// While a step's rows are picked, with tables of these.
+    /// Description of the network; while a step's rows are picked, its tables are those rows.
     architecture: Architecture,
-    /// In the order of [`Architecture::parameters`].
+    /// Weights, in the order of [`Architecture::parameters`].
     weights: Vec<Vec<f32>>,
-    /// Where steps pick rows of tables.
+    /// Picked table rows, for sparse steps.
     picked: Option<Picked>,
     scratch: Scratch,
-    /// The accumulated gradient of a step's micro-batches, while there are more to come.
+    /// Accumulated gradient of a step's micro-batches, while there are more to come.
     sums: Vec<f64>,
 }
 
 /// Memory kept between batches.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// The graph's values of a batch.
+    /// Values of the graph for a batch.
     pub(super) values: Vec<Vec<f32>>,
-    /// The masks of a batch, where there are any.
+    /// Masks of a batch, where there are any.
     masks: Vec<Vec<f32>>,
-    /// The gradient of what is sought by each value, as far as it is known.
+    /// Gradient by each value that needs one, as far as it is known.
     pub(super) deltas: Vec<Option<Vec<f32>>>,
-    /// Memory for gradients.
+    /// Spare buffers for gradients.
     spare: Vec<Vec<f32>>,
     workspace: Workspace,
-    /// The rank's threads.
+    /// Threads of the rank.
     threads: Threads,
 }
 
-/// The network's outputs, `[B × K]`, by weights that others may use meanwhile.
+/// Computes the network's outputs, `[B × K]`, with weights that others may use meanwhile.
 pub(crate) fn predict(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -88,7 +88,7 @@ pub(crate) fn predict(
     )
 }
 
-/// The outputs of each of the M members, `[B × M·K]`.
+/// Computes the outputs of each of the M members, `[B × M·K]`.
 fn predict_by_member(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -107,7 +107,7 @@ fn predict_by_member(
     activated(architecture, outputs)
 }
 
-/// Outputs after the output's activation.
+/// Applies the output's activation.
 fn activated(architecture: &Architecture, mut outputs: Vec<f32>) -> Vec<f32> {
     if let Some(scale) = sigmoid_scale(architecture) {
         let outputs = outputs.iter_mut();
@@ -116,7 +116,7 @@ fn activated(architecture: &Architecture, mut outputs: Vec<f32>) -> Vec<f32> {
     outputs
 }
 
-/// What the output's sigmoid is scaled by, if it has one.
+/// Returns the scale of the output's sigmoid, if it has one.
 pub(in crate::network) fn sigmoid_scale(architecture: &Architecture) -> Option<f32> {
     match architecture.output {
         Output::Identity => None,
@@ -125,7 +125,7 @@ pub(in crate::network) fn sigmoid_scale(architecture: &Architecture) -> Option<f
     }
 }
 
-/// The values that enter: embeddings, factors, numbers; and the masks.
+/// Computes the input values, which are embeddings, factors and numbers, and the masks.
 fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scratch: &mut Scratch) {
     let graph = &architecture.graph;
     let threads = &scratch.threads;
@@ -159,8 +159,8 @@ fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scrat
     }
 }
 
-/// The other values; without those that are given where rows are on their way from a baseline: piecewise linear embeddings,
-/// which move as those of categories do, and the linear part.
+/// Computes the other values. Unless `whole`, it skips the linear part and piecewise linear embeddings, whose values
+/// are given for rows on the path from a baseline.
 pub(super) fn forward(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -308,7 +308,7 @@ pub(super) fn forward(
     }
 }
 
-/// Of each value that is put side by side with others, which columns it becomes.
+/// Iterates over the inputs of a concatenation, with the columns of each.
 fn parts<'a>(graph: &'a Graph, node: &'a Node) -> impl Iterator<Item = (Value, Range<usize>)> + 'a {
     let mut end = 0;
     node.from.iter().map(move |from| {
@@ -326,12 +326,12 @@ fn multiply(products: &mut [f32], factors: &[f32]) {
     products.iter_mut().zip(factors).for_each(|(p, f)| *p *= f);
 }
 
-/// Rows of a width.
+/// Returns some rows of numbers, which have this width.
 fn of_rows(numbers: &[f32], rows: Range<usize>, width: usize) -> &[f32] {
     &numbers[rows.start * width..rows.end * width]
 }
 
-/// Multiplies by the mask of a dropout, if it has one.
+/// Multiplies by the mask of a dropout, if it is applied.
 fn mask(threads: &Threads, x: &mut [f32], masks: &[Vec<f32>], dropout: usize) {
     if let Some(mask) = masks.get(dropout).filter(|mask| !mask.is_empty()) {
         threads.rows(x, 1, 1, |own, x| multiply(x, &mask[own]));
@@ -447,7 +447,7 @@ impl Compute for Host {
 
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
         let chunks = flat.len().div_ceil(UPDATED);
-        // The first one of those that threads find.
+        // Lowest chunk with a non-finite number.
         let found = AtomicUsize::new(usize::MAX);
         self.scratch.threads.each(chunks, |_, chunk| {
             let numbers = flat.chunks(UPDATED).nth(chunk).unwrap_or_default();
@@ -520,7 +520,7 @@ impl Compute for Host {
 }
 
 impl Host {
-    /// Checks that no picked rows are in use: others are not up to date, and codes mean other rows.
+    /// Asserts that no picked rows are in use: other rows would not be up to date, and codes mean picked rows.
     fn assert_whole(&self) {
         assert!(
             in_use(&self.picked).is_none(),
@@ -559,12 +559,13 @@ impl Sparse<Vec<f32>> for Host {
     }
 }
 
-/// The rows that are picked, if they are in use.
+/// Returns the picked rows, if they are in use.
 fn in_use(picked: &Option<Picked>) -> Option<&Picked> {
     picked.as_ref().filter(|picked| picked.in_use())
 }
 
-/// The order of parameters in a flat gradient: while rows are picked, tables come last, whose length changes.
+/// Returns the order of parameters in a flat gradient: while rows are picked, tables come last, as their length
+/// changes.
 fn order(architecture: &Architecture, picked: bool) -> Vec<usize> {
     let tables = architecture.tables();
     let is_last = |at: &usize| picked && tables.iter().any(|table| table.at == *at);
@@ -573,7 +574,7 @@ fn order(architecture: &Architecture, picked: bool) -> Vec<usize> {
     [first, last].concat()
 }
 
-/// The flat gradient by parameter, in their own order.
+/// Splits the flat gradient by parameter, in parameter order.
 fn split<'a>(flat: &'a mut [f32], weights: &[Vec<f32>], order: &[usize]) -> Vec<&'a mut [f32]> {
     let mut rest = flat;
     let mut parts: Vec<&mut [f32]> = weights.iter().map(|_| &mut [][..]).collect();
@@ -583,7 +584,7 @@ fn split<'a>(flat: &'a mut [f32], weights: &[Vec<f32>], order: &[usize]) -> Vec<
     parts
 }
 
-/// What the linear part adds to outputs, `[B × K]`; nothing if there is none.
+/// Computes the linear part's terms of the outputs, `[B × K]`; 0 if there is none.
 pub(super) fn linear_outputs(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -597,7 +598,7 @@ pub(super) fn linear_outputs(
     y_bxk
 }
 
-/// What the linear part attributes to each input: see [`linear::attributions`].
+/// Computes the linear part's attribution to each input: see [`linear::attributions`].
 pub(super) fn linear_attributions(
     architecture: &Architecture,
     weights: &[Vec<f32>],

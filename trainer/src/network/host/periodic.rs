@@ -1,7 +1,7 @@
 //! Periodic embeddings of numbers: see [`NumericEmbedding::Periodic`](volley_proto::spec::NumericEmbedding::Periodic).
 //!
-//! Of a number x, with F frequencies and a width of D: `[x, cos(2π·c·x + φ)·W + b]`. Weights are c `[N × F]`, φ `[N × F]`,
-//! W `[N × F × (D − 1)]` and b `[N × (D − 1)]`.
+//! For a number x, with F frequencies and D trained columns: `[x, cos(2π·c·x + φ)·W + b]`. Weights are c `[N × F]`,
+//! φ `[N × F]`, W `[N × F × D]` and b `[N × D]`.
 
 use std::f32::consts::TAU;
 
@@ -11,15 +11,15 @@ use volley_proto::spec::{FREQUENCIES, PERIODIC_WIDTH};
 use super::functions::{MOST_ANGLE, sin_cos};
 use crate::threads::Threads;
 
-/// Width of what is trained.
+/// Number of trained columns.
 const D: usize = PERIODIC_WIDTH - 1;
 
-/// Places of a number's weights in each of their tensors.
+/// Returns the ranges of a number's weights in their tensors.
 fn of(number: usize) -> [std::ops::Range<usize>; 3] {
     [FREQUENCIES, FREQUENCIES * D, D].map(|len| number * len..(number + 1) * len)
 }
 
-/// sin and cos of 2π·c·x + φ, of each of a number's frequencies.
+/// Computes sin and cos of 2π·c·x + φ, for each frequency of a number.
 #[inline(always)]
 fn waves(
     frequencies: &[f32; FREQUENCIES],
@@ -43,7 +43,7 @@ fn waves(
     [sines, cosines]
 }
 
-/// `y`, `[B × N·D]`, of `x`, `[B × N]`.
+/// Computes `y`, `[B × N·(1 + D)]`, from `x`, `[B × N]`.
 #[multiversion(targets = "simd")]
 pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
     let [frequencies, phases] = [0, 1].map(|at| weights[at].as_chunks::<FREQUENCIES>().0);
@@ -66,8 +66,8 @@ pub(super) fn forward(weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// The gradient by `x`, and those by the weights, if they are wanted, by that of what was put out. A thread has some of
-/// the numbers.
+/// Computes the gradient by `x` and, if they are wanted, those by the weights, from that by the output. Each thread
+/// computes some of the numbers.
 pub(super) fn backward(
     threads: &Threads,
     weights: &[Vec<f32>],
@@ -90,7 +90,7 @@ pub(super) fn backward(
         }
         _ => (0..numbers).map(|_| None).collect::<Vec<_>>(),
     };
-    // By number, not by row.
+    // Number by number, not row by row.
     let rows = x.len() / numbers;
     let mut by_number = vec![0.0; x.len()];
     let parts = sums.iter_mut().zip(by_number.chunks_exact_mut(rows.max(1)));
@@ -110,7 +110,7 @@ pub(super) fn backward(
     }
 }
 
-/// The weights of a number.
+/// Weights of a number.
 #[derive(Debug, Clone, Copy)]
 struct Waves<'a> {
     frequencies: &'a [f32; FREQUENCIES],
@@ -118,7 +118,7 @@ struct Waves<'a> {
     kernel: &'a [[f32; D]],
 }
 
-/// The gradient by a number of each row, `x[number + numbers·row]`, and the sums of those by its weights.
+/// Computes the gradient by one number in each row, `x[number + numbers·row]`, and sums those by its weights.
 #[multiversion(targets = "simd")]
 fn of_number(
     of: Waves<'_>,

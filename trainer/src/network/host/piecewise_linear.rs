@@ -1,9 +1,9 @@
 //! Piecewise linear embeddings of numbers: see
 //! [`NumericEmbedding::PiecewiseLinear`](volley_proto::spec::NumericEmbedding::PiecewiseLinear).
 //!
-//! Of a number x, with T bins and a width of D: `x·w + b + Σ_t share_t(x)·W_t`. Weights are w `[N × D]`, b `[N × D]` and
-//! W `[N × T × D]`, T the most bins of a number; those of bins that a number does not have stay at 0. No gradient by x: it
-//! enters as it is, and attributions are of embeddings.
+//! For a number x, with T bins and a width of D: `x·w + b + Σ_t share_t(x)·W_t`. Weights are w `[N × D]`, b `[N × D]`
+//! and W `[N × T × D]`, where T is the largest bin count; weights of bins that a number lacks stay 0. There is no
+//! gradient by x: numbers are inputs, and attributions are of embeddings.
 
 use volley_proto::spec::PIECEWISE_WIDTH;
 
@@ -12,7 +12,7 @@ use crate::threads::Threads;
 
 const D: usize = PIECEWISE_WIDTH;
 
-/// The bin that a number is in, and its share of it; the first or the last of a number that is in none.
+/// Returns the bin of a number, and the number's share of it. Numbers outside all bins get the first or the last.
 fn bin(edges: &[f32], x: f32) -> (usize, f32) {
     let inner = &edges[1..edges.len() - 1];
     let at = inner.partition_point(|edge| *edge <= x);
@@ -20,7 +20,7 @@ fn bin(edges: &[f32], x: f32) -> (usize, f32) {
     (at, ((x - low) / (high - low)).clamp(0.0, 1.0))
 }
 
-/// `y`, `[B × N·D]`, of `x`, `[B × N]`.
+/// Computes `y`, `[B × N·D]`, from `x`, `[B × N]`.
 pub(super) fn forward(bins: &Bins, weights: &[Vec<f32>], x: &[f32], y: &mut [f32]) {
     let most = bins.most();
     let [weight, bias, kernel] = [0, 1, 2].map(|at: usize| weights[at].as_chunks::<D>().0);
@@ -40,7 +40,7 @@ pub(super) fn forward(bins: &Bins, weights: &[Vec<f32>], x: &[f32], y: &mut [f32
     }
 }
 
-/// The gradients by the weights, by that of what was put out. A thread has some of the numbers.
+/// Computes the gradients by the weights from that by the output. Each thread computes some of the numbers.
 pub(super) fn backward(
     threads: &Threads,
     bins: &Bins,

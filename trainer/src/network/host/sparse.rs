@@ -1,15 +1,17 @@
-//! The rows of tables that a step picks, as the tables of a smaller network: the step computes and changes that one.
+//! Sparse steps: the table rows that a step picks are the tables of a smaller network, which the step computes and
+//! updates.
 //!
 //! ```text
-//!  tables of all rows        ─ pick ─▶ catch up with steps that rows were left out of ─▶ tables of picked rows
+//!  tables of all rows        ─ pick ─▶ catch up with the steps that rows have skipped ──▶ tables of picked rows
 //!  weights, optimizer's state                                                           forward, backward, update
 //!                            ◀─────────────────────────── changed rows ─────────────────┘
 //! ```
 //!
-//! A step so costs what its rows of data touch. Rows that it does not pick are [left behind](History), and catch up when they
-//! are picked, or all of them at once before anyone else reads them. Meanwhile the flat gradient, and what the optimizer keeps,
-//! have the picked rows only, after all other weights. Picked are the rows of the global batch, so that ranks stay the same.
-//! The training loop decides whether a network's steps are sparse, and exchanges the codes between ranks.
+//! A step costs only what its data rows touch. Rows that it does not pick are [left behind](History), and catch up when
+//! they are picked, or all at once before anything else reads them. Meanwhile the flat gradient and the optimizer state
+//! hold only the picked rows, after all other weights. The picked rows are those of the global batch, so that ranks
+//! stay the same. The training loop decides whether a network's steps are sparse, and exchanges the codes between
+//! ranks.
 
 use std::ops::Range;
 
@@ -18,30 +20,30 @@ use crate::network::Architecture;
 use crate::network::update::Update;
 use crate::threads::Threads;
 
-/// The place of a row that is not picked.
+/// Place of a row that is not picked.
 const NOWHERE: u32 = u32::MAX;
 
-/// Rows of a part of the loop that gathers them.
+/// Rows per part of the loop that gathers them.
 const ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// Picked rows of a feature that are worth a thread where they are put back.
+/// Minimum number of picked rows of a feature per thread that puts them back.
 const PUT_BACK: usize = if cfg!(test) { 2 } else { 1024 };
 
-/// Tables that steps pick rows of.
+/// Tables whose rows steps pick.
 #[derive(Debug)]
 pub(super) struct Picked {
-    /// The network with all rows.
+    /// Network with all rows.
     whole: Architecture,
-    /// Ranges of the parameters that are no tables, in the flat order of all.
+    /// Ranges of the parameters that are not tables, in the flat parameter order.
     others: Vec<Range<usize>>,
-    /// Of each code, the place of its row among those picked of its feature, or [`NOWHERE`].
+    /// Place of each code's row among the picked ones of its feature, or [`NOWHERE`].
     places: Vec<u32>,
-    /// Of each code, the steps that its rows have had.
+    /// Steps that the rows of each code have had.
     had: Vec<u32>,
-    /// Rows of each feature that are picked, in the order of the smaller network.
+    /// Picked rows of each feature, in the order of the smaller network.
     rows: Vec<Vec<u32>>,
     tables: Vec<Whole>,
-    /// What the optimizer keeps of all weights. Those of other parameters than tables are old.
+    /// Optimizer state of all weights. It is stale for parameters that are not tables.
     slots: Vec<Vec<f32>>,
     /// The smaller network is in use.
     in_use: bool,
@@ -50,7 +52,7 @@ pub(super) struct Picked {
 /// All rows of a table.
 #[derive(Debug)]
 struct Whole {
-    /// Where its numbers are in the flat order of all.
+    /// Offset of its numbers in the flat parameter order.
     start: usize,
     weights: Vec<f32>,
     history: History,
@@ -91,7 +93,7 @@ impl Picked {
         }
     }
 
-    /// Whether the smaller network is in use.
+    /// Returns whether the smaller network is in use.
     pub(super) fn in_use(&self) -> bool {
         self.in_use
     }
@@ -100,13 +102,13 @@ impl Picked {
         self.tables.first().map_or(0, |whole| whole.history.steps())
     }
 
-    /// Test of whether the history is as long as it may be.
+    /// Returns whether the history has reached its maximum length.
     pub(super) fn is_full(&self) -> bool {
         self.steps() >= MOST_STEPS
     }
 
-    /// Makes a network the one of these codes' rows, with what the optimizer keeps. Each of the lists has the codes of rows
-    /// of data, one feature after the other.
+    /// Turns a network into the smaller one of these codes' rows, with its optimizer state. Each list has the codes of
+    /// data rows, one row after the other.
     pub(super) fn pick(
         &mut self,
         codes: &[Vec<u32>],
@@ -140,7 +142,7 @@ impl Picked {
             let Some(table) = table else {
                 continue;
             };
-            // Tables are in the order of parameters.
+            // Tables are in parameter order.
             assert_eq!(table, next);
             next += 1;
             let mut weights = weights.as_mut_slice();
@@ -159,12 +161,12 @@ impl Picked {
         });
     }
 
-    /// Numbers of the parameters that are no tables.
+    /// Returns the length of the parameters that are not tables, in numbers.
     fn others(&self) -> usize {
         self.others.iter().map(Range::len).sum()
     }
 
-    /// Puts the tables of all rows aside.
+    /// Sets the tables of all rows aside.
     fn take_apart(&mut self, weights: &mut [Vec<f32>], slots: &mut [Vec<f32>]) {
         for (table, whole) in self.whole.tables().iter().zip(&mut self.tables) {
             whole.weights = std::mem::take(&mut weights[table.at]);
@@ -211,7 +213,7 @@ impl Picked {
         });
     }
 
-    /// Where the rows of each feature are in a table.
+    /// Iterates over the rows of each feature in a table.
     fn of_features(&self, table: usize) -> impl Iterator<Item = OfFeature> {
         let widths = self.whole.tables()[table].widths.iter().enumerate();
         let (mut code, mut start) = (0, 0);
@@ -229,7 +231,7 @@ impl Picked {
         })
     }
 
-    /// Copies rows out of the tables of all, and brings them up to date.
+    /// Copies rows out of the full tables, and brings them up to date.
     fn gather(&self, of: OfFeature, rows: &[u32], weights: &mut [f32], mut slots: Vec<&mut [f32]>) {
         let whole = &self.tables[of.table];
         let copy = |from: &[f32], to: &mut [f32]| {
@@ -247,7 +249,7 @@ impl Picked {
         catch_up(&whole.history, of.width, had, weights, &mut slots);
     }
 
-    /// Codes of rows of data, of one feature after the other, as the smaller network has them.
+    /// Renames the codes of data rows, one row after the other, to those of the smaller network.
     pub(super) fn rename(&self, codes: &mut [u32], threads: &Threads) {
         let mut starts = Vec::with_capacity(self.rows.len());
         let mut start = 0;
@@ -264,7 +266,7 @@ impl Picked {
         });
     }
 
-    /// Puts rows back that a step has changed.
+    /// Copies the rows that a step has changed back into the full tables, and records the step.
     pub(super) fn put_back(
         &mut self,
         step: &Update<'_>,
@@ -293,7 +295,7 @@ impl Picked {
                 let changed: Vec<_> = changed
                     .map(|slot| slot.split_off(..len).unwrap_or_default())
                     .collect();
-                // Each thread puts back the rows of some codes, where there are enough for several.
+                // Each thread puts back the rows of some codes, if there are enough for several threads.
                 let codes = of.codes.len();
                 let sharing = threads.count().min(rows.len() / PUT_BACK).max(1);
                 let block = codes.div_ceil(sharing).max(1);
@@ -330,7 +332,7 @@ impl Picked {
         }
     }
 
-    /// Makes a network the whole one, with all rows up to date, and with what the optimizer keeps.
+    /// Turns a network back into the whole one, with all rows up to date, and with its optimizer state.
     pub(super) fn put_together(
         &mut self,
         architecture: &mut Architecture,
@@ -381,7 +383,7 @@ impl Picked {
     }
 }
 
-/// The first so many numbers of what is left of each slot.
+/// Takes the first `len` numbers of the rest of each slot.
 pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [f32]> {
     let slots = slots.iter_mut();
     slots
@@ -389,13 +391,13 @@ pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [
         .collect()
 }
 
-/// The rows of a feature in a table.
+/// Rows of a feature in a table.
 #[derive(Debug, Clone)]
 struct OfFeature {
     table: usize,
     feature: usize,
     codes: Range<usize>,
-    /// Where its rows begin.
+    /// Offset of its rows.
     start: usize,
     width: usize,
 }

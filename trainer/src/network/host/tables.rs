@@ -1,6 +1,7 @@
-//! Rows of tables that codes pick: embeddings and factors.
+//! Table lookups by code: embeddings and factors.
 //!
-//! A table has the rows of one feature after those of another, each feature's of its own width; codes count the rows.
+//! A table holds the rows of one feature after those of another, each feature's with its own width; codes count the
+//! rows.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use crate::network::Input;
 use crate::network::architecture::Table;
 use crate::threads::Threads;
 
-/// What each row's codes pick, side by side, `[B × ΣW]`.
+/// Looks up each row's codes, side by side, `[B × ΣW]`.
 pub(super) fn pick(
     table: &Table,
     weights: &[f32],
@@ -33,7 +34,7 @@ pub(super) fn pick(
     });
 }
 
-/// The table's gradient, by that of what was picked: a thread adds up the rows of some features.
+/// Computes the table's gradient from that by the looked-up rows: each thread sums the rows of some features.
 pub(super) fn scatter(
     threads: &Threads,
     table: &Table,
@@ -68,11 +69,11 @@ pub(super) fn scatter(
     threads.spread(numbers + input.rows * width, features, add_up);
 }
 
-/// Where a feature's rows are.
+/// Position of a feature's rows.
 struct Feature {
-    /// The first of its codes.
+    /// First of its codes.
     code: usize,
-    /// Where its rows begin.
+    /// Offset of its rows.
     start: usize,
     width: usize,
 }
@@ -93,7 +94,7 @@ impl Feature {
         features.collect()
     }
 
-    /// Where the row of a code begins.
+    /// Returns the offset of a code's row.
     fn row(&self, code: u32) -> usize {
         self.start + (code as usize - self.code) * self.width
     }

@@ -1,11 +1,11 @@
-//! An optimizer's step over weights in host memory, in one pass over each parameter.
+//! The optimizer's step over weights in host memory, in one pass over each parameter.
 
 use multiversion::multiversion;
 use volley_proto::spec::Rule;
 
 use crate::network::update::Update;
 
-/// Shortens a gradient that is too long.
+/// Clips a gradient by its norm, then by value.
 pub(super) fn clip(update: &Update<'_>, gradient: &mut [f32]) {
     if let Some(most) = update.clip_norm {
         let square: f64 = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
@@ -21,18 +21,18 @@ pub(super) fn clip(update: &Update<'_>, gradient: &mut [f32]) {
     }
 }
 
-/// The L1 and the L2 penalty of a parameter.
+/// Returns the L1 and the L2 penalty of a parameter.
 pub(super) fn penalties(update: &Update<'_>, penalized: bool) -> [f32; 2] {
     [update.l1, update.l2].map(|penalty| if penalized { penalty as f32 } else { 0.0 })
 }
 
-/// FTRL's weight, by the root of the sum of squares and by the linear term.
+/// Returns FTRL's weight, from the root of the sum of squares and the linear term.
 #[inline(always)]
 pub(super) fn ftrl_weight(root: f32, z: f32, rate: f32, l1: f32, l2: f32) -> f32 {
     (z.clamp(-l1, l1) - z) / (root / rate + 2.0 * l2)
 }
 
-/// Changes the weights of a parameter. `slots` is what the optimizer keeps of each of them.
+/// Updates the weights of a parameter. `slots` is their optimizer state.
 #[multiversion(targets = "simd")]
 pub(super) fn apply(
     update: &Update<'_>,
@@ -43,7 +43,7 @@ pub(super) fn apply(
 ) {
     let [l1, l2] = penalties(update, penalized);
     let of_l2 = |w: f32| 2.0 * l2 * w;
-    // Signs take a fifth of Adam's time.
+    // Computing signs takes a fifth of Adam's time.
     if l1 == 0.0 {
         return by_rule(update, penalized, weights, gradient, slots, of_l2);
     }
@@ -51,7 +51,7 @@ pub(super) fn apply(
     by_rule(update, penalized, weights, gradient, slots, penalty);
 }
 
-/// The same, by the slope of the penalties at a weight.
+/// Updates the weights, given the slope of the penalties at a weight.
 #[inline(always)]
 fn by_rule(
     update: &Update<'_>,
@@ -124,7 +124,7 @@ fn by_rule(
                 *w -= change;
             }
         }
-        // Its penalties are not in the gradient.
+        // FTRL's penalties are not in the gradient.
         Rule::Ftrl { .. } => {
             let [l1, l2] = penalties(update, penalized);
             let state = slot().iter_mut().zip(slot());
