@@ -1,15 +1,15 @@
-//! What the NVIDIA driver answers about one device, and the [`Gpu`] that it describes.
+//! The NVIDIA driver's answer about one device, and its conversion to a [`Gpu`].
 //!
-//! No call is made here, so it is tested where there is no GPU.
+//! It makes no calls, so it is tested without a GPU.
 
 use std::ffi::{CStr, c_int};
 
 use volley_proto::{Capability, Gpu, GpuId};
 
-/// The driver's answers about one device, as they were written.
+/// Answer of the driver about one device, as it was written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
-    /// The bytes of a `CUuuid`.
+    /// Bytes of a `CUuuid`.
     pub(super) uuid: [u8; 16],
     /// Text up to a NUL.
     pub(super) name: [u8; 128],

@@ -1,6 +1,7 @@
-//! Asks the NVIDIA driver which GPUs there are, without linking it.
+//! Queries to the NVIDIA driver about this host's GPUs, without linking it.
 //!
-//! It calls C functions by their published signatures, which is `unsafe`. Kernels are compiled at run time, so the compiler, NVRTC, must be there as well.
+//! They call C functions by their published signatures, which is `unsafe`. Kernels are compiled at run time, so the
+//! compiler, NVRTC, must be installed as well.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -25,7 +26,7 @@ const NO_DEVICE: c_int = 100;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const CAPABILITY: [c_int; 2] = [75, 76];
 
-/// The number of GPUs, or why there can be none.
+/// Returns the number of GPUs, or the reason why there can be none.
 pub(super) fn devices() -> Result<usize, String> {
     let driver = open(&DRIVER).ok_or("the NVIDIA driver (libcuda.so.1) is not installed")?;
     let mut count: c_int = 0;
@@ -55,18 +56,18 @@ pub(super) fn devices() -> Result<usize, String> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// The GPUs by ordinal, or why there can be none. `CUDA_VISIBLE_DEVICES` has been applied by the driver.
+/// Returns the GPUs by ordinal, or the reason why there can be none. The driver has applied `CUDA_VISIBLE_DEVICES`.
 pub(super) fn gpus() -> Result<Vec<Gpu>, String> {
     type OfDevice<T> = unsafe extern "C" fn(*mut T, c_int) -> c_int;
 
     let count = devices()?;
     let driver = open(&DRIVER).ok_or("the NVIDIA driver (libcuda.so.1) is not installed")?;
     // SAFETY: the signatures are those of the CUDA driver API: CUresult cuDeviceGet(CUdevice *, int) and CUresult
-    // cuDeviceGetName(char *, int, CUdevice) since CUDA 2.0, CUresult cuDeviceTotalMem_v2(size_t *, CUdevice) since 3.2,
-    // CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice) since 5.0, CUresult cuDeviceGetUuid(CUuuid *,
-    // CUdevice) since 9.2 and cuDeviceGetUuid_v2, which tells MIG instances apart, since 11.4. CUdevice is an int, the
-    // attribute an enum, and CUuuid 16 bytes. `devices` has called cuInit. The symbols do not outlive `driver`, what is
-    // written outlives each call, and the name's length is that of its array.
+    // cuDeviceGetName(char *, int, CUdevice) since CUDA 2.0, CUresult cuDeviceTotalMem_v2(size_t *, CUdevice) since
+    // 3.2, CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice) since 5.0, CUresult
+    // cuDeviceGetUuid(CUuuid *, CUdevice) since 9.2 and cuDeviceGetUuid_v2, which distinguishes MIG instances, since
+    // 11.4. CUdevice is an int, the attribute an enum, and CUuuid 16 bytes. `devices` has called cuInit. The symbols do
+    // not outlive `driver`, the outputs outlive each call, and the name's length is that of its array.
     unsafe {
         let text = |error: libloading::Error| error.to_string();
         let get = driver
@@ -114,15 +115,16 @@ pub(super) fn gpus() -> Result<Vec<Gpu>, String> {
     }
 }
 
-/// What compiled kernels depend on: the GPUs' compute capability and the driver's version of CUDA. None where GPUs differ.
+/// Returns the GPUs' compute capability and the driver's CUDA version, which compiled kernels depend on. `None` where
+/// GPUs differ.
 #[cfg(feature = "cuda")]
 pub(super) fn architecture() -> Option<String> {
     let count = c_int::try_from(devices().ok()?).ok()?;
     let driver = open(&DRIVER)?;
-    // SAFETY: the signatures are those of the CUDA driver API, stable since CUDA 5.0: CUresult cuDriverGetVersion(int *),
-    // CUresult cuDeviceGet(CUdevice *, int), CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice), where
-    // CUdevice is an int and the attribute an enum. `devices` has called cuInit. The symbols do not outlive `driver`, and
-    // what is written outlives each call.
+    // SAFETY: the signatures are those of the CUDA driver API, stable since CUDA 5.0: CUresult cuDriverGetVersion(int
+    // *), CUresult cuDeviceGet(CUdevice *, int), CUresult cuDeviceGetAttribute(int *, CUdevice_attribute, CUdevice),
+    // where CUdevice is an int and the attribute an enum. `devices` has called cuInit. The symbols do not outlive
+    // `driver`, and the outputs outlive each call.
     unsafe {
         let version_of = driver
             .get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0")

@@ -1,7 +1,8 @@
-//! A device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products by their
-//! definition. Not for training: a thread of a block is a fibre.
+//! An emulated device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products
+//! by their definition. It is not for training: a thread of a block is a fibre.
 //!
-//! It calls C functions of the library that it compiled, and gives kernels addresses of host memory, which is `unsafe`.
+//! It calls C functions of the library that it compiled, and passes addresses of host memory to kernels, which is
+//! `unsafe`.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -24,20 +25,20 @@ type Launcher = unsafe extern "C" fn(*const c_char, c_int, c_int, *const Words) 
 /// Threads of a block: few, since each is a fibre.
 const THREADS: u32 = 8;
 
-/// The CPU as a device.
+/// CPU as a device.
 #[derive(Debug)]
 pub(crate) struct Emulated {
     launcher: Launcher,
     memory: RefCell<BTreeMap<Address, Layout>>,
     recorded: RefCell<BTreeMap<usize, Vec<Work>>>,
     counters: Cell<Counters>,
-    /// Bytes that there are, to try what happens where memory runs out.
+    /// Size of its memory in bytes, to test running out of memory.
     bytes: u64,
-    /// A kernel that computes something else, to try whether that is found.
+    /// Kernel whose launches are skipped, to test that wrong results are detected.
     pub(crate) spoilt: Cell<Option<&'static str>>,
 }
 
-/// The kernels as a library of the host's, or why there is none.
+/// Returns the kernels as a library of the host, or the reason why there is none.
 fn library() -> std::result::Result<&'static Library, &'static str> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
     let compile = || {
@@ -54,7 +55,7 @@ fn library() -> std::result::Result<&'static Library, &'static str> {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        // SAFETY: the library is the one that was just compiled; its initializers fill a list of kernels.
+        // SAFETY: the library was just compiled; its initializers fill a list of kernels.
         unsafe { Library::new(&library) }.map_err(|error| error.to_string())
     };
     let library = LIBRARY.get_or_init(compile);
@@ -62,10 +63,10 @@ fn library() -> std::result::Result<&'static Library, &'static str> {
 }
 
 impl Emulated {
-    /// The device with so many bytes of memory; `None`, said aloud, where there is no C++ compiler.
+    /// Opens the device with this many bytes of memory. Without a C++ compiler, prints so and returns `None`.
     ///
     /// # Panics
-    /// If there is none and `VOLLEY_EMULATED=required` says that there must be, or if kernels do not compile.
+    /// If there is no compiler and `VOLLEY_EMULATED=required` demands one, or if kernels do not compile.
     pub(crate) fn of(bytes: u64) -> Option<Rc<Self>> {
         let library = match library() {
             Ok(library) => library,
@@ -77,7 +78,7 @@ impl Emulated {
             }
             Err(reason) => panic!("the kernels do not compile: {reason}"),
         };
-        // SAFETY: the function's signature is that in `emulated.cpp`, and the library stays for the process.
+        // SAFETY: the function has the signature in `emulated.cpp`, and the library stays loaded.
         let launcher = unsafe { library.get::<Launcher>(b"volley_launch\0") };
         Some(Rc::new(Self {
             launcher: *launcher.expect("emulated.cpp has it"),
@@ -89,12 +90,12 @@ impl Emulated {
         }))
     }
 
-    /// The device with as much memory as is needed.
+    /// Opens the device with unlimited memory.
     pub(crate) fn find() -> Option<Rc<dyn Runtime>> {
         Self::of(u64::MAX).map(|device| device as Rc<dyn Runtime>)
     }
 
-    /// Sees that bytes lie in memory that is held.
+    /// Asserts that bytes lie in allocated memory.
     fn check(&self, at: Address, bytes: usize) {
         let memory = self.memory.borrow();
         let (start, layout) = memory.range(..=at).next_back().expect("memory is held");
@@ -119,7 +120,7 @@ impl Emulated {
             for (row, sums) in sums.chunks_exact(n).enumerate() {
                 let at = address(&product.c, lane, row);
                 self.check(at, 4 * n);
-                // SAFETY: the row is in memory that is held, and nothing else refers to it now.
+                // SAFETY: the row is in allocated memory, and nothing else refers to it now.
                 let to = unsafe { std::slice::from_raw_parts_mut(at as *mut f32, n) };
                 for (to, sum) in to.iter_mut().zip(sums) {
                     *to = if product.add { *to + sum } else { *sum };
@@ -128,7 +129,7 @@ impl Emulated {
         }
     }
 
-    /// A factor, row-major, in its precision.
+    /// Reads a factor, row-major, rounded to its precision.
     fn matrix(
         &self,
         of: &Operand,
@@ -144,7 +145,7 @@ impl Emulated {
         for line in 0..lines {
             let at = address(of, lane, line);
             self.check(at, 4 * length);
-            // SAFETY: the line is in memory that is held, and nothing changes it meanwhile.
+            // SAFETY: the line is in allocated memory, and nothing changes it meanwhile.
             let numbers = unsafe { std::slice::from_raw_parts(at as *const f32, length) };
             for (at, number) in numbers.iter().enumerate() {
                 let place = match of.transposed {
@@ -162,7 +163,7 @@ fn address(of: &Operand, lane: usize, row: usize) -> Address {
     of.at + 4 * (lane * of.lane + row * of.ld) as u64
 }
 
-/// A factor with as many bits as its precision has, to the nearest.
+/// Rounds a factor to its precision, to the nearest.
 fn round(x: f32, factors: Factors) -> f32 {
     let dropped = match factors {
         Factors::F32 => return x,
@@ -204,7 +205,7 @@ impl Runtime for Emulated {
             });
         }
         let layout = Layout::from_size_align(bytes, 256).expect("256 is a power of two");
-        // SAFETY: the layout is of more than no bytes, as `Memory` asks for.
+        // SAFETY: the layout is not empty: `Memory` allocates at least 16 bytes.
         let at = unsafe { alloc_zeroed(layout) } as Address;
         self.memory.borrow_mut().insert(at, layout);
         count(&self.counters, |counters| {
@@ -216,7 +217,7 @@ impl Runtime for Emulated {
     fn release(&self, at: Address) {
         let layout = self.memory.borrow_mut().remove(&at);
         let layout = layout.expect("memory is given back once");
-        // SAFETY: it was allocated with this layout, and is given back once.
+        // SAFETY: it was allocated with this layout, and is freed once.
         unsafe { dealloc(at as *mut u8, layout) };
         let bytes = layout.size() as u64;
         count(&self.counters, |counters| counters.bytes_held -= bytes);
@@ -224,7 +225,7 @@ impl Runtime for Emulated {
 
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
         self.check(at, bytes.len());
-        // SAFETY: so many bytes from there on are held, and nothing else refers to them now.
+        // SAFETY: this many bytes from there on are allocated, and nothing else refers to them now.
         let to = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes.len()) };
         to.copy_from_slice(bytes);
         count(&self.counters, |counters| {
@@ -236,7 +237,7 @@ impl Runtime for Emulated {
 
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
         self.check(at, bytes.len());
-        // SAFETY: so many bytes from there on are held, and nothing changes them meanwhile.
+        // SAFETY: this many bytes from there on are allocated, and nothing changes them meanwhile.
         bytes.copy_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, bytes.len()) });
         count(&self.counters, |counters| {
             counters.reads += 1;
@@ -253,8 +254,8 @@ impl Runtime for Emulated {
                 Work::Launch(launch) => {
                     let name = CString::new(launch.kernel).expect("names have no zero");
                     let (blocks, threads) = (launch.blocks as c_int, launch.threads as c_int);
-                    // SAFETY: the kernel reads and writes what its words address, which `network::plan` has allocated
-                    // for it; the name and the words outlive the call.
+                    // SAFETY: the kernel reads and writes memory that its words address, which `network::plan` has
+                    // allocated for it; the name and the words outlive the call.
                     let code =
                         unsafe { (self.launcher)(name.as_ptr(), blocks, threads, &launch.words) };
                     assert_eq!(code, 0, "there is no kernel {}", launch.kernel);

@@ -1,5 +1,5 @@
-//! The cache of compiled kernels on disk, in the user's cache folder: each is compiled once on a host, and not once in each
-//! process. What is compiled, and when, is Burn's.
+//! The on-disk cache of Burn's compiled kernels, in the user's cache folder: each is compiled once per host, not once
+//! per process. Burn decides what is compiled, and when.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -9,14 +9,14 @@ use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 use super::driver;
 
-/// A cache of more bytes than this is emptied.
+/// Maximum size of the cache in bytes: a larger one is emptied.
 const MOST: u64 = 256 << 20;
 
-/// Has Burn use the cache, unless the host has nowhere for one. To be called before a device is used.
+/// Makes Burn use the cache, unless the host has no place for one. It must be called before a device is used.
 pub(super) fn enable_cache() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // What the user says in a `cubecl.toml` or in variables goes first.
+        // The user's `cubecl.toml` and environment variables take precedence.
         let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
         if config.compilation.cache.is_none() {
             config.compilation.cache = folder().map(CacheConfig::File);
@@ -25,7 +25,7 @@ pub(super) fn enable_cache() {
     });
 }
 
-/// The cache's folder for this host's GPUs, if it can be written to.
+/// Returns the cache's folder for this host's GPUs, if it is writable.
 fn folder() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -39,7 +39,7 @@ fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Of all files in a folder.
+/// Returns the size of all files in a folder, in bytes.
 fn bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

@@ -1,6 +1,6 @@
-//! Devices: from what the user asked for to what this host has.
+//! Devices: the resolution of a user's choice to a device of this host.
 //!
-//! Burn panics when a GPU's driver is missing, so a GPU is only ever used after it was found here.
+//! Burn panics when a GPU's driver is missing, so a GPU is used only after it was found here.
 
 mod answer;
 mod cuda;
@@ -26,36 +26,36 @@ pub(crate) use self::runtime::{
 
 use crate::{Error, Result};
 
-/// A device that this host has.
+/// Device that this host has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResolvedDevice(Kind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Cpu,
-    /// A GPU by its ordinal, and whether the CPU is as welcome.
+    /// GPU by its ordinal; with `either`, the CPU may compute instead.
     Cuda {
         index: usize,
         either: bool,
     },
-    /// The CPU as a device, by the bytes of its memory, which kernel is to fail, if any, and whether the host is as welcome.
+    /// Emulated device: its memory in bytes, a kernel to skip, if any, and permission for the CPU to compute instead.
     #[cfg(test)]
     Emulated(u64, Option<&'static str>, bool),
 }
 
-/// A device that is ready to compute.
+/// Device that is ready to compute.
 #[derive(Debug)]
 pub(crate) enum Opened {
     Cpu,
     Gpu {
         runtime: Rc<dyn Runtime>,
         index: usize,
-        /// Lets the CPU compute where it is faster.
+        /// The CPU may compute where it is faster.
         either: bool,
     },
 }
 
-/// A GPU as Burn names it.
+/// Returns a GPU as Burn names it.
 #[cfg(feature = "cuda")]
 pub(crate) fn burn_device(index: usize) -> burn_cuda::CudaDevice {
     kernels::enable_cache();
@@ -63,16 +63,16 @@ pub(crate) fn burn_device(index: usize) -> burn_cuda::CudaDevice {
 }
 
 impl ResolvedDevice {
-    /// The CPU, which every host has.
+    /// CPU, which every host has.
     pub const CPU: Self = Self(Kind::Cpu);
 
-    /// The emulated device of so much memory, with a kernel that does nothing.
+    /// Returns the emulated device with this much memory, and a kernel that does nothing, if any.
     #[cfg(test)]
     pub(crate) fn emulated(bytes: u64, spoilt: Option<&'static str>, either: bool) -> Self {
         Self(Kind::Emulated(bytes, spoilt, either))
     }
 
-    /// Tells whether it is a GPU and the CPU may not compute instead.
+    /// Returns whether it is a GPU that the CPU may not stand in for.
     pub(crate) fn is_gpu_alone(self) -> bool {
         match self.0 {
             Kind::Cpu => false,
@@ -82,10 +82,10 @@ impl ResolvedDevice {
         }
     }
 
-    /// Makes it ready, on the thread that is to compute.
+    /// Opens the device on the thread that is to compute.
     ///
     /// # Errors
-    /// When a library of CUDA's is missing, or the GPU does not answer.
+    /// When a CUDA library is missing, or the GPU does not respond.
     pub(crate) fn open(self) -> Result<Opened> {
         match self.0 {
             Kind::Cpu => Ok(Opened::Cpu),
@@ -126,7 +126,7 @@ impl fmt::Display for ResolvedDevice {
     }
 }
 
-/// Finds the device on this host; `auto` is its first GPU, or the CPU where there is none, and `cuda` its first GPU.
+/// Finds the device on this host: `auto` is its first GPU, or the CPU if it has none, and `cuda` is its first GPU.
 ///
 /// # Errors
 /// When it is a GPU that this host does not have.
@@ -139,8 +139,8 @@ pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     }
 }
 
-/// Finds the GPU with this UUID on this host, whatever its ordinal; the CPU computes instead where it is faster, if `either`
-/// is as welcome.
+/// Finds the GPU with this UUID on this host, whatever its ordinal. With `either`, the CPU computes instead where it is
+/// faster.
 ///
 /// # Errors
 /// When this host does not have it.
@@ -161,10 +161,10 @@ fn missing(device: &dyn fmt::Display, reason: String) -> Error {
     }
 }
 
-/// The GPUs that this process sees, by ordinal: of those of the host, what `CUDA_VISIBLE_DEVICES` leaves.
+/// Returns the GPUs that this process sees, by ordinal: those of the host that `CUDA_VISIBLE_DEVICES` leaves.
 ///
 /// # Errors
-/// Says why there can be none: no driver, or no run-time compiler.
+/// The reason why there can be none: no driver, or no run-time compiler.
 pub fn gpus() -> std::result::Result<Vec<Gpu>, String> {
     driver::gpus()
 }

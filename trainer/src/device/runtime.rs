@@ -1,4 +1,4 @@
-//! The interface of a device to a compiled plan: memory, kernels, products of matrices, and steps that are recorded once and
+//! The device interface of a compiled plan: memory, kernels, products of matrices, and steps that are recorded once and
 //! replayed.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!                             └▶ emulated  the same kernels on the CPU, for tests
 //! ```
 //!
-//! Work is queued in order on one stream; only [`read`](Runtime::read) waits for it. What kernels compute is not known
-//! here.
+//! Work is queued in order on one stream, without waiting for it; [`read`](Runtime::read) waits until all of it is
+//! done. What kernels compute is not known here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,22 +15,22 @@ use std::rc::Rc;
 
 use crate::Result;
 
-/// The text of all kernels.
+/// Source text of all kernels.
 pub(super) const KERNELS: &str = include_str!("kernels.cu");
 
-/// A place in a device's memory, in bytes.
+/// Byte address in a device's memory.
 pub(crate) type Address = u64;
 
-/// The arguments of a kernel: addresses, integers, and floats by their bits.
+/// Arguments of a kernel: addresses, integers, and floats by their bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Words([u64; Words::MOST]);
 
 impl Words {
-    /// The most arguments of a kernel.
+    /// Maximum number of arguments of a kernel.
     pub(crate) const MOST: usize = 32;
 
-    /// These arguments.
+    /// Packs these arguments.
     ///
     /// # Panics
     /// If there are more than [`MOST`](Self::MOST).
@@ -41,29 +41,29 @@ impl Words {
     }
 }
 
-/// A kernel over a grid of blocks.
+/// Launch of a kernel over a grid of blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Launch {
     pub(crate) kernel: &'static str,
     pub(crate) blocks: u32,
-    /// Threads of a block.
+    /// Threads per block.
     pub(crate) threads: u32,
     pub(crate) words: Words,
 }
 
-/// A row-major matrix of each lane.
+/// Row-major matrix of each lane.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Operand {
     pub(crate) at: Address,
-    /// Numbers from row to row.
+    /// Row stride, in numbers.
     pub(crate) ld: usize,
-    /// Numbers from lane to lane; 0 where lanes share it.
+    /// Lane stride, in numbers; 0 where lanes share the matrix.
     pub(crate) lane: usize,
-    /// Is read as its transpose.
+    /// The matrix is read as its transpose.
     pub(crate) transposed: bool,
 }
 
-/// `c = a · b`, or `c += a · b`, of each lane: `[m × k] · [k × n]`.
+/// Product `c = a · b`, or `c += a · b`, of each lane: `[m × k] · [k × n]`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Product {
     pub(crate) a: Operand,
@@ -72,12 +72,12 @@ pub(crate) struct Product {
     /// m, n and k.
     pub(crate) sizes: [usize; 3],
     pub(crate) lanes: usize,
-    /// Adds the product to `c`.
+    /// The product is added to `c`.
     pub(crate) add: bool,
     pub(crate) factors: Factors,
 }
 
-/// The precision of a product's factors; sums are `f32`.
+/// Precision of a product's factors; sums are `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Factors {
     F32,
@@ -87,64 +87,64 @@ pub(crate) enum Factors {
     Bf16,
 }
 
-/// A part of a step.
+/// Part of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Work {
     Launch(Launch),
     Product(Product),
 }
 
-/// A recorded step.
+/// Handle of a recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recorded(pub(crate) usize);
 
-/// A count of what a device was asked for.
+/// Counts of a device's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Kernels and products, but for those of recorded steps.
+    /// Kernels and products, except those of recorded steps.
     pub(crate) launches: u64,
-    /// Recorded steps that were replayed.
+    /// Replays of recorded steps.
     pub(crate) replays: u64,
-    /// Kernels and products of the last step that was recorded.
+    /// Kernels and products of the last recorded step.
     pub(crate) recorded: u64,
     pub(crate) reads: u64,
     pub(crate) bytes_read: u64,
     pub(crate) writes: u64,
     pub(crate) bytes_written: u64,
-    /// Bytes of memory that is held.
+    /// Bytes of allocated memory.
     pub(crate) bytes_held: u64,
 }
 
-/// A device. All of it happens on the thread that made it.
+/// Device, used only by the thread that opened it.
 pub(crate) trait Runtime: fmt::Debug {
-    /// The device as errors name it.
+    /// Returns the device's name for errors.
     fn name(&self) -> String;
 
-    /// The threads of a block that every kernel runs with: a power of two.
+    /// Returns the threads per block of every kernel: a power of two.
     fn threads(&self) -> u32;
 
-    /// Blocks that keep the device busy.
+    /// Returns the number of blocks that keeps the device busy.
     fn blocks(&self) -> u32;
 
-    /// Bytes that can still be had.
+    /// Returns the bytes that can still be allocated.
     fn free(&self) -> Result<u64>;
 
-    /// Memory of so many bytes, aligned to 256, with zeros in it.
+    /// Allocates this many bytes of zeroed memory, aligned to 256.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Gives memory back.
+    /// Frees memory.
     fn release(&self, at: Address);
 
-    /// Writes host memory into the device's.
+    /// Copies host memory to the device's.
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()>;
 
-    /// Reads what is there once all that is queued is done.
+    /// Copies the device's memory to the host's once all queued work is done.
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()>;
 
     /// Queues work.
     fn run(&self, work: &[Work]) -> Result<()>;
 
-    /// Records work, which is not run.
+    /// Records work without running it.
     fn record(&self, work: &[Work]) -> Result<Recorded>;
 
     /// Queues recorded work.
@@ -156,14 +156,14 @@ pub(crate) trait Runtime: fmt::Debug {
     fn counters(&self) -> &Cell<Counters>;
 }
 
-/// Adds to a device's counters.
+/// Updates a device's counters.
 pub(super) fn count(counters: &Cell<Counters>, add: impl FnOnce(&mut Counters)) {
     let mut now = counters.get();
     add(&mut now);
     counters.set(now);
 }
 
-/// Memory of a device, given back when it is dropped.
+/// Memory of a device, freed when it is dropped.
 pub(crate) struct Memory {
     runtime: Rc<dyn Runtime>,
     at: Address,
@@ -171,12 +171,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Room for so many bytes, with zeros in it.
+    /// Allocates this many bytes of zeroed memory.
     ///
     /// # Errors
-    /// When the device has no more.
+    /// When the device is out of memory.
     pub(crate) fn new(runtime: &Rc<dyn Runtime>, bytes: usize) -> Result<Self> {
-        // An address of its own, also of nothing.
+        // An empty allocation has an address of its own too.
         let bytes = bytes.max(16);
         Ok(Self {
             runtime: Rc::clone(runtime),
@@ -185,10 +185,10 @@ impl Memory {
         })
     }
 
-    /// Room with these numbers in it.
+    /// Allocates memory with these numbers in it.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new), or when the numbers cannot be written.
     pub(crate) fn of<T: bytemuck::NoUninit>(
         runtime: &Rc<dyn Runtime>,
         numbers: &[T],
@@ -202,10 +202,10 @@ impl Memory {
         self.at
     }
 
-    /// Writes numbers from a byte on.
+    /// Writes numbers from this byte on.
     ///
     /// # Panics
-    /// If they are more than there is room for.
+    /// If they exceed the memory.
     pub(crate) fn write<T: bytemuck::NoUninit>(&self, from: usize, numbers: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(numbers);
         assert!(from + bytes.len() <= self.bytes, "room on a device");
@@ -215,10 +215,10 @@ impl Memory {
         }
     }
 
-    /// Reads numbers from a byte on.
+    /// Reads numbers from this byte on.
     ///
     /// # Panics
-    /// If they are more than there are.
+    /// If they exceed the memory.
     pub(crate) fn read<T: bytemuck::Pod>(&self, from: usize, numbers: &mut [T]) -> Result<()> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
         assert!(from + bytes.len() <= self.bytes, "numbers of a device");

@@ -1,7 +1,7 @@
-//! The kernels' machine code for a GPU: compiled by NVRTC once, and kept in the user's cache folder.
+//! The kernels' machine code for a GPU: compiled by NVRTC once, and cached in the user's cache folder.
 //!
-//! Code for the very architecture, so that a newer compiler does not depend on an older driver; where the compiler is older
-//! than the GPU, PTX of the nearest architecture before it, which the driver compiles.
+//! The code is for the GPU's exact architecture, so that a newer compiler does not depend on an older driver. Where the
+//! compiler is older than the GPU, it is PTX of the nearest earlier architecture, which the driver compiles.
 
 use std::ffi::{CString, c_int};
 use std::io::Write;
@@ -13,10 +13,11 @@ use twox_hash::XxHash64;
 use crate::device::runtime::KERNELS;
 use crate::{Error, Result};
 
-/// Products and sums are rounded each, as on the CPU: ranks on both compute the same from the same gradient.
+/// Option to round products and sums separately, as the CPU does: ranks on both compute the same from the same
+/// gradient.
 const OPTION: &str = "--fmad=false";
 
-/// The code for a compute capability, as 90 for 9.0; that which is kept, unless it is to be `anew`.
+/// Returns the code for a compute capability, such as 90 for 9.0: the cached one, unless it is to be compiled `anew`.
 ///
 /// # Errors
 /// When the compiler rejects the kernels, with its log.
@@ -37,7 +38,7 @@ pub(super) fn image(device: &str, capability: u32, anew: bool) -> Result<Vec<u8>
     Ok(image)
 }
 
-/// Writes a file whole: another process may be writing the same, and a reader never sees half of it.
+/// Writes a file atomically: another process may be writing the same one, and a reader never sees half of it.
 fn keep(path: &Path, image: &[u8]) -> Option<()> {
     let folder = path.parent()?;
     std::fs::create_dir_all(folder).ok()?;
@@ -47,14 +48,14 @@ fn keep(path: &Path, image: &[u8]) -> Option<()> {
     file.persist(path).ok().map(|_| ())
 }
 
-/// `$XDG_CACHE_HOME/volley/kernels`, or the same in `~/.cache`.
+/// Returns `$XDG_CACHE_HOME/volley/kernels`, or the same in `~/.cache`.
 fn folder() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     Some(cache.or_else(home)?.join("volley/kernels"))
 }
 
-/// By what it depends on: the text, the compiler and the architecture.
+/// Returns a file name made of the code's dependencies: the text, the compiler and the architecture.
 fn name(capability: u32) -> String {
     let (major, minor) = version();
     let hash = XxHash64::oneshot(0, [OPTION, KERNELS].concat().as_bytes());
@@ -68,10 +69,10 @@ fn version() -> (c_int, c_int) {
     (major, minor)
 }
 
-/// The architectures that the compiler knows, ascending.
+/// Returns the architectures that the compiler knows, ascending.
 fn known() -> Vec<u32> {
     let mut count = 0;
-    // SAFETY: the count outlives the call, and the list has room for as many.
+    // SAFETY: the count outlives the call, and the list has room for that many.
     unsafe {
         let _ = sys::nvrtcGetNumSupportedArchs(&raw mut count);
         let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
@@ -83,7 +84,7 @@ fn known() -> Vec<u32> {
     }
 }
 
-/// Compiles the kernels, or says why not.
+/// Compiles the kernels, or returns the reason why not.
 pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
     let known = known();
     let (kind, of) = match known.iter().rfind(|known| **known <= capability) {
@@ -95,7 +96,7 @@ pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
     let program =
         result::create_program(&text, Some(c"kernels.cu")).map_err(|error| error.to_string())?;
     let options = [format!("--gpu-architecture={kind}_{of}"), OPTION.to_owned()];
-    // SAFETY: the program was just made, and is destroyed once, at the end.
+    // SAFETY: the program was just created, and is destroyed once, at the end.
     unsafe {
         let compiled = result::compile_program(program, &options);
         let image = match compiled {
@@ -111,9 +112,9 @@ pub(super) fn compile(capability: u32) -> std::result::Result<Vec<u8>, String> {
 }
 
 /// # Safety
-/// The program was made and not destroyed.
+/// The program must have been created and not destroyed.
 unsafe fn log(program: sys::nvrtcProgram) -> String {
-    // SAFETY: as of this function.
+    // SAFETY: guaranteed by the caller.
     let log = unsafe { result::get_program_log(program) };
     let bytes = log.unwrap_or_default().into_iter().map(|byte| byte as u8);
     let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
@@ -121,10 +122,10 @@ unsafe fn log(program: sys::nvrtcProgram) -> String {
 }
 
 /// # Safety
-/// The program was compiled for an architecture, and not destroyed.
+/// The program must have been compiled for an architecture, and not destroyed.
 unsafe fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, String> {
     let mut len = 0;
-    // SAFETY: as of this function; there is room for as many bytes as it says.
+    // SAFETY: guaranteed by the caller; the image has room for the bytes that NVRTC announces.
     unsafe {
         sys::nvrtcGetCUBINSize(program, &raw mut len)
             .result()
@@ -141,10 +142,10 @@ unsafe fn cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, Stri
 mod tests {
     use super::*;
 
-    /// Left out, aloud, where there is no NVRTC, unless `VOLLEY_NVRTC=required` says that there must be.
+    /// Without NVRTC, prints so and passes, unless `VOLLEY_NVRTC=required` demands it.
     #[test]
     fn kernels_compile_for_every_architecture() {
-        // SAFETY: it loads a library of NVIDIA's by its name.
+        // SAFETY: it loads an NVIDIA library by its name.
         if !unsafe { sys::is_culib_present() } {
             let required = std::env::var("VOLLEY_NVRTC").is_ok_and(|is| is == "required");
             assert!(
@@ -174,7 +175,7 @@ mod tests {
                 assert!(is_there, "sm_{capability} lacks {name}");
             }
         }
-        // A GPU that is newer than the compiler, one between those that it knows, and one that is too old.
+        // A GPU newer than the compiler, one between those that it knows, and one that is too old.
         let ptx = |capability| compile(capability).unwrap();
         assert!(ptx(9990).windows(6).any(|at| at == b".entry"));
         let unknown = (81..).find(|capability| !known.contains(capability));

@@ -1,15 +1,15 @@
-//! Looks for CUDA's libraries: the binding panics where one is missing.
+//! A check for CUDA's libraries: the binding panics where one is missing.
 
 use cudarc::{cublas, driver, nvrtc};
 
 use crate::{Error, Result};
 
-/// Sees that the driver, the run-time compiler and the products are there.
+/// Checks that the driver, the run-time compiler and cuBLAS are installed.
 ///
 /// # Errors
-/// With the library's name and what to install.
+/// The missing library's name and what to install.
 pub(super) fn check(device: &str) -> Result<()> {
-    // SAFETY: each loads a library of NVIDIA's by its own name, whose initializers have no conditions, and lets it go.
+    // SAFETY: each loads an NVIDIA library by its own name, whose initializers have no preconditions, and unloads it.
     let all = unsafe {
         [
             (

@@ -1,11 +1,11 @@
-//! An NVIDIA GPU: memory and kernels by CUDA's driver, products by cuBLAS, recorded steps as CUDA graphs.
+//! An NVIDIA GPU: memory and kernels through CUDA's driver, products through cuBLAS, recorded steps as CUDA graphs.
 //!
 //! Everything is queued on one stream, by the thread that opened the device. Libraries are loaded when they are needed:
-//! nothing of CUDA is there where Volley is built.
+//! building Volley requires nothing of CUDA.
 //!
-//! It calls C functions, which is `unsafe`. The invariants: handles are those that the same library returned, and live as
-//! long as the value that holds them; an address that work names was [allocated](Runtime::allocate) and is
-//! [given back](Runtime::release) only after the stream was waited for.
+//! It calls C functions, which is `unsafe`. The invariants: handles were returned by the same library, and live as long
+//! as the value that holds them; an address in work was [allocated](Runtime::allocate) and is [freed](Runtime::release)
+//! only after waiting for the stream.
 #![allow(unsafe_code)]
 
 mod compile;
@@ -25,14 +25,14 @@ use self::products::Products;
 use super::runtime::{Address, Counters, Recorded, Runtime, Words, Work, count};
 use crate::{Error, Result};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
-/// Memory that is left to the driver: graphs, and blocks that are rounded up.
+/// Memory left to the driver, for graphs and the rounding of blocks.
 const RESERVE: u64 = 192 << 20;
-/// Blocks of these threads that a multiprocessor runs at once, about.
+/// Approximate number of these blocks that a multiprocessor runs at once.
 const BLOCKS_OF_PROCESSOR: u32 = 4;
 
-/// A GPU with the kernels loaded.
+/// GPU with the kernels loaded.
 pub(crate) struct Cuda {
     name: String,
     context: Arc<CudaContext>,
@@ -45,7 +45,7 @@ pub(crate) struct Cuda {
     blocks: u32,
 }
 
-/// Names what the driver failed at.
+/// Returns a conversion of driver errors that names what failed.
 fn failed(name: &str, what: &str) -> impl Fn(DriverError) -> Error + use<> {
     let (device, what) = (name.to_owned(), what.to_owned());
     move |error| Error::DeviceFailed {
@@ -59,11 +59,11 @@ impl Cuda {
     /// Opens the GPU with this ordinal.
     ///
     /// # Errors
-    /// When a library of CUDA's is missing or too old, or the device does not answer.
+    /// When a CUDA library is missing or too old, or the device does not respond.
     pub(crate) fn open(index: usize) -> Result<Rc<Self>> {
         let name = format!("cuda:{index}");
         libraries::check(&name)?;
-        // A library that lacks a symbol makes the binding panic.
+        // The binding panics if a library lacks a symbol.
         let opened = std::panic::catch_unwind(|| Self::open_checked(index, &name));
         opened.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -78,7 +78,7 @@ impl Cuda {
     fn open_checked(index: usize, name: &str) -> Result<Rc<Self>> {
         let fail = |what| failed(name, what);
         let context = CudaContext::new(index).map_err(fail("open the device"))?;
-        // SAFETY: memory is allocated and given back here, on one stream, so no events are needed to keep it alive.
+        // SAFETY: memory is allocated and freed here, on one stream, so no events are needed to keep it alive.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(fail("make a stream"))?;
         let (major, minor) = context
@@ -87,11 +87,11 @@ impl Cuda {
         let capability = major as u32 * 10 + minor as u32;
         let load = |anew| {
             let image = compile::image(name, capability, anew)?;
-            // SAFETY: the image is a CUBIN or a PTX text that ends with zero; the driver refuses what is damaged.
+            // SAFETY: the image is a CUBIN, or a PTX text that ends with zero; the driver rejects a damaged one.
             let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
             module.map_err(fail("load the kernels"))
         };
-        // What was kept may have been damaged.
+        // The cached image may be damaged.
         let module = load(false).or_else(|_| load(true))?;
         let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let processors = context
@@ -123,7 +123,7 @@ impl Cuda {
         let function = unsafe { result::module::get_function(self.module, text) };
         let function = function.map_err(self.failed(&format!("find kernel {kernel}")))?;
         let registers = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
-        // SAFETY: the function was just found. What has attributes is loaded.
+        // SAFETY: the function was just found. Reading an attribute loads it.
         unsafe { result::function::get_function_attribute(function, registers) }
             .map_err(self.failed(&format!("load kernel {kernel}")))?;
         self.functions.borrow_mut().insert(kernel, function);
@@ -140,8 +140,8 @@ impl Cuda {
                     let mut parameters = [(&raw mut words).cast::<c_void>()];
                     let (grid, block) = ((launch.blocks, 1, 1), (launch.threads, 1, 1));
                     let stream = self.stream.cu_stream();
-                    // SAFETY: kernels have one argument, `Words`, which the call copies; its addresses are of memory that
-                    // `network::plan` holds.
+                    // SAFETY: kernels have one argument, `Words`, which the call copies; its addresses are in memory
+                    // that `network::plan` holds.
                     unsafe {
                         result::launch_kernel(function, grid, block, 0, stream, &mut parameters)
                     }
@@ -152,8 +152,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Loads what work runs, which the driver and cuBLAS do at its first use and must not do while a step is recorded. That
-    /// takes running products, whose results the step computes anew.
+    /// Loads the code that work runs. The driver and cuBLAS would do so at its first use, but must not while a step is
+    /// recorded. Loading runs the products, whose results the step computes anew.
     fn load(&self, work: &[Work]) -> Result<()> {
         for work in work {
             match work {
@@ -192,7 +192,7 @@ impl Runtime for Cuda {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address> {
-        // SAFETY: the context is bound to this thread; the memory is given back by `release`.
+        // SAFETY: the context is bound to this thread; `release` frees the memory.
         let at = unsafe { result::malloc_sync(bytes) };
         let at = match at {
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
@@ -204,7 +204,7 @@ impl Runtime for Cuda {
             }
             at => at.map_err(self.failed("allocate memory"))?,
         };
-        // SAFETY: so many bytes from there on were just allocated.
+        // SAFETY: this many bytes from there on were just allocated.
         let cleared = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
         cleared.map_err(self.failed("clear memory"))?;
         count(&self.counters, |counters| {
@@ -214,8 +214,8 @@ impl Runtime for Cuda {
     }
 
     fn release(&self, at: Address) {
-        // What is queued may still use it. A device that has failed has nothing to give back.
-        // SAFETY: it was allocated here, and is given back once, after the stream was waited for.
+        // Queued work may still use it. A device that has failed has nothing to free.
+        // SAFETY: it was allocated here, and is freed once, after waiting for the stream.
         if self.stream.synchronize().is_ok() {
             let _ = unsafe { result::free_sync(at) };
         }
@@ -287,7 +287,7 @@ impl Runtime for Cuda {
     }
 
     fn forget(&self, recorded: Recorded) {
-        // A graph that still runs must stay.
+        // A graph that is still running must stay.
         let _ = self.stream.synchronize();
         self.recorded.borrow_mut().remove(&recorded.0);
     }
@@ -301,7 +301,7 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         let _ = self.stream.synchronize();
         self.recorded.borrow_mut().clear();
-        // SAFETY: it was loaded here, and nothing that is queued uses it any more.
+        // SAFETY: it was loaded here, and no queued work uses it any more.
         let _ = unsafe { result::module::unload(self.module) };
     }
 }

@@ -1,4 +1,4 @@
-//! Products of matrices by cuBLAS: of all lanes at once, in the precision that is asked for.
+//! Products of matrices by cuBLAS: all lanes at once, in the requested precision.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use cudarc::driver::{CudaStream, result as driver};
 use crate::device::runtime::{Factors, Operand, Product};
 use crate::{Error, Result};
 
-/// Memory that cuBLAS works in: as much as it takes by itself on Hopper. It is set, so that nothing is allocated while a
-/// step is recorded.
+/// Size of cuBLAS' workspace in bytes: its default on Hopper. It is set, so that nothing is allocated while a step is
+/// recorded.
 const WORKSPACE: usize = 32 << 20;
 
 /// cuBLAS on a stream.
@@ -30,7 +30,7 @@ impl Products {
             reason,
         };
         let handle = result::create_handle().map_err(|error| fail(error.to_string()))?;
-        // SAFETY: the handle was just made; stream and workspace live as long as it.
+        // SAFETY: the handle was just created; stream and workspace live as long as it.
         let workspace = unsafe {
             let workspace =
                 driver::malloc_sync(WORKSPACE).map_err(|error| fail(error.to_string()))?;
@@ -73,7 +73,7 @@ impl Products {
         let (alpha, beta) = (1.0_f32, f32::from(u8::from(*add)));
         let float = sys::cudaDataType_t::CUDA_R_32F;
         // SAFETY: the operands are in memory that `network::plan` holds, as large as the sizes, strides and lanes say;
-        // both factors are read before the call returns.
+        // alpha and beta are read before the call returns.
         let queued = unsafe {
             result::gemm_strided_batched_ex(
                 self.handle,
@@ -111,7 +111,7 @@ impl Products {
 
 impl Drop for Products {
     fn drop(&mut self) {
-        // SAFETY: both were made here, and are given back once.
+        // SAFETY: both were created here, and are freed once.
         unsafe {
             let _ = result::destroy_handle(self.handle);
             let _ = driver::free_sync(self.workspace);
