@@ -1,17 +1,17 @@
-//! One rank as a process of its own, which sums numbers with its peers and says how long that takes.
-//! `volley-benchmarks all-reduce` starts several and is their rendezvous.
+//! One rank as its own process, which sums numbers with its peers and reports the time that this takes.
+//! `volley-benchmarks all-reduce` starts several of them and is their rendezvous.
 //!
 //! ```text
 //!   $ volley-collective [FOLDER FOR UNIX SOCKETS]       without: TCP
 //!   $ volley-collective --tls CA CERTIFICATE KEY        TCP under TLS
-//!   > (an endpoint)                              how its peers reach it
-//!   < (a membership)                             who they are
+//!   > (an endpoint)                              address for its peers
+//!   < (a membership)                             list of all ranks
 //!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
-//!   > {"microseconds": m}                        the median of a call
+//!   > {"microseconds": m}                        median time of a call
 //! ```
 //!
-//! Calls of a group follow one another on the same numbers, every result is checked at the end of a
-//! group, and the first call of each is not counted: it also waits for ranks that still check.
+//! The calls of a group follow one another on the same numbers, and every result is checked at the end of the group.
+//! The first call of each group is not counted: it also waits for ranks that are still checking.
 
 use std::error::Error;
 use std::io::{BufRead, Write, stdin, stdout};
@@ -25,12 +25,12 @@ use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 
-/// What to sum, and how often.
+/// Request for a measurement.
 #[derive(Debug, Deserialize)]
 struct Question {
     elements: usize,
     groups: usize,
-    /// Calls in a group.
+    /// Calls per group.
     calls: usize,
 }
 
@@ -69,7 +69,7 @@ fn measure(question: &Question, ranks: &mut Communicator) -> Result<f64, Box<dyn
         groups,
         calls,
     } = *question;
-    // Whole numbers, and few enough calls that no sum has more digits than an f32.
+    // Whole numbers, and few enough calls that every sum is exact in an f32.
     let world_size = ranks.world_size() as f32;
     let pattern = |at: usize| (1 + at % 7) as f32;
     let first = (ranks.rank() + 1) as f32;

@@ -1,5 +1,5 @@
-//! Trains one rank on made-up rows and says how fast, a line of JSON a case: what is measured on a GPU that is lent for
-//! minutes, without a cluster and without data.
+//! A speed measurement of the trainer on made-up rows, for a GPU without a cluster and without data. It prints a line
+//! of JSON per case.
 //!
 //! ```text
 //!   $ volley-train --device cuda:0 --batch 100,1024 --precision tf32
@@ -7,10 +7,10 @@
 //!   $ volley-train --device cuda:0 --batch 100 --compare    the same on the CPU, and both losses
 //! ```
 //!
-//! Speeds are those of each epoch but the first, by the epochs' records: the optimizer's steps, without loading and
-//! evaluation. Memory is the system's allocator's, where executors have their own.
+//! Speeds are those of each epoch but the first, from the epochs' records: the optimizer's steps, without loading and
+//! evaluation. The memory allocator is the system's, while executors have their own.
 //!
-//! Whether a plan, Burn or the CPU computes is the trainer's choice: `computed_on` and the log on standard error tell.
+//! The trainer chooses between a plan, Burn and the CPU: `computed_on` and the log on standard error name its choice.
 
 mod networks;
 mod rossmann;
@@ -43,7 +43,7 @@ usage: volley-train [--network rossmann|default-ensemble|linear|tables] [--codes
                     [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]
                     [--ranks N] [--shards N] [--row-memory SIZE]";
 
-/// Rows that losses are compared on, if they are more than one batch: few, for the CPU's sake.
+/// Rows that losses are compared on, if more than one batch: few, since the CPU trains on them too.
 const COMPARED_ROWS: usize = 8192;
 
 #[derive(Debug)]
@@ -53,20 +53,20 @@ struct Args {
     codes: usize,
     device: Device,
     batches: Vec<usize>,
-    /// The device's own, where none are given.
+    /// Requested precisions; the device's own, if none are given.
     precisions: Vec<Option<Precision>>,
-    /// As many as make enough steps to measure, where it is not given.
+    /// Number of rows; enough steps to measure, if not given.
     rows: Option<usize>,
     epochs: Option<usize>,
     threads: NonZeroUsize,
     ranks: usize,
     shards: usize,
-    /// Memory for a rank's rows, those beyond it in temporary files; for all of them, where it is not given.
+    /// Memory for a rank's rows, beyond which they go to temporary files; unlimited, if not given.
     row_memory: Option<ByteSize>,
     compare: bool,
 }
 
-/// Rows that are made up as they are asked for.
+/// Source of made-up rows, generated on request.
 #[derive(Debug, Clone, Copy)]
 struct Source {
     rows: usize,
@@ -75,10 +75,10 @@ struct Source {
 }
 
 impl Source {
-    /// Rows of a record batch, at most.
+    /// Maximum number of rows of a record batch.
     const BATCH: usize = 1000;
 
-    /// The batches of one of so many shards.
+    /// Iterates over the batches of one of this many shards.
     fn shard(self, shard: usize, shards: usize) -> impl Iterator<Item = RecordBatch> + Send {
         let end = |shard: usize| self.rows * shard / shards;
         let (first, end) = (end(shard), end(shard + 1));
@@ -98,12 +98,12 @@ impl Source {
     }
 }
 
-/// One training.
+/// Training to measure.
 #[derive(Debug)]
 struct Case<'a> {
     network: &'a str,
     device: Device,
-    /// As asked for.
+    /// Requested precision.
     precision: Option<Precision>,
     batch: usize,
     epochs: usize,
@@ -113,11 +113,11 @@ struct Case<'a> {
     row_memory: Option<ByteSize>,
 }
 
-/// What a training came to.
+/// Result of a training.
 #[derive(Debug)]
 struct Trained {
     history: Vec<EpochRecord>,
-    /// The mean loss of the rows by the last weights, without dropout.
+    /// Mean loss of the rows with the last weights, without dropout.
     final_loss: f64,
     computed: RankDevice,
 }
@@ -176,7 +176,7 @@ fn run() -> Result<()> {
             }
             let mut stdout = stdout().lock();
             writeln!(stdout, "{}", Value::Object(line))?;
-            // A lent machine may be gone before the next case.
+            // The run may be cut off before the next case.
             stdout.flush()?;
         }
     }
@@ -350,8 +350,8 @@ impl Case<'_> {
     }
 }
 
-/// Bytes of memory that this process has now and has had at most, and how many of the first no file has; nothing where the
-/// system does not tell.
+/// Returns the resident, peak and anonymous (not backed by a file) memory of this process, in bytes; empty where the
+/// system does not report it.
 fn memory() -> Map<String, Value> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let fields = [
@@ -395,7 +395,7 @@ fn compare(trained: &Trained, on_cpu: &Trained, line: &mut Map<String, Value>) {
         .iter()
         .zip(&cpu)
         .map(|(own, cpu)| (own - cpu).abs() / cpu.abs());
-    // NaN is the farthest.
+    // NaN is the largest difference.
     let apart = apart.fold(
         0.0,
         |most: f64, next| if next <= most { most } else { next },
@@ -405,7 +405,7 @@ fn compare(trained: &Trained, on_cpu: &Trained, line: &mut Map<String, Value>) {
     line.insert("apart".to_owned(), apart.into());
 }
 
-/// Hears nothing: an epoch's record is in the model.
+/// Observer that ignores all events: an epoch's record is in the model.
 struct Silent;
 
 impl Observer for Silent {

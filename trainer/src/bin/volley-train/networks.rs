@@ -1,5 +1,5 @@
-//! The networks that can be measured: the Rossmann job's, and what `CREATE MODEL` makes by default, as
-//! `client/src/sql/options` has it.
+//! The networks to measure: the Rossmann job's, and those that `CREATE MODEL` builds by default, as in
+//! `client/src/sql/options`.
 
 use volley_proto::spec::{
     Activation, AdamForm, Decay, EmbeddingWidth, EnsembleSize, Keep, LabelTransform, Layer, Linear,
@@ -9,12 +9,12 @@ use volley_proto::spec::{
 
 use super::{Result, rossmann, tables};
 
-/// Features of the default ensemble, which is of small tables: the kinds that `gpu-networks` has.
+/// Features of the default ensemble, which is for small tables: the kinds of features that `gpu-networks` has.
 const FEATURES: [&str; 11] = [
     "c1", "c9", "c14", "c15", "c16", "n0", "n1", "n2", "n3", "n4", "n5",
 ];
 
-/// The spec of a network by name.
+/// Returns the spec of a network by name.
 pub(crate) fn spec(network: &str, batch: usize) -> Result<TrainSpec> {
     match network {
         "rossmann" => Ok(rossmann::spec(batch)),
@@ -28,7 +28,7 @@ pub(crate) fn spec(network: &str, batch: usize) -> Result<TrainSpec> {
     }
 }
 
-/// `dnn_regressor` without options, on a small table; rows are not refitted.
+/// Builds `dnn_regressor` without options, on a small table and without a refit.
 fn default_ensemble(batch: usize) -> TrainSpec {
     let mut spec = default(batch);
     spec.features
@@ -47,7 +47,7 @@ fn default_ensemble(batch: usize) -> TrainSpec {
     spec
 }
 
-/// `linear_reg` with a batch size, so that it is not solved but trained; all rows are trained on.
+/// Builds `linear_reg` with a batch size, which makes it train instead of being solved; all rows are trained on.
 fn linear(batch: usize) -> TrainSpec {
     let mut spec = default(batch);
     spec.network = Network {
@@ -63,7 +63,7 @@ fn linear(batch: usize) -> TrainSpec {
     spec
 }
 
-/// What the defaults of both have in common.
+/// Builds the defaults that both have in common.
 pub(crate) fn default(batch: usize) -> TrainSpec {
     let mut spec = rossmann::spec(batch);
     spec.label.transform = LabelTransform::Identity;

@@ -1,4 +1,4 @@
-//! The Rossmann job without its tables: its network, and made-up rows with as many features, of as many values each.
+//! The Rossmann job without its tables: its network, and made-up rows with as many features of as many values each.
 //!
 //! `benchmarks/peers/rossmann_rows.py` makes the same rows for other systems: change both.
 
@@ -27,13 +27,13 @@ const VALUES: [u64; 18] = [
 ];
 const STORE: usize = 0;
 const PROMO: usize = 15;
-/// Of the categorical features, those that are text.
+/// Categorical features that are text.
 const TEXTS: [usize; 5] = [1, 9, 10, 11, 14];
 const CONTINUOUS: usize = 18;
-/// Shards of the rows, unless said.
+/// Default number of shards.
 pub(crate) const SHARDS: usize = 4;
 
-/// A draw of a row: of a feature, or of the noise in its sales.
+/// Draws a random number of a row, for a feature or for the noise in its sales.
 fn draw(row: usize, column: usize) -> u64 {
     splitmix::at(1, (row * 64 + column) as u64)
 }
@@ -42,7 +42,7 @@ fn code(row: usize, feature: usize) -> i32 {
     ((draw(row, feature) >> 33) % VALUES[feature]) as i32
 }
 
-/// In 0..1.
+/// Draws a number in 0..1.
 fn share(row: usize, number: usize) -> f64 {
     splitmix::unit(draw(row, VALUES.len() + number))
 }
@@ -54,7 +54,7 @@ fn sales(row: usize) -> i32 {
     (8.1 + effects).exp().round() as i32
 }
 
-/// Rows with the columns of [`spec`], and the hashes that random splits go by.
+/// Builds rows with the columns of [`spec`], and the hashes that random splits use.
 pub(crate) fn batch(rows: Range<usize>) -> RecordBatch {
     let categorical = (0..VALUES.len()).map(|at| {
         let codes = rows.clone().map(|row| code(row, at));
@@ -82,7 +82,7 @@ pub(crate) fn batch(rows: Range<usize>) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("columns are of one length")
 }
 
-/// Shards, loaded from the batches of each.
+/// Loads shards from their batches.
 pub(crate) fn loaded<Batches>(
     spec: &TrainSpec,
     schema: &Schema,
@@ -103,7 +103,7 @@ where
     runtime.block_on(load(spec, schema, shards.collect(), cache, &never))
 }
 
-/// The Rossmann network.
+/// Builds the spec of the Rossmann network.
 pub(crate) fn spec(batch_size: usize) -> TrainSpec {
     let features = |prefix: &'static str, count, kind| {
         (0..count).map(move |at| Feature {

@@ -1,5 +1,5 @@
-//! Rows of 26 categorical features, as many as Criteo's click logs have, with tables of any size: what a step costs of rows
-//! that it does not touch.
+//! Rows of 26 categorical features, as many as in Criteo's click logs, with tables of any size, to measure the cost of
+//! table rows that a step does not touch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::networks;
 
 const FEATURES: usize = 26;
 
-/// Values of each feature, of so many of all; as many rows have every one.
+/// Returns the number of values of each feature, for this many in total; as many rows contain every value.
 pub(crate) fn values(codes: usize) -> usize {
     codes.div_ceil(FEATURES)
 }
 
-/// Rows that have every value once in so many of them, each feature's in another order.
+/// Builds rows that repeat all values of a feature every `values(codes)` rows, each feature in another order.
 pub(crate) fn batch(codes: usize, rows: Range<usize>) -> RecordBatch {
     let values = values(codes);
     let value = |row: usize, feature: usize| {
@@ -47,7 +47,7 @@ pub(crate) fn batch(codes: usize, rows: Range<usize>) -> RecordBatch {
     RecordBatch::try_from_iter(features.chain(others)).expect("columns are of one length")
 }
 
-/// Embeddings of 16 numbers, and two layers, with what `CREATE MODEL` has by default for the rest.
+/// Builds a spec with embeddings of 16 numbers and two layers, and `CREATE MODEL`'s defaults for the rest.
 pub(crate) fn spec(batch: usize) -> TrainSpec {
     let mut spec = networks::default(batch);
     spec.features = (0..FEATURES)
