@@ -56,7 +56,7 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// Distribution of the initial values.
     pub initializer: Initializer,
-    /// Membership in the L1 and L2 penalties.
+    /// L1 and L2 penalties apply to it.
     pub penalized: bool,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Attributions {
     pub(crate) baselines: Vec<f64>,
 }
 
-/// Attributes the `chosen` output of each row, in its difference from a baseline of one row.
+/// Attributes each row's `chosen` output, in its difference from that of a one-row baseline.
 pub(crate) fn attribute(
     architecture: &Architecture,
     weights: &[Vec<f32>],
@@ -109,7 +109,7 @@ pub(crate) fn attribute(
     let rows = inputs.chunks_exact_mut(width.max(1)).zip(&slopes);
     rows.for_each(|(row, slope)| row.iter_mut().for_each(|x| *x *= slope));
     for ((value, path), gradients) in paths.iter().zip(&gradients) {
-        // Widths of each input's numbers in the value.
+        // First input of the value, and the width of each input in it.
         let (first, widths) = match graph.table_of(*value) {
             Some(table) => (0, table.widths.iter().map(|(_, width)| *width).collect()),
             None => {

@@ -49,7 +49,7 @@ pub fn check_layer(
     let mut stream = key.with(0).stream();
     let values = parameters.iter().map(|parameter| {
         let mut values = parameter.initializer.draw(parameter.len(), &mut stream);
-        // A parameter of 0 would hide its factors.
+        // A parameter of 0 would zero the gradients of what it multiplies.
         let values_mut = values.iter_mut();
         values_mut.for_each(|value| *value += stream.random_range(-0.25_f32..0.25));
         values

@@ -281,7 +281,7 @@ fn activated<B: Backend>(function: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> 
 /// and reads the wrong memory.
 fn broadcast<B: Backend, const D: usize>(numbers: Tensor<B, 1>, shape: [usize; D]) -> Tensor<B, D> {
     let (rows, count) = (shape[0], numbers.dims()[0]);
-    // As many groups as divide the rows evenly, in powers of two.
+    // Groups divide the rows evenly and have at least `LEAST_OF_GROUP` rows each.
     let most = (rows / LEAST_OF_GROUP).max(1).ilog2();
     let groups = 1 << rows.trailing_zeros().min(most);
     if groups < 2 {
