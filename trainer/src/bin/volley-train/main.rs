@@ -1,5 +1,5 @@
-//! A speed measurement of the trainer on made-up rows, for a GPU without a cluster and without data. It prints a line
-//! of JSON per case.
+//! A speed measurement of the trainer on made-up rows, without a cluster and without data, for GPUs above all. It
+//! prints a line of JSON per case.
 //!
 //! ```text
 //!   $ volley-train --device cuda:0 --batch 100,1024 --precision tf32

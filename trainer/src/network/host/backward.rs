@@ -24,9 +24,9 @@ pub(in crate::network) enum Wanted<'a, 'b> {
     Entered,
 }
 
-/// Computes the wanted gradients of Σ δ·y, after [`forward`](super::forward). `deltas` are values y with their δ, `[B ×
-/// W]`. Gradients by inputs stay in the scratch memory, and so do those by piecewise linear embeddings if those by
-/// parameters are not wanted.
+/// Computes the wanted gradients of Σ δ·y, after [`forward`](super::forward). `deltas` are values y with their δ,
+/// `[B × W]`. Gradients by inputs stay in the scratch memory, and so do those by piecewise linear embeddings if those
+/// by parameters are not wanted.
 pub(in crate::network) fn backward(
     architecture: &Architecture,
     weights: &[Vec<f32>],

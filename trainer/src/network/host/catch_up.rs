@@ -14,8 +14,8 @@
 //! first moments of all of them, weighted as in `shift` or in `drift`: Gauss's quadrature of 1 / (√v + ε). Its error is
 //! 0.003 % for β₂ = 0.99, less for greater β₂, and some hundredths in the first steps of PyTorch's form, whose ε grows
 //! manifold there. FTRL's weights follow from its state and the learning rate alone. Penalties in the gradient,
-//! averages of FTRL's weights at different learning rates, and an ε that grows about as fast as m falls are [not
-//! linear](is_linear): such tables are updated as a whole in each step.
+//! averages of FTRL's weights at different learning rates, and an ε that grows about as fast as m falls are
+//! [not linear](is_linear): such tables are updated as a whole in each step.
 
 use multiversion::multiversion;
 use volley_proto::spec::{Optimizer, Rule};

@@ -304,7 +304,7 @@ fn pick<B: Backend>(table: Tensor<B, 1>, places: Tensor<B, 2, Int>) -> Tensor<B,
     let (len, [rows, width]) = (table.dims()[0], places.dims());
     let parts = (PART_SUMS / len).clamp(1, PARTS.min(rows));
     let of_part = rows.div_ceil(parts);
-    // Parts have equally many rows: the last is padded with the first rows, whose results are dropped.
+    // Parts have equally many rows: the end is padded with the first rows, whose results are dropped.
     let more = of_part * parts - rows;
     let places = match more {
         0 => places,
