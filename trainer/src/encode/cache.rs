@@ -1,14 +1,15 @@
-//! The cache of encoded shards: files that the next rank here reads instead of streaming their rows again.
+//! Cache of encoded shards: files that the next rank on this executor reads instead of streaming their rows again.
 //!
-//! When the membership changes, most shards stay on their executor. Memory holds them settled, which depends on all ranks,
-//! so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it. Shards that the
-//! rank's memory has no room for are read from there in this rank too: they are [spilled](super::spill).
+//! When the membership changes, most shards stay on their executor. In memory they are settled, which depends on all
+//! ranks, so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it.
+//! Shards that do not fit in the rank's memory are read from the cache in this rank too: they are
+//! [spilled](super::spill).
 //!
 //! ```text
 //!   length of the header ─ header: JSON, with the dictionaries ─ columns, one after the other
 //! ```
 //!
-//! It is no format for others: the same host reads it, for the same plan. A file that cannot be read is a cache miss.
+//! The format is private: only the same host reads it, for the same plan. A file that cannot be read is a cache miss.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -29,31 +30,31 @@ use super::spill::{self, Storage};
 use super::stored::{ColumnReader, ColumnWriter, Stored, malformed};
 use crate::Result;
 
-/// The cache of an attempt's encoded shards on one executor: a file each in a folder, and what they may take in memory.
+/// Cache of an attempt's encoded shards on one executor: one file per shard in a folder, and a memory budget.
 #[derive(Debug, Clone)]
 pub struct ShardCache {
     folder: Arc<Path>,
     room: Arc<Mutex<Room>>,
 }
 
-/// Bytes of memory for a rank's rows.
+/// Memory for a rank's rows, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMemory {
-    /// Until they are scaled, when there is no network yet.
+    /// Limit until rows are scaled, before there is a network.
     pub loading: u64,
-    /// From then on.
+    /// Limit from then on.
     pub training: u64,
 }
 
 impl RowMemory {
-    /// For all rows, whatever their number.
+    /// No limit.
     pub const UNLIMITED: Self = Self {
         loading: u64::MAX,
         training: u64::MAX,
     };
 }
 
-/// Memory that is left.
+/// Memory that is still free.
 #[derive(Debug)]
 struct Room {
     left: RowMemory,
@@ -61,7 +62,7 @@ struct Room {
     largest: u64,
 }
 
-/// What a file says before the columns.
+/// Header of a file, before the columns.
 #[derive(Serialize, Deserialize)]
 struct Header<'a> {
     rows: usize,
@@ -77,8 +78,8 @@ struct Header<'a> {
 }
 
 impl ShardCache {
-    /// In a folder that is made with the first file; its owner removes it. Shards beyond what memory has room for are
-    /// in its files.
+    /// Creates a cache in a folder that is made with the first file; its owner removes it. Shards that do not fit in
+    /// `memory` stay in its files.
     pub fn new(folder: impl Into<PathBuf>, memory: RowMemory) -> Self {
         let room = Room {
             left: memory,
@@ -90,14 +91,14 @@ impl ShardCache {
         }
     }
 
-    /// Number of shards that may be encoded or settled at once, as large as the largest so far.
+    /// Returns how many shards of the largest size so far may be encoded or settled at once.
     pub(super) fn at_once(&self) -> usize {
         let room = self.room.lock();
         let shards = room.left.loading / (SETTLING * room.largest).max(1);
         usize::try_from(shards).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Where the rows of a shard are to be: in memory, where that leaves enough to settle one shard after the other.
+    /// Decides where a shard's rows are kept: in memory, if that leaves enough to settle one shard after the other.
     fn admit(&self, shard: &LocalShard) -> Storage {
         let mut room = self.room.lock();
         let (loading, training) = (shard.bytes(), shard.settled_bytes());
@@ -117,7 +118,7 @@ impl ShardCache {
         Storage::Memory
     }
 
-    /// A shard, if it is cached.
+    /// Returns a shard if it is cached.
     pub(super) async fn get(&self, id: usize) -> Option<LocalShard> {
         let (file, cache) = (self.file(id), self.clone());
         let read = move || match read(id, &file, |shard| cache.admit(shard)) {
@@ -132,10 +133,10 @@ impl ShardCache {
         blocking(read).await
     }
 
-    /// Caches a shard, and spills it if there is no room for it in memory.
+    /// Caches a shard, and spills it if it does not fit in memory.
     ///
     /// # Errors
-    /// When a shard that is to be spilled cannot be written.
+    /// When a shard that must be spilled cannot be written.
     pub(super) async fn put(&self, shard: LocalShard) -> Result<LocalShard> {
         let (file, cache) = (self.file(shard.id), self.clone());
         let put = move || {
@@ -164,7 +165,7 @@ impl ShardCache {
     }
 }
 
-/// Runs blocking I/O on a thread for it.
+/// Runs blocking I/O on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
@@ -173,7 +174,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 fn write(shard: &LocalShard, path: &Path) -> io::Result<()> {
-    // A reader finds all of it or none, and an unfinished one is removed.
+    // A reader finds the whole file or none; an unfinished file is removed.
     let folder = path.parent().unwrap_or(path);
     let mut file = ColumnWriter::new(NamedTempFile::new_in(folder)?);
     let header = serde_json::to_vec(&Header {
@@ -204,7 +205,7 @@ fn write(shard: &LocalShard, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A shard whose columns are where `admit` wants them.
+/// Reads a shard, its columns stored where `admit` decides.
 fn read(
     id: usize,
     path: &Path,

@@ -1,7 +1,7 @@
-//! Arrow columns in the few forms that encoding knows: whole numbers, text, `f64`.
+//! Arrow columns reduced to the few forms that encoding handles: whole numbers, text, `f64`.
 //!
-//! All integer types become `i64`, dates days, booleans 0 and 1; the three text types and
-//! dictionary-encoded arrays of any of these become what they mean. Nulls stay nulls.
+//! All integer types become `i64`, dates days, booleans 0 and 1; the three text types become one, and
+//! dictionary-encoded arrays become arrays of their values. Nulls stay nulls.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What kind of value a categorical column holds; values of one class compare across types.
+/// Kind of values in a categorical column; values of one class compare across types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Class {
@@ -39,7 +39,7 @@ impl fmt::Display for Class {
 }
 
 impl Class {
-    /// The class of a column's type, if it can be categorical.
+    /// Returns the class of a column's type, if it can be categorical.
     pub(crate) fn of(data_type: &DataType) -> Option<Self> {
         match value_type(data_type) {
             t if t.is_integer() => Some(Self::Integer),
@@ -51,7 +51,7 @@ impl Class {
     }
 }
 
-/// The type of the values that an array of this type stands for.
+/// Returns the type of an array's values, also if it is dictionary-encoded.
 pub(super) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
@@ -59,7 +59,7 @@ pub(super) fn value_type(data_type: &DataType) -> &DataType {
     }
 }
 
-/// A categorical column.
+/// Values of a categorical column.
 #[derive(Debug)]
 pub(crate) enum Categories {
     /// Integers, booleans and dates.
@@ -69,7 +69,7 @@ pub(crate) enum Categories {
 }
 
 impl Categories {
-    /// Reads a column of a class; `name` is for the error.
+    /// Reads a column of a class; `name` appears in the error.
     ///
     /// # Errors
     /// When the column is not of the class, or holds integers beyond `i64`.
@@ -111,14 +111,14 @@ fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
     Ok(cast.as_primitive::<Int64Type>().clone())
 }
 
-/// Milliseconds of a day.
+/// Milliseconds in a day.
 const DAY: f64 = 86_400e3;
 
-/// Reads a column of numbers, booleans, dates or times as `f64`; nulls stay nulls. Dates and times are days since
-/// 1970-01-01, of which `f64` tells microseconds apart.
+/// Reads a column of numbers, booleans, dates or times as `f64`; nulls stay nulls. Dates and times become days since
+/// 1970-01-01, precise to the microsecond in `f64`.
 ///
 /// # Errors
-/// When the column's type is neither.
+/// When the column has another type.
 pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float64Array> {
     let fail = |source| Error::Values {
         column: name.to_owned(),
@@ -138,7 +138,7 @@ pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float64Array> {
         _ => None,
     };
     if let Some(day) = day {
-        // Through the integers of their own size: between times, a cast would read the zone's clock.
+        // Cast through integers of the same width: a direct cast between times would read the zone's clock.
         let plain = match plain.data_type() {
             DataType::Date32 => cast(&plain, &DataType::Int32).map_err(fail)?,
             _ => plain,
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(days(dates), [Some(16_000.0), None]);
         let noon = 16_000 * 86_400 + 43_200;
         let seconds = TimestampSecondArray::from(vec![Some(noon), None, Some(-43_200)]);
-        // Whatever clock they are shown by.
+        // The result does not depend on the displayed time zone.
         let seconds = seconds.with_timezone("+05:00");
         assert_eq!(days(Arc::new(seconds)), [Some(16_000.5), None, Some(-0.5)]);
         let micros = TimestampMicrosecondArray::from(vec![noon * 1_000_000]);

@@ -1,4 +1,4 @@
-//! Which column of a stream plays which role: a spec resolved against a schema, once.
+//! Roles of a stream's columns: a spec resolved against a schema, once.
 
 use arrow::datatypes::{DataType, Schema};
 use volley_proto::spec::{
@@ -10,24 +10,24 @@ use super::categories::{Class, value_type};
 use super::defect::Rule;
 use crate::{Error, Result};
 
-/// The columns that training reads, by their index.
+/// Columns that training reads, by index.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) categorical: Vec<(Column, Class)>,
-    /// What their values are hashed into, if they are.
+    /// Number of buckets that categorical values are hashed into, if they are.
     pub(super) buckets: Option<usize>,
     pub(super) continuous: Vec<Column>,
-    /// One but of a regressor.
+    /// Label columns: one, or several of a regressor.
     pub(super) labels: Vec<Column>,
-    /// What kind of values the label's are, where they are told apart.
+    /// Class of the label's values, for a classifier.
     pub(super) classes: Option<Class>,
     pub(super) transform: LabelTransform,
-    /// What labels must be, as numbers.
+    /// Rule that numeric labels must satisfy.
     pub(super) rule: Rule,
-    /// The rows' weights.
+    /// Column of the rows' weights.
     pub(super) weight: Option<Column>,
     pub(super) split: SplitBy,
-    /// Of each feature, in the spec's order; vocabularies are not known yet.
+    /// Summary of each feature, in the spec's order; vocabularies are not known yet.
     pub(super) features: Vec<FeatureSummary>,
 }
 
@@ -38,24 +38,24 @@ pub(super) struct Column {
     pub(super) index: usize,
 }
 
-/// What decides whether a row is trained on.
+/// Source of a row's part in the split.
 #[derive(Debug)]
 pub(super) enum SplitBy {
-    /// Nothing: all rows are trained on.
+    /// No split: all rows are trained on.
     Nothing,
-    /// A column of hashes, by which a share is drawn, or folds.
+    /// Column of hashes, from which the evaluated share or the folds are drawn.
     Hash {
         column: Column,
         draw: split::Draw,
         share: f64,
-        /// How many, if any may be needed.
+        /// Number of folds, 0 if none can be needed.
         folds: usize,
     },
-    /// A column whose values say once those of all ranks are known.
+    /// Column whose values decide once those of all ranks are known.
     Sequence(Column),
-    /// A column of text.
+    /// Column of text.
     Text(Column),
-    /// A column of booleans.
+    /// Column of booleans.
     Flag(Column),
 }
 

@@ -1,7 +1,6 @@
-//! Values that a row must not have if it is to be trained on: counted, with an example.
+//! Defects: values that a row must not have if it is to be trained on, counted, with an example.
 //!
-//! Counting goes on to the end of the data, and over all ranks, so that the user learns at once
-//! how many rows there are to mend.
+//! Counting goes on to the end of the data, over all ranks, so that the user learns at once how many rows need fixing.
 
 use std::fmt;
 
@@ -12,15 +11,15 @@ use serde::{Deserialize, Serialize};
 pub struct Defect {
     /// The column.
     pub column: String,
-    /// The rule that is broken.
+    /// The broken rule.
     pub rule: Rule,
-    /// How many rows break it.
+    /// Number of rows that break it.
     pub rows: u64,
-    /// The value of one of them.
+    /// Example value of one of them.
     pub example: String,
 }
 
-/// What a value must be.
+/// Requirement on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
@@ -32,9 +31,9 @@ pub enum Rule {
     Label,
     /// A label that is a class.
     Class,
-    /// A label that counts.
+    /// A label of a loss on counts.
     CountLabel,
-    /// A label that is an amount.
+    /// A label of a loss on amounts.
     AmountLabel,
     /// A row's weight.
     Weight,
@@ -78,7 +77,7 @@ impl fmt::Display for Defect {
 }
 
 impl Defect {
-    /// Counts a row, and makes the text of the first one's value.
+    /// Counts a row; the first one's value becomes the example.
     pub(super) fn count(
         found: &mut Vec<Self>,
         column: &str,
@@ -103,7 +102,7 @@ impl Defect {
     }
 }
 
-/// Adds up the same defects of several shards or ranks; the first one's example is kept.
+/// Adds up equal defects of several shards or ranks; keeps the first one's example.
 pub(crate) fn merge(all: impl IntoIterator<Item = Defect>) -> Vec<Defect> {
     let mut merged: Vec<Defect> = Vec::new();
     for defect in all {

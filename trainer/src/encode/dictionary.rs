@@ -1,7 +1,7 @@
-//! A shard's own numbering of a feature's values, in the order of their first occurrence.
+//! Dictionary of a shard: its own numbering of a feature's values, in the order of their first occurrence.
 //!
-//! It only grows while the shard streams, and ends as a [`Tally`]'s contribution. The
-//! numbering means nothing outside the shard. Where values are hashed, it numbers their buckets.
+//! It only grows while the shard streams, and ends as the shard's contribution to a [`Tally`]. The numbering means
+//! nothing outside the shard. If values are hashed, it numbers their buckets.
 
 use std::collections::HashMap;
 
@@ -15,9 +15,9 @@ use super::vocabulary::{Vocabulary, bucket_of_text, bucket_of_whole};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dictionary {
     class: Class,
-    /// What values are hashed into, if they are.
+    /// Number of buckets that values are hashed into, if they are.
     buckets: Option<usize>,
-    /// Whole numbers, or buckets.
+    /// Integers, or buckets.
     whole: HashMap<i64, u32>,
     text: HashMap<Box<str>, u32>,
     null: Option<u32>,
@@ -25,7 +25,7 @@ pub(crate) struct Dictionary {
 }
 
 impl Dictionary {
-    /// Of values as they are, or hashed into so many buckets.
+    /// Creates a dictionary of plain values, or of values hashed into `buckets` buckets.
     pub(super) fn new(class: Class, buckets: Option<usize>) -> Self {
         Self {
             class,
@@ -83,12 +83,12 @@ impl Dictionary {
         *self.null.get_or_insert_with(|| next(len))
     }
 
-    /// Local codes.
+    /// Returns the number of local codes.
     pub(super) fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// The values with the rows of each, given by local code; none, where they are hashed.
+    /// Tallies the values, given the rows of each local code; without values if they are hashed.
     pub(super) fn tally(&self, rows: &[u64]) -> Tally {
         let rows_of = |code: &u32| rows[*code as usize];
         let values = match self.class {
@@ -110,7 +110,7 @@ impl Dictionary {
         Tally::new(self.class, self.null.is_some(), values)
     }
 
-    /// For every local code, the code in a vocabulary.
+    /// Returns the code in a vocabulary for every local code.
     pub(super) fn codes_in(&self, vocabulary: &Vocabulary) -> Vec<u32> {
         let mut codes = vec![0; self.len as usize];
         for (value, local) in &self.whole {

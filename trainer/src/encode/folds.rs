@@ -1,13 +1,13 @@
 //! Cross-validation: the fold of each row, which one member of an ensemble holds out.
 //!
-//! Rows of equal hashes are in the same fold. Whether folds are needed, all ranks' rows say.
+//! Rows with equal hashes are in the same fold. All ranks' rows together decide whether folds are needed.
 
 use super::load::LoadedShards;
 use super::shard::Part;
 use super::stored::Stored;
 
 impl LoadedShards {
-    /// How many rows each of so many folds has.
+    /// Counts the rows in each of `folds` folds.
     pub(crate) fn rows_by_fold(&self, folds: usize) -> Vec<f64> {
         let mut rows = vec![0.0; folds];
         for fold in self.shards.iter().flat_map(|shard| &shard.folds) {
@@ -16,7 +16,7 @@ impl LoadedShards {
         rows
     }
 
-    /// Trains on all rows, each held out by one member; or forgets the folds.
+    /// Keeps the folds and trains on all rows, each held out by one member; or drops the folds.
     pub(crate) fn settle_folds(&mut self, cross_validates: bool) {
         for shard in &mut self.shards {
             match cross_validates {

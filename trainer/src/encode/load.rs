@@ -1,4 +1,4 @@
-//! The first phase: streams become shards, several at a time, batch by batch.
+//! Loading, the first phase: streams become shards, several at a time, batch by batch.
 
 use std::fmt;
 use std::panic::resume_unwind;
@@ -24,20 +24,20 @@ use super::spill::Storage;
 use super::tally::Tally;
 use crate::{Error, Result};
 
-/// Shards that stream at once, at most; each is one connection to whoever holds its rows.
+/// Most shards that stream at once; each is one connection to the executor that holds its rows.
 const CONCURRENT_SHARDS: usize = 16;
-/// Shards that stream before it is known how large one is.
+/// Shards that stream before the size of one is known.
 const FIRST_SHARDS: usize = 4;
 
 /// One rank's encoded shards.
 pub struct LoadedShards {
-    /// Ascending by their number.
+    /// Shards in ascending order of their number.
     pub(crate) shards: Vec<LocalShard>,
-    /// Of each feature, in the spec's order; without vocabularies.
+    /// Summary of each feature, in the spec's order; without vocabularies.
     pub(crate) features: Vec<FeatureSummary>,
-    /// Of each categorical feature.
+    /// Class of each categorical feature.
     categories: Vec<Class>,
-    /// Of a label that is a class.
+    /// Class of a label that is a class.
     label: Option<Class>,
     rows: u64,
     seconds: f64,
@@ -46,28 +46,28 @@ pub struct LoadedShards {
 }
 
 impl LoadedShards {
-    /// Rows that weigh something, whatever they are for.
+    /// Returns the number of rows with weight, in any part of the split.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Rows of weight 0, which were left out.
+    /// Returns the number of rows of weight 0, which were left out.
     pub(crate) fn weightless(&self) -> u64 {
         self.shards.iter().map(|shard| shard.weightless).sum()
     }
 
-    /// How long loading took.
+    /// Returns the duration of loading in seconds.
     pub fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// What kind of values each categorical feature has, and a label that is a class.
+    /// Returns the class of each categorical feature, and of a label that is a class.
     pub(crate) fn classes(&self) -> Vec<Class> {
         let all = self.categories.iter().chain(&self.label);
         all.copied().collect()
     }
 
-    /// Their values in these shards, with the rows of each.
+    /// Returns the tallies of these columns over the shards.
     pub(crate) fn tallies(&self) -> Vec<Tally> {
         let classes = self.classes();
         let mut parts: Vec<Vec<Tally>> = vec![vec![]; classes.len()];
@@ -81,7 +81,7 @@ impl LoadedShards {
             .collect()
     }
 
-    /// The vocabularies of a rank that is alone.
+    /// Returns the vocabularies of a rank that is alone.
     #[cfg(test)]
     pub(crate) fn vocabularies(&self) -> Vec<super::Vocabulary> {
         let all = self.tallies().into_iter();
@@ -89,12 +89,12 @@ impl LoadedShards {
             .collect()
     }
 
-    /// Whether labels are classes.
+    /// Checks whether labels are classes.
     pub(crate) fn has_classes(&self) -> bool {
         self.label.is_some()
     }
 
-    /// What is wrong with these shards' rows.
+    /// Returns the defects of these shards' rows.
     pub(crate) fn defects(&self) -> Vec<Defect> {
         defect::merge(
             self.shards
@@ -113,14 +113,16 @@ impl fmt::Debug for LoadedShards {
     }
 }
 
-/// Encodes the rows of each shard, given by its global number and what opens it, as they come: each in a task of its own, so
-/// that all threads of the runtime encode. Shards in the cache are read from it instead, and others are put there.
+/// Encodes the rows of each shard as they arrive. A shard is given by its global number and a function that opens it,
+/// and has a task of its own, so that all threads of the runtime encode. Cached shards are read from the cache instead;
+/// others are added to it.
 ///
-/// All streams have the same `schema`. Rows that cannot be trained on are no error here: they are
-/// counted, and [`train`](crate::train()) refuses them on all ranks.
+/// All streams have the same `schema`. Rows that cannot be trained on are not an error here: they are counted, and
+/// [`train`](crate::train()) refuses them on all ranks.
 ///
 /// # Errors
-/// When a stream fails, a column does not suit its role, rows that memory has no room for cannot be written, or `cancel` is cancelled.
+/// When a stream fails, a column does not suit its role, rows that do not fit in memory cannot be written, or `cancel`
+/// is cancelled.
 pub async fn load<O, S, E>(
     spec: &TrainSpec,
     schema: &Schema,
@@ -140,7 +142,7 @@ where
         .map(|(id, open)| {
             let (cache, columns) = (cache.cloned(), Arc::clone(&columns));
             let permits = Arc::clone(&permits);
-            // A set of one, which ends it when nobody waits any more.
+            // A set of one, which aborts the task when its future is dropped.
             let mut task = JoinSet::new();
             task.spawn(async move {
                 let permit = permits.left.acquire().await;
@@ -189,11 +191,11 @@ where
     })
 }
 
-/// Number of shards that stream at once: some, and more once one has said that memory has room for them.
+/// Limit on shards that stream at once: a few at first, more once the first shard's size shows that memory suffices.
 #[derive(Debug)]
 struct Permits {
     left: Semaphore,
-    /// Permits that there are, with those in use.
+    /// Number of permits, with those in use.
     all: Mutex<usize>,
 }
 
@@ -209,8 +211,8 @@ impl Permits {
         }
     }
 
-    /// Gives a permit back where so many shards may stream at once: it ends where there are more, and others begin where
-    /// there are fewer.
+    /// Returns a permit and adjusts the limit to `at_once`: drops the permit if there are too many, adds more if there
+    /// are too few.
     fn give_back(&self, permit: SemaphorePermit<'_>, at_once: usize) {
         let most = at_once.min(CONCURRENT_SHARDS);
         let mut all = self.all.lock();
@@ -224,17 +226,17 @@ impl Permits {
     }
 }
 
-/// The result of a task; its panic goes on here.
+/// Returns a task's result, and resumes its panic here.
 fn ended<T>(task: Option<Result<Result<T>, JoinError>>) -> Result<T> {
     match task.map(|task| task.map_err(JoinError::try_into_panic)) {
         Some(Ok(result)) => result,
         Some(Err(Ok(panic))) => resume_unwind(panic),
-        // Its runtime ends.
+        // The runtime is shutting down.
         Some(Err(Err(_))) | None => Err(Error::Cancelled),
     }
 }
 
-/// A shard, and whether it was in the cache.
+/// Returns a shard, and whether it was in the cache.
 async fn find_or_encode<O, S, E>(
     id: usize,
     open: O,
@@ -270,7 +272,7 @@ where
     let mut shard = LocalShard::new(id, columns);
     while let Some(batch) = rows.next().await {
         shard.push(&batch.map_err(failed)?, columns)?;
-        // A stream that is always ready would keep its thread, and never hear of a cancellation.
+        // A stream that is always ready would hold its thread and never notice a cancellation.
         tokio::task::yield_now().await;
     }
     Ok(shard)

@@ -1,4 +1,4 @@
-//! Encoding: from Arrow columns to the numbers a network takes.
+//! Encoding of Arrow columns as the numbers that a network takes.
 //!
 //! ```text
 //!  per shard, while it streams                      once all ranks' values are known
@@ -10,17 +10,17 @@
 //!                                                        Scaling ──▶ inputs and labels around 0, f32
 //! ```
 //!
-//! While a shard streams, a categorical value gets the next free number of the shard's own
-//! dictionary. The [tallies](Tally) of all shards and ranks make one sorted [`Vocabulary`] a feature,
-//! the same on every rank. A settled shard's rows are in an order that depends on their content
-//! only, never on how they arrived: everything random downstream is keyed by position.
+//! While a shard streams, a categorical value gets the next free number of the shard's own dictionary. The
+//! [tallies](Tally) of all shards and ranks are merged into one sorted [`Vocabulary`] per feature, the same on every
+//! rank. The order of a settled shard's rows depends on their content only, not on the order of arrival: everything
+//! random downstream is keyed by position.
 //!
-//! Numbers are `f64` until they are scaled: 1e9 + x has no digit of x in `f32`. Rows of weight 0 are left out as a shard
-//! streams, so that nothing behind counts them.
+//! Numbers are `f64` until they are scaled: in `f32`, 1e9 + x loses every digit of x. Rows of weight 0 are dropped as a
+//! shard streams, so that nothing downstream counts them.
 //!
-//! Shards that memory has no room for are in mapped files, from their last row on; everyone else sees slices.
+//! Shards that do not fit in memory are in mapped files, from their last row on; callers see slices either way.
 //!
-//! It does no training and no communication: values are exchanged by `train`.
+//! This module does no training and no communication: `train` exchanges the values.
 
 mod cache;
 mod categories;

@@ -1,13 +1,13 @@
-//! From numbers as they came to numbers that a network learns from, and back.
+//! Scaling of raw numbers to numbers that a network learns from, and back.
 //!
-//! From `f64` to `f32`: what is far from 0 beside its spread keeps its digits once it is centred, and would have none in
-//! `f32` before. Numbers that enter as they are have those of `f32`.
+//! Scaling goes from `f64` to `f32`: numbers far from 0 compared with their spread keep their digits once they are
+//! centred, and would lose them in `f32` before. Numbers that are not transformed have the digits of `f32`.
 //!
-//! A network starts for inputs and labels around 0 with a spread of 1. So continuous features and labels are scaled by
-//! what the training rows hold, and null, which has no place among numbers, becomes the mean, or the median of ranked
-//! numbers, with an input beside it that says so. It is fitted once, before the first step, is part of the training's
-//! state and of the model, and is not learnt: batch norm may follow. So are the bins of piecewise linear embeddings, which
-//! are of scaled numbers.
+//! A network starts out expecting inputs and labels around 0 with a spread of 1. So continuous features and labels are
+//! scaled by statistics of the training rows. Null becomes the mean, or the median of ranked numbers, with an indicator
+//! input beside it. The scaling is fitted once, before the first step, is part of the training's state and of the
+//! model, and is not learnt: batch norm may follow. The same holds for the bins of piecewise linear embeddings, whose
+//! edges are scaled numbers.
 
 use volley_proto::spec::{NumericTransform, PIECEWISE_BINS, TrainSpec};
 use volley_proto::store::{Quantiles, Scale, quantile};
@@ -16,27 +16,27 @@ use super::settle::{Rows, Settled};
 use super::statistics::Statistics;
 use crate::network::Normalization;
 
-/// How all numbers of a training are scaled.
+/// Scaling of all numbers of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scaling {
-    /// Of each continuous feature.
+    /// Scaling of each continuous feature.
     pub(crate) features: Vec<FeatureScale>,
-    /// Of each transformed label.
+    /// Scale of each transformed label.
     pub(crate) labels: Vec<Scale>,
 }
 
-/// How a continuous feature's numbers enter the network.
+/// Transformation of a continuous feature's numbers into inputs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct FeatureScale {
     pub(crate) scale: Scale,
-    /// What numbers are ranked by, instead of their scale, if they are.
+    /// Quantiles by which numbers are ranked instead of scaled, if they are.
     pub(crate) quantiles: Option<Quantiles>,
-    /// Edges of the bins of its piecewise linear embedding, ascending, of numbers as they enter; none without one.
+    /// Bin edges of its piecewise linear embedding, ascending, in scaled numbers; empty without one.
     pub(crate) bins: Vec<f32>,
 }
 
 impl FeatureScale {
-    /// What enters for a number, or for null.
+    /// Returns the input for a number, or for null.
     pub(crate) fn apply(&self, x: Option<f64>) -> f64 {
         let x = x.unwrap_or(self.scale.null);
         match &self.quantiles {
@@ -45,12 +45,12 @@ impl FeatureScale {
         }
     }
 
-    /// Whether its bins are such that a number is in one of them.
+    /// Checks that the edges ascend and enclose at least one bin.
     pub(crate) fn has_bins(&self) -> bool {
         self.bins.len() > 1 && self.bins.is_sorted_by(|low, high| low < high)
     }
 
-    /// The edges of bins between quantiles of numbers in ascending order.
+    /// Returns bin edges at quantiles of numbers given in ascending order.
     fn edges(&self, sorted: &[f64]) -> Vec<f32> {
         let edge = |at| self.apply(Some(quantile(sorted, at, PIECEWISE_BINS))) as f32;
         let mut edges: Vec<f32> = (0..=PIECEWISE_BINS).map(edge).collect();
@@ -62,7 +62,7 @@ impl FeatureScale {
         edges
     }
 
-    /// The mean and the variance of what enters, over rows of these statistics.
+    /// Returns the mean and the variance of the inputs over the rows of these statistics.
     fn moments(&self, of: &Statistics) -> [f64; 2] {
         let (known, nulls) = (of.weight, of.null_weight);
         let rows = of.all_weight();
@@ -73,7 +73,7 @@ impl FeatureScale {
             let mean = (known * mean + nulls * null) / rows;
             return [mean, (squares - mean * mean).max(0.0)];
         }
-        // Nulls are at their own place.
+        // Nulls enter as `scale.null`.
         let scale = &self.scale;
         let mean = (known * of.mean + nulls * scale.null) / rows;
         let squares =
@@ -83,13 +83,13 @@ impl FeatureScale {
 }
 
 impl Scaling {
-    /// Whether what a spec asks for takes quantiles.
+    /// Checks whether a spec's transform or embedding takes quantiles.
     pub(crate) fn ranks(spec: &TrainSpec) -> bool {
         spec.numeric_transform == NumericTransform::Quantile || spec.network.is_piecewise()
     }
 
-    /// What a spec asks for, by the statistics of all training rows and, of each feature, numbers of a sample of them in
-    /// ascending order, where that [takes quantiles](Self::ranks).
+    /// Fits a spec's scaling to the statistics of all training rows and, if the spec [takes quantiles](Self::ranks), to
+    /// a sample of each feature's numbers in ascending order.
     pub(crate) fn fit(
         spec: &TrainSpec,
         features: &[Statistics],
@@ -124,7 +124,7 @@ impl Scaling {
             feature
         };
         let label = |label: &Statistics| match spec.label.standardize {
-            // Its logarithm starts at that of the mean.
+            // With a log link, predictions start at the mean.
             true if spec.loss.has_log_link() => Scale {
                 unit: if label.mean > 0.0 { label.mean } else { 1.0 },
                 ..Scale::IDENTITY
@@ -142,7 +142,7 @@ impl Scaling {
         }
     }
 
-    /// Numbers that enter the network for a row: those of the features, then whether each was null that may be.
+    /// Returns the number of inputs of a row: the features, then a null indicator for each feature that has nulls.
     pub(crate) fn inputs(&self) -> usize {
         self.features.len() + self.indicators()
     }
@@ -152,7 +152,7 @@ impl Scaling {
         indicated.count()
     }
 
-    /// Of each number that enters, the edges of its bins; none without piecewise linear embeddings.
+    /// Returns the bin edges of each input; nothing without piecewise linear embeddings.
     pub(crate) fn bins(&self) -> Vec<Vec<f32>> {
         if !self.features.iter().any(FeatureScale::has_bins) {
             return vec![];
@@ -162,7 +162,7 @@ impl Scaling {
         features.chain(indicators).collect()
     }
 
-    /// Appends what enters the network for a row of features.
+    /// Appends the inputs of a row of features.
     pub(crate) fn encode(&self, row: &[Option<f64>], inputs: &mut Vec<f32>) {
         for (of, x) in self.features.iter().zip(row) {
             inputs.push(of.apply(*x) as f32);
@@ -208,7 +208,7 @@ impl Scaling {
         }
     }
 
-    /// The moments of what enters the network, over the rows of these statistics.
+    /// Returns the moments of the network's inputs over the rows of these statistics.
     pub(crate) fn moments(&self, features: &[Statistics]) -> Normalization {
         let mut moments = Normalization {
             mean: vec![],
@@ -335,7 +335,7 @@ mod tests {
             assert!((is - due).abs() < 1e-5, "{:?}", rows.continuous);
         }
         assert_eq!(scaling.features[0].scale.null, 2.0);
-        // Of numbers never seen.
+        // Numbers beyond the range of the training rows.
         let score = |x| scaling.features[0].apply(Some(x));
         assert_eq!([score(-9.0), score(1e9)], [score(1.0), score(500.0)]);
         let variance = f64::from(end).powi(2) / 2.0;
@@ -369,7 +369,7 @@ mod tests {
         };
         let plain = bins(NumericTransform::None);
         let every: Vec<f32> = (0..=48).map(|i| i as f32 * 20.0).collect();
-        // The last is of the input that says where null was.
+        // The last is the null indicator's.
         assert_eq!(
             plain,
             [every, vec![0.0, 1.0], vec![0.0, 1.0], vec![0.0, 1.0]]

@@ -1,8 +1,7 @@
-//! A sequence of rows that splits them: the last of it are evaluated.
+//! Sequential split: the last rows of a sequence are evaluated.
 //!
-//! Values become whole numbers in the same order, null the greatest. Where the sequence is cut is a number that all
-//! ranks find together, by halves: as many rows come after it as are to be evaluated, or somewhat fewer where rows are
-//! equal, which stay together.
+//! Values become whole numbers in the same order, null the greatest. All ranks find the cut together, by bisection: as
+//! many rows come after it as are to be evaluated, or somewhat fewer where equal rows would be separated.
 
 use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::cast;
@@ -14,7 +13,7 @@ use crate::{Error, Result};
 
 const SIGN: u64 = 1 << 63;
 
-/// Appends the place of every value.
+/// Appends the position of every value.
 pub(super) fn extend(sequence: &mut Vec<u64>, values: &ArrayRef, name: &str) -> Result<()> {
     let fail = |source| Error::Values {
         column: name.to_owned(),
@@ -25,7 +24,7 @@ pub(super) fn extend(sequence: &mut Vec<u64>, values: &ArrayRef, name: &str) -> 
         DataType::Dictionary(_, of) => cast(values, of).map_err(fail)?,
         _ => ArrayRef::clone(values),
     };
-    // Dates and times are whole numbers of days and the like.
+    // Dates and times are whole numbers of days or smaller units.
     let whole = plain.data_type().is_integer() && *plain.data_type() != DataType::UInt64
         || plain.data_type().is_temporal();
     if whole {
@@ -44,7 +43,7 @@ pub(super) fn extend(sequence: &mut Vec<u64>, values: &ArrayRef, name: &str) -> 
     Ok(())
 }
 
-/// A number's place among all: bits of negative ones are in the opposite order.
+/// Returns a number's position among all `f64`: the bits of negative ones are in the opposite order.
 fn place(x: f64) -> u64 {
     match x.to_bits() {
         bits if bits & SIGN == 0 => bits | SIGN,
@@ -53,13 +52,13 @@ fn place(x: f64) -> u64 {
 }
 
 impl LoadedShards {
-    /// Rows after a place in the sequence.
+    /// Counts the rows after a position in the sequence.
     pub(crate) fn rows_after(&self, place: u64) -> u64 {
         let all = self.shards.iter().flat_map(|shard| &shard.sequence);
         all.filter(|at| **at > place).count() as u64
     }
 
-    /// Evaluates the rows after a place in the sequence.
+    /// Marks the rows after a position in the sequence for evaluation.
     pub(crate) fn cut(&mut self, place: u64) {
         for shard in &mut self.shards {
             for (part, at) in shard.parts.iter_mut().zip(&shard.sequence) {

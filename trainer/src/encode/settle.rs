@@ -1,4 +1,4 @@
-//! From a loaded shard to the rows that are trained on: global codes, canonical order, split.
+//! Settling: turns a loaded shard into training rows with global codes, canonical order and split.
 
 use std::ops::Range;
 
@@ -10,23 +10,23 @@ use super::stored::Stored;
 use super::vocabulary::Vocabulary;
 use crate::random::{Key, Purpose};
 
-/// Encoded rows, one after the other. C categorical and N continuous features. Numbers are `f64` until they are
+/// Encoded rows, one after the other, of C categorical and N continuous features. Numbers are `f64` until they are
 /// [scaled](super::Scaling::apply), and `f32` from then on.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rows<Number: Pod = f32> {
     /// Rows of the embedding table, `[len × C]`.
     pub(crate) codes: Stored<u32>,
-    /// `[len × N]`, null not a number; what enters the network once they are scaled.
+    /// Continuous features, `[len × N]`, null as NaN; the network's inputs once they are scaled.
     pub(crate) continuous: Stored<Number>,
-    /// Transformed, and scaled with them, `[len × L]` of L labels; or the numbers of classes, `[len]`.
+    /// Labels, transformed, and scaled with the features, `[len × L]` of L labels; or class numbers, `[len]`.
     pub(crate) labels: Stored<Number>,
-    /// Above 0, `[len]`; none, where all are 1.
+    /// Weights above 0, `[len]`; empty if all are 1.
     pub(crate) weights: Stored<f32>,
-    /// A hash of each row's content: equal rows have equal keys, wherever they are. `[len]`
+    /// Hash of each row's content, `[len]`: equal rows have equal keys, wherever they are.
     pub(crate) keys: Stored<u64>,
-    /// The member of the ensemble that holds out each row, `[len]`; none without cross-validation.
+    /// Ensemble member that holds out each row, `[len]`; empty without cross-validation.
     pub(crate) folds: Stored<u8>,
-    /// Their weights in evaluation, `[len]`, where these lack those of classes.
+    /// Weights in evaluation, `[len]`, without class weights; `None` if they equal `weights`.
     pub(crate) eval_weights: Option<Stored<f32>>,
 }
 
@@ -49,17 +49,17 @@ impl<Number: Pod> Rows<Number> {
         self.keys.len()
     }
 
-    /// The wrapping sum of the keys: the same in any order.
+    /// Returns the wrapping sum of the keys: the same in any order.
     pub(crate) fn checksum(&self) -> u64 {
         self.keys.iter().copied().fold(0, u64::wrapping_add)
     }
 
-    /// A row's weight.
+    /// Returns a row's weight.
     pub(crate) fn weight(&self, row: usize) -> f32 {
         self.weights.get(row).copied().unwrap_or(1.0)
     }
 
-    /// Has the system read rows that are in a file ahead of their use.
+    /// Asks the system to read rows from their file ahead of use.
     pub(crate) fn will_need(&self, rows: Range<usize>) {
         fn of<T: Pod>(column: &Stored<T>, rows: &Range<usize>, of: usize) {
             let width = column.len() / of;
@@ -76,7 +76,7 @@ impl<Number: Pod> Rows<Number> {
         of(&self.folds, &rows, self.len());
     }
 
-    /// Bytes of a row.
+    /// Returns the bytes of a row.
     pub(crate) fn row_bytes(&self) -> usize {
         let numbers = size_of::<Number>() * (self.continuous.len() + self.labels.len());
         let others = size_of::<u32>() * self.codes.len() + size_of::<u64>() * self.keys.len();
@@ -86,7 +86,7 @@ impl<Number: Pod> Rows<Number> {
 }
 
 impl Rows {
-    /// Gives rows their class' weight besides their own.
+    /// Multiplies the rows' weights by their class weights.
     pub(crate) fn weigh(&mut self, classes: &[f64]) {
         let weights = (0..self.len()).map(|row| {
             let class = self.labels[row] as usize;
@@ -97,7 +97,7 @@ impl Rows {
         self.eval_weights = Some(own).filter(|_| !self.folds.is_empty());
     }
 
-    /// So many of the first of them.
+    /// Copies the first `rows` rows.
     pub(crate) fn first(&self, rows: usize) -> Self {
         fn part<T: Pod>(all: &[T], rows: usize, of: usize) -> Stored<T> {
             all[..all.len().checked_div(of).unwrap_or(0) * rows]
@@ -116,7 +116,7 @@ impl Rows {
         }
     }
 
-    /// Adds rows of the same columns behind these.
+    /// Appends rows of the same columns.
     pub(crate) fn append(&mut self, rows: &Self) {
         self.codes.to_mut().extend_from_slice(&rows.codes);
         self.continuous.to_mut().extend_from_slice(&rows.continuous);
@@ -126,13 +126,13 @@ impl Rows {
         self.folds.to_mut().extend_from_slice(&rows.folds);
     }
 
-    /// A row's codes.
+    /// Returns a row's codes.
     pub(crate) fn codes_of(&self, row: usize) -> &[u32] {
         let width = self.codes.len() / self.len();
         &self.codes[row * width..(row + 1) * width]
     }
 
-    /// A row's weight in evaluation.
+    /// Returns a row's weight in evaluation.
     pub(crate) fn eval_weight(&self, row: usize) -> f32 {
         match &self.eval_weights {
             Some(weights) => weights.get(row).copied().unwrap_or(1.0),
@@ -140,27 +140,27 @@ impl Rows {
         }
     }
 
-    /// Has no member of an ensemble hold out rows any more.
+    /// Drops the folds: no member of an ensemble holds out rows any more.
     pub(crate) fn merge_folds(&mut self) {
         (self.folds, self.eval_weights) = (Stored::default(), None);
     }
 }
 
-/// A shard ready for training; rows for testing are gone.
+/// Shard ready for training; rows for testing are gone.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Settled<Number: Pod = f32> {
     pub(crate) id: usize,
-    /// Where its rows are to be.
+    /// Storage its rows belong in.
     pub(crate) storage: Storage,
     pub(crate) train: Rows<Number>,
     pub(crate) eval: Rows<Number>,
 }
 
-/// Gives a shard's rows their place in the embedding table, labels that are classes theirs among the classes, and all a
+/// Maps a shard's codes to rows of the embedding table and class labels to class numbers, and sorts its rows into
 /// canonical order.
 ///
-/// The order is that of a hash of the encoded content; rows that tie are equal. So it does not
-/// depend on the order in which rows arrived, nor on which rank has the shard. Rows are in memory.
+/// The order is that of a hash of the encoded content; rows that tie are equal. So it depends neither on the order in
+/// which rows arrived nor on which rank has the shard. The result's rows are in memory.
 pub(crate) fn settle(
     shard: LocalShard,
     vocabularies: &[Vocabulary],
@@ -179,7 +179,7 @@ pub(crate) fn settle(
         folds,
         ..
     } = shard;
-    // They are read in any order.
+    // The columns are read in any order.
     let mut codes: Vec<_> = codes.into_iter().map(Stored::into_vec).collect();
     let continuous: Vec<_> = continuous.into_iter().map(Stored::into_vec).collect();
     let mut labels: Vec<_> = labels.into_iter().map(Stored::into_vec).collect();
@@ -199,7 +199,7 @@ pub(crate) fn settle(
     }
     drop(dictionaries);
     if let Some((values, classes)) = label_values.zip(classes) {
-        // The first code is of values that are not known, which no label's is.
+        // The first code is that of unknown values; no label has it.
         let codes = values.codes_in(classes);
         for label in labels.iter_mut().flatten() {
             *label = codes

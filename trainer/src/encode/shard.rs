@@ -1,7 +1,7 @@
-//! A shard as it streams in: columns of local codes and numbers that grow batch by batch.
+//! Shards as they stream in: columns of local codes and numbers that grow batch by batch.
 //!
-//! Rows are in the order of arrival here. Rows that must not be trained on are counted, not
-//! refused: see [`Defect`]. Rows of weight 0 are only counted, whatever else is in them.
+//! Rows are in the order of arrival here. Rows that must not be trained on are counted, not refused: see [`Defect`].
+//! Rows of weight 0 are only counted, whatever their values.
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::compute::{cast, filter, filter_record_batch};
@@ -20,42 +20,42 @@ use super::stored::Stored;
 use super::tally::Tally;
 use crate::{Error, Result};
 
-/// What a row is for.
+/// Part of the split that a row belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, CheckedBitPattern)]
 #[repr(u8)]
 pub(super) enum Part {
-    /// To be trained on.
+    /// Trained on.
     Train,
-    /// To be evaluated.
+    /// Evaluated.
     Eval,
-    /// For its categorical values only.
+    /// Read for its categorical values only.
     Test,
 }
 
-/// A shard's encoded rows, in the order of arrival.
+/// Encoded rows of a shard, in the order of arrival.
 #[derive(Debug)]
 pub(crate) struct LocalShard {
     /// The shard's global number.
     pub(super) id: usize,
-    /// Where its columns are, and where its rows are to be once they are settled.
+    /// Storage of its columns, and of its rows once they are settled.
     pub(crate) storage: Storage,
     pub(super) dictionaries: Vec<Dictionary>,
-    /// Per categorical feature, per row.
+    /// Codes per categorical feature and row.
     pub(super) codes: Vec<Stored<u32>>,
-    /// Per continuous feature, per row; null is not a number.
+    /// Numbers per continuous feature and row; null is NaN.
     pub(super) continuous: Vec<Stored<f64>>,
-    /// The values of a classifier's label.
+    /// Values of a classifier's label.
     pub(super) classes: Option<Dictionary>,
-    /// Per label, per row: transformed, or the code of the class; 0 where the row is for testing.
+    /// Labels per column and row: transformed, or the code of the class; 0 where the row is for testing.
     pub(super) labels: Vec<Stored<f64>>,
-    /// The rows' weights, above 0; none, where all are 1.
+    /// Weights of the rows, above 0; empty if all are 1.
     pub(super) weights: Stored<f32>,
-    /// Rows of weight 0, which are not among these.
+    /// Number of rows of weight 0, which are left out.
     pub(super) weightless: u64,
     pub(super) parts: Vec<Part>,
-    /// Where each row stands in the sequence that splits them, if one does; nothing comes after all others.
+    /// Position of each row in the sequence that splits them, if one does; null comes last.
     pub(super) sequence: Stored<u64>,
-    /// The fold of each row, where there may be some.
+    /// Fold of each row, if folds may be needed.
     pub(super) folds: Stored<u8>,
     pub(super) defects: Vec<Defect>,
 }
@@ -87,17 +87,17 @@ impl LocalShard {
         self.parts.len()
     }
 
-    /// Bytes of its rows until they are scaled.
+    /// Returns the bytes of its rows until they are scaled.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes_by(size_of::<f64>()) + (self.rows() * size_of::<Part>()) as u64
     }
 
-    /// Bytes of its rows from then on.
+    /// Returns the bytes of its rows from then on.
     pub(super) fn settled_bytes(&self) -> u64 {
         self.bytes_by(size_of::<f32>()) + (self.rows() * size_of::<u32>()) as u64
     }
 
-    /// Bytes of its columns and of the keys of its rows, with numbers of so many.
+    /// Returns the bytes of its columns and of its rows' keys, at `number` bytes per number.
     fn bytes_by(&self, number: usize) -> u64 {
         let numbers = self.continuous.len() + self.labels.len();
         let codes = size_of::<u32>() * self.codes.len();
@@ -107,7 +107,7 @@ impl LocalShard {
         (self.rows() * row + weights + sequence + self.folds.len()) as u64
     }
 
-    /// The values of each categorical feature, and those of a label that is a class.
+    /// Returns the tally of each categorical feature, and of a label that is a class.
     pub(super) fn tallies(&self) -> impl Iterator<Item = Tally> {
         let features = self.dictionaries.iter().zip(&self.codes);
         let features = features.map(|(dictionary, codes)| {
@@ -126,7 +126,7 @@ impl LocalShard {
     /// Encodes a batch's rows.
     ///
     /// # Errors
-    /// When a column is not of the type that the schema promised.
+    /// When a column does not have the type that the schema promised.
     pub(super) fn push(&mut self, batch: &RecordBatch, columns: &Columns) -> Result<()> {
         let weighing;
         let batch = match &columns.weight {
@@ -178,7 +178,7 @@ impl LocalShard {
         Ok(())
     }
 
-    /// The rows that weigh something, as far as that is known; counts the others.
+    /// Removes and counts the rows of weight 0; keeps those whose weight is null.
     fn without_weightless(&mut self, batch: &RecordBatch, column: &Column) -> Result<RecordBatch> {
         let weights = numbers(batch.column(column.index), &column.name)?;
         let weighs = weights.iter().map(|x| x.is_none_or(|x| x as f32 != 0.0));
@@ -268,7 +268,7 @@ impl LocalShard {
         Ok(())
     }
 
-    /// The label that is told apart; that of rows for testing is not read.
+    /// Encodes a label that is a class; labels of rows for testing are not read.
     fn push_classes(
         &mut self,
         array: &ArrayRef,
@@ -321,7 +321,7 @@ impl LocalShard {
         for (value, part) in values.iter().zip(&self.parts[first..]) {
             let label = match value {
                 _ if *part == Part::Test => 0.0,
-                // ln of a negative number is NaN, of zero −∞.
+                // ln of a negative number is NaN, ln of zero −∞.
                 Some(value) if ln => value.ln(),
                 Some(value) => value,
                 None => f64::NAN,
@@ -343,8 +343,8 @@ impl LocalShard {
     }
 }
 
-/// Whether a number is one that `f32` has too, as far as its size goes: it may enter the network as it is, and squares of
-/// such numbers can be added up in `f64`.
+/// Checks that a number is finite in `f32` too: it may enter the network unscaled, and squares of such numbers can be
+/// added up in `f64`.
 fn is_finite(x: f64) -> bool {
     (x as f32).is_finite()
 }

@@ -1,7 +1,7 @@
-//! Shards that their rank's memory has no room for: their rows are in mapped files instead.
+//! Spilling: rows of shards that do not fit in their rank's memory are kept in mapped files.
 //!
-//! A file has no name, so that it is gone with the last who maps it, however that ends. Rows are the same, in the same order,
-//! as in memory. Where shards are cached for the next rank here, [another module](super::cache) says.
+//! A file has no name, so that it disappears with its last mapping, however the process ends. Rows are the same, in the
+//! same order, as in memory. [Another module](super::cache) caches shards for the next rank on this executor.
 
 use std::fs;
 use std::io;
@@ -14,17 +14,17 @@ use super::settle::{Rows, Settled};
 use super::stored::{ColumnReader, ColumnWriter, Stored};
 use crate::{Error, Result};
 
-/// Where a shard's rows are.
+/// Storage of a shard's rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Storage {
     #[default]
     Memory,
-    /// In files of this folder.
+    /// Files in this folder.
     Files(Arc<Path>),
 }
 
 impl Storage {
-    /// The folder of files, if rows are in some.
+    /// Returns the folder, if rows are in files.
     pub(crate) fn folder(&self) -> Option<&Arc<Path>> {
         match self {
             Self::Memory => None,
@@ -34,7 +34,7 @@ impl Storage {
 }
 
 impl<Number: Pod> Settled<Number> {
-    /// The shard with its rows where they are to be.
+    /// Moves the rows to the shard's storage.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -68,7 +68,7 @@ impl<Number: Pod> Settled<Number> {
 }
 
 impl<Number: Pod> Rows<Number> {
-    /// As many rows of the same columns, in a file.
+    /// Returns as many rows of the same columns from a file.
     fn mapped(&self, file: &mut ColumnReader) -> io::Result<Self> {
         Ok(Self {
             codes: file.column(self.codes.len())?,
@@ -84,8 +84,8 @@ impl<Number: Pod> Rows<Number> {
         })
     }
 
-    /// A copy in this order, in a file of a folder, with the order: to be [read ahead](Self::will_need) by who uses it. Weights
-    /// in evaluation are left out.
+    /// Copies the rows in this order, and the order itself, to a file in a folder; the caller has them [read
+    /// ahead](Self::will_need). Weights in evaluation are left out.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -93,7 +93,7 @@ impl<Number: Pod> Rows<Number> {
         if order.is_empty() {
             return Ok((Self::default(), Stored::default()));
         }
-        // All of it is read, in any order.
+        // All rows are read, in any order.
         self.will_need(0..self.len());
         let written = write(folder, |file| {
             file.column(in_order(&self.codes, order, self.len()))?;
@@ -116,7 +116,7 @@ impl<Number: Pod> Rows<Number> {
     }
 }
 
-/// A column's values by row, in an order; nothing of a column that rows lack.
+/// Returns a column's values row by row, in an order; each is empty if rows lack the column.
 fn in_order<'c, T: Pod>(
     column: &'c [T],
     order: &'c [u32],
@@ -127,7 +127,7 @@ fn in_order<'c, T: Pod>(
     order.iter().map(of_row)
 }
 
-/// A file without a name, written by `columns`.
+/// Writes an unnamed file with `columns` and opens it.
 fn write(
     folder: &Path,
     columns: impl FnOnce(&mut ColumnWriter<fs::File>) -> io::Result<()>,

@@ -1,18 +1,18 @@
-//! Statistics of a column's numbers: how many, what they weigh, their range, mean and spread, in one pass and over parts.
+//! Statistics of a column's numbers: count, weight, range, mean and spread, in one pass and merged over parts.
 //!
-//! Mean and spread are by weight: a row of weight 2 counts as two. Rows of weight 0 do not come here.
+//! Mean and spread are weighted: a row of weight 2 counts as two. Rows of weight 0 never reach this module.
 //!
-//! Parts are merged in the order of their shards, so that the result has the same bits whichever rank had which.
-//! Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+//! Parts are merged in the order of their shards, so that the result has the same bits however shards are assigned to
+//! ranks. Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
 
 use serde::{Deserialize, Serialize};
 
-/// Of numbers so far.
+/// Statistics of the numbers so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Statistics {
-    /// Numbers.
+    /// Count of numbers.
     pub(crate) known: u64,
-    /// Rows that have none.
+    /// Count of nulls.
     pub(crate) nulls: u64,
     /// Weight of the numbers.
     pub(crate) weight: f64,
@@ -21,12 +21,12 @@ pub(crate) struct Statistics {
     pub(crate) mean: f64,
     /// Σ weight · (x − mean)².
     pub(crate) squares: f64,
-    /// The least and the greatest.
+    /// Smallest and largest number.
     pub(crate) range: Option<[f64; 2]>,
 }
 
 impl Statistics {
-    /// Counts a number of a row of this weight, or a null, which is not one.
+    /// Adds a number from a row of this weight; NaN counts as null.
     pub(crate) fn add(&mut self, x: f64, weight: f64) {
         if x.is_nan() {
             self.nulls += 1;
@@ -48,7 +48,7 @@ impl Statistics {
         });
     }
 
-    /// Counts what another part has.
+    /// Adds another part's statistics.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.nulls += other.nulls;
         self.null_weight += other.null_weight;
@@ -67,7 +67,7 @@ impl Statistics {
         self.squares += other.squares + distance * distance * mine * share;
     }
 
-    /// Weight of numbers and nulls; 1 where there are no rows.
+    /// Returns the weight of numbers and nulls; 1 if there are no rows.
     pub(crate) fn all_weight(&self) -> f64 {
         match self.weight + self.null_weight {
             weight if weight > 0.0 => weight,
@@ -75,7 +75,7 @@ impl Statistics {
         }
     }
 
-    /// The standard deviation of the numbers.
+    /// Returns the standard deviation of the numbers.
     pub(crate) fn deviation(&self) -> f64 {
         match self.weight > 0.0 {
             true => (self.squares / self.weight).sqrt(),
@@ -83,10 +83,10 @@ impl Statistics {
         }
     }
 
-    /// The standard deviation of the numbers, or 1 where it is too small to divide by.
+    /// Returns the standard deviation of the numbers, or 1 where it is too small to divide by.
     pub(crate) fn deviation_or_one(&self) -> f64 {
         let deviation = self.deviation();
-        // Numbers that differ by rounding alone.
+        // A smaller deviation is rounding alone.
         let least = 16.0 * f64::EPSILON * self.mean.abs();
         match deviation > least {
             true => deviation,

@@ -1,14 +1,14 @@
-//! Numbers of rows, in memory or in a mapped file, and files of such columns.
+//! Stored columns: numbers in memory or in a mapped file, and files of such columns.
 //!
-//! Readers see a slice either way; what is to be changed is copied into memory first. A mapped column takes no memory that
-//! the system cannot have back: it drops pages and reads them again. A disk that fails to read one ends the process
-//! (`SIGBUS`), as it does where it holds the program.
+//! Readers see a slice either way; a column is copied into memory before it is changed. A mapped column takes no memory
+//! that the system cannot reclaim: it drops pages and reads them again. If the disk fails to read a page, the process
+//! ends (`SIGBUS`), as it does for pages of the program itself.
 //!
 //! ```text
 //!  bytes of a header ─ column ─ column ─ …      each aligned, in the byte order of this host
 //! ```
 //!
-//! Which shards are in files is not decided here.
+//! This module does not decide which shards are in files.
 
 use std::fmt;
 use std::fs::File;
@@ -39,7 +39,7 @@ enum Place<T> {
 }
 
 impl<T: Pod> Stored<T> {
-    /// The numbers in memory, to be changed.
+    /// Returns the numbers for changes, copied into memory first if they are in a file.
     pub(crate) fn to_mut(&mut self) -> &mut Vec<T> {
         if let Place::File { .. } = self.0 {
             self.0 = Place::Memory(self.to_vec());
@@ -50,12 +50,12 @@ impl<T: Pod> Stored<T> {
         }
     }
 
-    /// The numbers in memory.
+    /// Returns the numbers in memory.
     pub(crate) fn into_vec(mut self) -> Vec<T> {
         std::mem::take(self.to_mut())
     }
 
-    /// Has the system read some of a file's numbers ahead of their use, as it sees fit.
+    /// Asks the system to read some of a file's numbers ahead of use.
     pub(crate) fn will_need(&self, numbers: Range<usize>) {
         if let Place::File { map, bytes, .. } = &self.0 {
             let start = bytes.start + numbers.start * size_of::<T>();
@@ -123,7 +123,7 @@ impl<T: Pod + PartialEq, Other: AsRef<[T]>> PartialEq<Other> for Stored<T> {
     }
 }
 
-/// A file of columns that is being written.
+/// Writer of a file of columns.
 #[derive(Debug)]
 pub(super) struct ColumnWriter<W: Write> {
     out: BufWriter<W>,
@@ -138,7 +138,7 @@ impl<W: Write> ColumnWriter<W> {
         }
     }
 
-    /// Appends bytes as they are.
+    /// Appends raw bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.at += bytes.len();
         self.out.write_all(bytes)
@@ -155,13 +155,13 @@ impl<W: Write> ColumnWriter<W> {
         parts.try_for_each(|part| self.bytes(bytemuck::cast_slice(part)))
     }
 
-    /// Flushes, and returns the file.
+    /// Flushes and returns the file.
     pub(super) fn finish(self) -> io::Result<W> {
         Ok(self.out.into_inner()?)
     }
 }
 
-/// A file of columns that is being read, in the order in which they were written.
+/// Reader of a file of columns, in the order in which they were written.
 #[derive(Debug)]
 pub(super) struct ColumnReader {
     map: Arc<Mmap>,
@@ -169,18 +169,18 @@ pub(super) struct ColumnReader {
 }
 
 impl ColumnReader {
-    /// Says that only what [is asked for](Stored::will_need) is worth reading ahead.
+    /// Limits read-ahead to what [is asked for](Stored::will_need).
     pub(super) fn read_as_told(&self) {
         if let Err(error) = self.map.advise(Advice::Random) {
             tracing::debug!(%error, "the system reads more of a file than it is told to");
         }
     }
 
-    /// Maps a file that nobody changes any more.
+    /// Maps a file that is not modified any more.
     pub(super) fn new(file: &File) -> io::Result<Self> {
-        // SAFETY: files of columns lie in folders that are the executor's own. They are written by this module, and opened by
-        // name only once they are whole; nobody writes to them or truncates them afterwards, and a file that is removed
-        // stays while it is mapped.
+        // SAFETY: files of columns lie in folders that only the executor uses. This module writes them, and opens them
+        // by name only once they are complete; nobody writes to or truncates them afterwards, and a removed file stays
+        // while it is mapped.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(file)? };
         let map = Arc::new(map);
@@ -193,7 +193,7 @@ impl ColumnReader {
         self.map.get(start..self.at).ok_or_else(malformed)
     }
 
-    /// The next column, which has so many numbers: mapped.
+    /// Maps the next column, of `len` numbers.
     pub(super) fn column<T: Pod>(&mut self, len: usize) -> io::Result<Stored<T>> {
         self.at = self.at.next_multiple_of(ALIGNMENT);
         let (map, start) = (Arc::clone(&self.map), self.at);
@@ -238,7 +238,7 @@ mod tests {
         assert!(reader.is_at_end());
         assert!(reader.column::<u8>(1).is_err());
         assert!(reader.column::<u64>(usize::MAX).is_err());
-        // The file, and whoever else maps it, keep what they have.
+        // The file, and other columns that map it, are unchanged.
         let other = column.clone();
         column.to_mut().push(2.0);
         assert_eq!((column.len(), other.len()), (4, 3));

@@ -1,7 +1,7 @@
-//! How often each value of a categorical feature occurs: what ranks tell each other of their values.
+//! Tallies: how often each value of a categorical feature occurs, as ranks tell each other.
 //!
-//! It crosses between ranks as one Arrow stream of all features, and is merged once. Which values have a code is the
-//! [`Vocabulary`]'s, made from it by the spec's rule.
+//! A tally crosses between ranks as one Arrow stream of all features, and is merged once. The spec's rule then makes
+//! the [`Vocabulary`] from it, which decides which values have a code.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use volley_proto::spec::VocabularyRule;
 use super::categories::Class;
 use super::vocabulary::{Values, Vocabulary};
 
-/// Rows of a batch on the way between ranks.
+/// Rows in a batch sent between ranks.
 const BATCH: usize = 1 << 16;
 
-/// The values of a categorical feature, ascending, each with the rows that hold it and are not for testing.
+/// Values of a categorical feature, ascending, each with the number of its rows that are not for testing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
     class: Class,
-    /// Whether null occurs.
+    /// True if null occurs.
     null: bool,
     values: Counted,
 }
@@ -44,7 +44,7 @@ impl Tally {
         }
     }
 
-    /// Of no rows.
+    /// Returns the tally of no rows.
     fn empty(class: Class) -> Self {
         let values = match class {
             Class::Text => Counted::Text(vec![]),
@@ -53,7 +53,7 @@ impl Tally {
         Self::new(class, false, values)
     }
 
-    /// Of all rows of some parts.
+    /// Merges the tallies of several parts.
     pub(crate) fn merge(class: Class, parts: impl IntoIterator<Item = Self>) -> Self {
         let mut merged = Self::empty(class);
         for part in parts {
@@ -71,7 +71,7 @@ impl Tally {
         merged
     }
 
-    /// The vocabulary that a rule makes of them.
+    /// Returns the vocabulary that a rule makes of the values.
     pub(crate) fn vocabulary(self, rule: &VocabularyRule) -> Vocabulary {
         let Self {
             class,
@@ -98,7 +98,7 @@ impl Tally {
         Vocabulary::new(class, null, values)
     }
 
-    /// The tallies of all features, as an Arrow stream.
+    /// Encodes the tallies of all features as an Arrow stream.
     pub(crate) fn encode(all: &[Self]) -> Result<Vec<u8>, ArrowError> {
         let mut writer = StreamWriter::try_new(Vec::new(), &schema())?;
         for (feature, tally) in all.iter().enumerate() {
@@ -136,10 +136,10 @@ impl Tally {
         }
     }
 
-    /// A rank's tallies, one a feature of these classes.
+    /// Decodes a rank's tallies, one for each feature of these classes.
     ///
     /// # Errors
-    /// When the bytes are no such stream, or of other features.
+    /// When the bytes are not such a stream, or contain other features.
     pub(crate) fn decode(bytes: &[u8], classes: &[Class]) -> Result<Vec<Self>, ArrowError> {
         let mut all: Vec<Self> = classes.iter().map(|class| Self::empty(*class)).collect();
         for batch in StreamReader::try_new(bytes, None)? {
@@ -176,7 +176,7 @@ impl Tally {
     }
 }
 
-/// A value is in one of the two columns, and null in neither.
+/// Returns the stream's schema: a value is in one of `whole` and `text`, null in neither.
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("feature", DataType::UInt32, false),
@@ -188,7 +188,7 @@ fn schema() -> SchemaRef {
 
 /// Sorts values and adds up the rows of equal ones.
 fn add_up<T: Ord>(values: &mut Vec<(T, u64)>) {
-    values.sort_by(|left, right| left.0.cmp(&right.0)); // Runs: it merges them.
+    values.sort_by(|left, right| left.0.cmp(&right.0)); // Stable, so that it merges the sorted runs.
     values.dedup_by(|later, kept| {
         let equal = later.0 == kept.0;
         if equal {
@@ -198,11 +198,11 @@ fn add_up<T: Ord>(values: &mut Vec<(T, u64)>) {
     });
 }
 
-/// The values, ascending, that are in enough rows, and the most frequent of those.
+/// Returns, in ascending order, the values with at least `least` rows, or only the `most` most frequent of these.
 fn frequent<T: Ord>(mut values: Vec<(T, u64)>, least: u64, most: Option<usize>) -> Vec<T> {
     values.retain(|(_, rows)| *rows >= least);
     if let Some(most) = most.filter(|most| *most < values.len()) {
-        // A stable sort: of those that are equally frequent, the least come first.
+        // A stable sort: of equally frequent values, the smallest come first.
         values.sort_by_key(|(_, rows)| std::cmp::Reverse(*rows));
         values.truncate(most);
         values.sort_by(|left, right| left.0.cmp(&right.0));
@@ -258,7 +258,7 @@ mod tests {
             assert!(vocabulary.is_sound());
             ["a", "b", "c", "d", "e"].map(|value| vocabulary.code_of_text(value))
         };
-        // Null is 1; all that have none of their own are 0.
+        // Null has code 1; values without a code of their own have 0.
         assert_eq!(kept(0, None), [2, 3, 4, 5, 6]);
         assert_eq!(kept(1, None), [2, 3, 0, 4, 5]);
         assert_eq!(kept(0, Some(2)), [0, 2, 0, 0, 3]);

@@ -1,4 +1,4 @@
-//! Encoding as a whole: from batches to settled shards.
+//! Tests of encoding as a whole: from batches to settled shards.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::random::{Key, Purpose};
 use crate::testing::{load_cached, load_now, rows, shards, spec};
 use crate::{Error, Result};
 
-/// A batch of these columns.
+/// Creates a batch of these columns.
 fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let field =
         |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
@@ -31,7 +31,7 @@ fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     .unwrap()
 }
 
-/// The small spec over one categorical feature `f`, label `y`.
+/// Returns the small spec over one categorical feature `f`, label `y`.
 fn narrow(split: Split) -> TrainSpec {
     let mut spec = spec();
     spec.features.truncate(1);
@@ -56,7 +56,7 @@ fn settled(loaded: LoadedShards) -> Vec<Settled<f64>> {
         .collect()
 }
 
-/// What is wrong with one column of labels or splits.
+/// Returns the defects of one column of labels or splits.
 fn defects(spec: &TrainSpec, columns: Vec<(&str, ArrayRef)>) -> Vec<(Rule, u64, String)> {
     let defects = load(spec, vec![batch(columns)]).unwrap().defects();
     defects
@@ -140,13 +140,13 @@ fn the_order_of_arrival_leaves_no_trace() {
         vec![backwards.slice(0, 31), backwards.slice(31, 169)],
     )
     .unwrap();
-    // As text: numbers that are not known are equal there.
+    // As text, where NaNs are equal.
     let [forwards, backwards] =
         [forwards, backwards].map(|shards| format!("{:?}", settled(shards)));
     assert!(forwards == backwards);
 }
 
-/// What a shard holds, as text: numbers that are not known are equal there.
+/// Returns the contents of shards as text, where NaNs are equal.
 fn contents(loaded: &LoadedShards) -> String {
     let tallies = loaded.tallies();
     let rows = loaded.shards.iter().map(|shard| {
@@ -215,7 +215,7 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
             .iter()
             .all(|shard| shard.storage != Storage::Memory);
         assert_eq!(in_files, memory != RowMemory::UNLIMITED);
-        // One has moved here, and one has been cut short.
+        // One shard has moved here, and one file is truncated.
         let file = |id: usize| folder.path().join("not/yet/there").join(id.to_string());
         let moved = batches[0].0;
         std::fs::remove_file(file(moved)).unwrap();
@@ -231,7 +231,7 @@ fn cached_shards_are_not_streamed_again_and_are_the_same() {
             told.lock().push(id)
         });
         assert_eq!(contents(&again.unwrap()), contents(&first));
-        // Shards are opened side by side.
+        // Shards are opened concurrently.
         let mut opened = std::mem::take(&mut *opened.lock());
         opened.sort_unstable();
         assert_eq!(opened, streamed);

@@ -1,12 +1,12 @@
-//! A feature's vocabulary: the values that have a code of their own, and the codes of all.
+//! Vocabulary of a feature: the values that have a code of their own, and the codes of all.
 //!
 //! ```text
 //!  code   0                    1                    2 …
 //!         out of vocabulary    null, if it occurs   the values, ascending; or buckets that values are hashed into
 //! ```
 //!
-//! Sorted and without repetition, so the same data gives the same codes in every world. Saved with
-//! the model as JSON, values in their own type. Which values have a code is the [`Tally`](super::Tally)'s.
+//! Values are sorted and distinct, so the same data gives the same codes in every world. A vocabulary is saved with the
+//! model as JSON, values in their own type. The [`Tally`](super::Tally) decides which values have a code.
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
@@ -15,20 +15,20 @@ use volley_proto::store::Classes;
 
 use super::categories::{Categories, Class};
 
-/// The code of values that have none of their own: not seen in training, or not often enough.
+/// Code of values without a code of their own: not seen in training, or not often enough.
 pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
 
-/// The values of a feature.
+/// Values of a feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Vocabulary {
     class: Class,
-    /// Whether null occurs.
+    /// True if null occurs.
     null: bool,
     values: Values,
 }
 
-/// Values, ascending.
+/// Values in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Values {
@@ -36,16 +36,16 @@ pub(super) enum Values {
     Whole(Vec<i64>),
     /// Text.
     Text(Vec<String>),
-    /// As many buckets, by the XXH64 of text's bytes, or of the eight little-endian ones of a whole number.
+    /// Number of buckets, chosen by the XXH64 of text's bytes, or of a whole number's eight little-endian bytes.
     Hashed(usize),
 }
 
-/// The bucket of a whole number.
+/// Returns the bucket of a whole number.
 pub(super) fn bucket_of_whole(value: i64, buckets: usize) -> usize {
     (XxHash64::oneshot(0, &value.to_le_bytes()) % buckets as u64) as usize
 }
 
-/// The bucket of text.
+/// Returns the bucket of text.
 pub(super) fn bucket_of_text(value: &str, buckets: usize) -> usize {
     (XxHash64::oneshot(0, value.as_bytes()) % buckets as u64) as usize
 }
@@ -63,7 +63,7 @@ impl Vocabulary {
         self.class
     }
 
-    /// The values as classes, which null is not.
+    /// Returns the values as classes; null is not one.
     pub(crate) fn classes(&self) -> Classes {
         match (&self.values, self.class) {
             (Values::Text(values), _) => Classes::Text(values.clone()),
@@ -78,7 +78,7 @@ impl Vocabulary {
         }
     }
 
-    /// Distinct values that have a code, or buckets, null included where it occurs.
+    /// Counts the values that have a code, or buckets, and null if it occurs.
     pub(crate) fn distinct(&self) -> usize {
         let values = match &self.values {
             Values::Whole(values) => values.len(),
@@ -88,12 +88,12 @@ impl Vocabulary {
         values + usize::from(self.null)
     }
 
-    /// Codes: the values, null, and the one for all others.
+    /// Counts the codes: the values, null, and the one for all others.
     pub(crate) fn codes(&self) -> usize {
         1 + self.distinct()
     }
 
-    /// Of each code, the code of the same value in another vocabulary, if it is known there.
+    /// Returns, for each code, the code of the same value in another vocabulary, if it is known there.
     pub(crate) fn codes_in(&self, other: &Self) -> Vec<Option<u32>> {
         let known = |code| Some(code).filter(|code| *code != OUT_OF_VOCABULARY);
         let mut codes = Vec::with_capacity(self.codes());
@@ -117,7 +117,7 @@ impl Vocabulary {
         codes
     }
 
-    /// Whether it is what a [tally](super::Tally) makes: read from a file, it may be anything.
+    /// Checks that a [tally](super::Tally) could have made it: read from a file, it may be anything.
     pub(crate) fn is_sound(&self) -> bool {
         match &self.values {
             Values::Whole(values) => {
@@ -172,7 +172,7 @@ impl Vocabulary {
         }
     }
 
-    /// The code of a bucket; of what is not one where values are not hashed.
+    /// Returns the code of a bucket; out of vocabulary if values are not hashed or there is no such bucket.
     pub(super) fn code_of_bucket(&self, bucket: usize) -> u32 {
         match self.values {
             Values::Hashed(buckets) if bucket < buckets => self.code_at(Some(bucket)),
@@ -243,7 +243,7 @@ mod tests {
             vocabulary.codes_in(&vocabulary)[1..],
             (1..7).map(Some).collect::<Vec<_>>()
         );
-        // Without null, codes begin one earlier; of other buckets none is the same.
+        // Without null, codes begin one earlier; with another number of buckets, no code matches.
         assert_eq!(hashed(false, 5).codes_in(&vocabulary)[1], Some(2));
         assert!(
             vocabulary.codes_in(&hashed(true, 6))[2..]
