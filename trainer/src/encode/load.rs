@@ -24,7 +24,7 @@ use super::spill::Storage;
 use super::tally::Tally;
 use crate::{Error, Result};
 
-/// Most shards that stream at once; each is one connection to the executor that holds its rows.
+/// Maximum number of shards that stream at once; each is one connection to the executor that holds its rows.
 const CONCURRENT_SHARDS: usize = 16;
 /// Shards that stream before the size of one is known.
 const FIRST_SHARDS: usize = 4;
@@ -46,7 +46,7 @@ pub struct LoadedShards {
 }
 
 impl LoadedShards {
-    /// Returns the number of rows with weight, in any part of the split.
+    /// Returns the number of rows, without those of weight 0, in all parts of the split.
     pub fn rows(&self) -> u64 {
         self.rows
     }
@@ -211,7 +211,7 @@ impl Permits {
         }
     }
 
-    /// Returns a permit and adjusts the limit to `at_once`: drops the permit if there are too many, adds more if there
+    /// Gives a permit back and adjusts the limit to `at_once`: drops the permit if there are too many, adds more if there
     /// are too few.
     fn give_back(&self, permit: SemaphorePermit<'_>, at_once: usize) {
         let most = at_once.min(CONCURRENT_SHARDS);
