@@ -1,10 +1,10 @@
-//! Explanations of predictions: which features a row's prediction has to do with, and how much.
+//! Explanations of predictions: which features contribute to a row's prediction, and how much.
 //!
-//! They are [integrated gradients](network::attribute) from a baseline: the row whose categories are those of no value
-//! in particular (the mean of all that were trained, as values that training did not see are predicted), and whose numbers are
-//! the means of training, or the medians where numbers are ranked. What is explained is a number before it is
-//! exponentiated, in the label's scale; of a class, its log-odds, or its logit where there are more than two; of several
-//! quantiles, the one that is the prediction.
+//! They are [integrated gradients](network::attribute) from a baseline row. Its categories are the code for unseen
+//! values (the mean of all trained embeddings, as unseen values are predicted), its numbers the means of training, or
+//! the medians where numbers are ranked. The explained output is a number before exponentiation, in the label's scale;
+//! a class's log-odds, or its logit if there are more than two classes; or, of several quantiles, the one that is the
+//! prediction.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::Result;
 use crate::network::likeliest;
 use crate::network::{self, Input, Scratch};
 
-/// Rows that are explained at once.
+/// Rows explained at once.
 const BATCH: usize = 256;
 
 impl Model {
-    /// The columns of [`predict`](Self::predict), then those that say why: the `top` features that have most to do with
-    /// the prediction, with their attributions; the baseline's prediction and the row's, of which the attributions of all
-    /// features are the difference; and how far they are from it, as a share of it.
+    /// Returns the columns of [`predict`](Self::predict), then the explanation: the `top` features that contribute
+    /// most, with their attributions; the baseline's prediction and the row's, whose difference is the sum of all
+    /// features' attributions; and the relative error of that sum.
     ///
     /// # Errors
-    /// As [`predict`](Self::predict).
+    /// Those of [`predict`](Self::predict).
     pub fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
         let mut columns = self.predict(rows)?;
         let baseline = self.baseline();
@@ -57,7 +57,7 @@ impl Model {
         let classes = predicted.chunks_exact(outputs).map(likeliest);
         let classes: Vec<usize> = classes.collect();
         let is_class = self.manifest.classes.is_some();
-        // One output tells two classes apart: it is the second's.
+        // One output tells two classes apart; it is the second's.
         let one = outputs == 1;
         let loss = &self.manifest.spec.loss;
         let rows = predicted.chunks_exact(outputs).zip(&classes);
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// What an output is multiplied by, and what is added then, for a number that is not exponentiated yet.
+    /// Returns the factor and then the offset that turn an output into a label before exponentiation.
     fn label_units(&self) -> (f64, f64) {
         let labels = &self.scaling().labels;
         let label = labels.first().copied().unwrap_or_default();
@@ -108,7 +108,7 @@ impl Model {
         features.map(|feature| feature.column.as_str()).collect()
     }
 
-    /// Of each input, which feature it is of: codes first, then numbers, then which numbers were null.
+    /// Returns the feature of each input: codes first, then numbers, then null indicators.
     fn feature_of_input(&self) -> impl Iterator<Item = usize> {
         let features = &self.manifest.spec.features;
         let of_kind = |kind: FeatureKind| {
@@ -126,10 +126,10 @@ impl Model {
             .chain(indicated)
     }
 
-    /// The row that others are compared with.
+    /// Returns the baseline row.
     fn baseline(&self) -> Input {
         let codes = self.features.iter().filter_map(|encoder| match encoder {
-            // The first code is that of values that were not seen.
+            // The first code is that of unseen values.
             Encoder::Categorical { offset, .. } => Some(*offset),
             Encoder::Continuous { .. } => None,
         });
@@ -149,14 +149,14 @@ impl Model {
     }
 }
 
-/// Which output has this rank among all of a row, in ascending order.
+/// Returns the index of the output with this rank in ascending order.
 fn ranked(outputs: &[f32], rank: usize) -> usize {
     let mut order: Vec<usize> = (0..outputs.len()).collect();
     order.sort_by(|left, right| outputs[*left].total_cmp(&outputs[*right]));
     order[rank]
 }
 
-/// Columns of explanations, row by row.
+/// Builders of the explanation columns, row by row.
 struct Explained {
     top: usize,
     features: ListBuilder<StructBuilder>,
@@ -194,7 +194,7 @@ impl Explained {
         self.predictions.append_value(prediction);
         self.errors.append_value(error);
         let mut features = features.to_vec();
-        // Of equal ones, the first.
+        // Of equal attributions, the first feature comes first.
         features.sort_by_key(|(_, attribution)| Reverse(attribution.abs().to_bits()));
         for (name, attribution) in features.iter().take(self.top) {
             let structs = self.features.values();

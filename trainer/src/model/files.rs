@@ -1,15 +1,15 @@
-//! The files of a model: what is in them, and whether it is what the manifest says.
+//! Files of a model: their contents, encoding, and checks against the manifest.
 //!
 //! | File | Holds |
 //! |---|---|
 //! | `weights.safetensors` | `embedding`, `bn.gamma`, `bn.beta`, `periodic.…`, `piecewise.…`, `dense.<i>.kernel`, `dense.<i>.bias` and those of other layers, `output.kernel`, `output.bias`, `linear.…`, `factors.…` as `f32`; `bn.mean`, `bn.variance` as `f64` |
-//! | `vocabularies.json` | of each categorical feature its column, the class of its values, whether null occurs, and the values, ascending |
+//! | `vocabularies.json` | per categorical feature: column, class of values, whether null occurs, values ascending |
 //!
-//! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after
-//! the other, each with the code for unseen values first; where their widths differ it has one dimension. Layers of a
-//! kind are numbered where they stand: `residual.0.dense.1.kernel` is of the second dense layer in the first residual one.
-//! `custom.0.rbf.centers` is the parameter `centers` of the first custom layer, which is `rbf`. Of an ensemble, a code's
-//! embeddings of all members are side by side, and what else each has for itself is named `member.<i>.…`.
+//! Kernels are `[inputs, outputs]`, as in Keras. The embedding table holds the features one after the other, each with
+//! the code for unseen values first; where their widths differ it has one dimension. Layers of a kind are numbered by
+//! position: `residual.0.dense.1.kernel` belongs to the second dense layer in the first residual one.
+//! `custom.0.rbf.centers` is the parameter `centers` of the first custom layer, which is `rbf`. In an ensemble, a
+//! code's embeddings of all members are side by side, and each member's other parameters are named `member.<i>.…`.
 
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -21,15 +21,15 @@ use crate::encode::Vocabulary;
 use crate::network::{Normalization, Parameter};
 use crate::{Error, Result};
 
-/// The file that holds the weights.
+/// Name of the file that holds the weights.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// The file that holds the vocabularies.
+/// Name of the file that holds the vocabularies.
 pub const VOCABULARIES: &str = "vocabularies.json";
 
 const RUNNING_MEAN: &str = "bn.mean";
 const RUNNING_VARIANCE: &str = "bn.variance";
 
-/// The weights file of these parameters; without running statistics if there are none.
+/// Encodes the weights file of these parameters; without running statistics if there are none.
 pub(crate) fn encode_weights(
     parameters: &[Parameter],
     values: &[Vec<f32>],
@@ -66,7 +66,7 @@ pub(crate) fn encode_weights(
     Bytes::from(file.expect("names and shapes are what the format can say"))
 }
 
-/// The parameters' values, and the running statistics of `normalized` features.
+/// Decodes the parameters' values, and the running statistics of `normalized` features.
 pub(super) fn decode_weights(
     bytes: &[u8],
     parameters: &[Parameter],
@@ -120,7 +120,7 @@ pub(super) fn decode_weights(
     Ok((values, running))
 }
 
-/// One feature's entry in the vocabularies file.
+/// Entry of one feature in the vocabularies file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -128,7 +128,7 @@ struct Entry {
     vocabulary: Vocabulary,
 }
 
-/// The vocabularies file of these features.
+/// Encodes the vocabularies file of these features.
 pub(crate) fn encode_vocabularies(
     features: &[FeatureSummary],
     vocabularies: &[Vocabulary],
@@ -141,7 +141,7 @@ pub(crate) fn encode_vocabularies(
     Bytes::from(serde_json::to_vec(&entries).expect("vocabularies are what JSON can say"))
 }
 
-/// The vocabularies of the categorical features, in their order.
+/// Decodes the vocabularies of the categorical features, in their order.
 pub(super) fn decode_vocabularies(
     bytes: &[u8],
     features: &[FeatureSummary],

@@ -1,4 +1,4 @@
-//! Fuzz targets: a model's files, and the manifest that says what is in them.
+//! Fuzz targets: a model's files, and the manifest that describes them.
 
 use bytes::Bytes;
 use volley_proto::damage::damaged;
@@ -10,7 +10,7 @@ use crate::Artifacts;
 use crate::allocations::bounded;
 use crate::testing::{custom_layers, rows, spec, train_split};
 
-/// A model's files: with quantiles and bins, too.
+/// Returns a model's files, with quantiles and bins.
 fn artifacts() -> Artifacts {
     let mut spec = spec();
     spec.numeric_transform = NumericTransform::Quantile;
@@ -34,7 +34,7 @@ fn weights_and_vocabularies() {
     let as_vocabularies = |bytes: &[u8]| load(manifest.clone(), &weights, bytes);
     bounded(&weights, as_weights);
     for seed in 0..1_500 {
-        // Most of the file are numbers; its head is what may be wrong.
+        // Most of the file is numbers; only its head can be invalid.
         let head = weights.len().min(2_000);
         let mut bytes = damaged(&weights[..head], seed);
         bytes.extend_from_slice(&weights[head..]);

@@ -1,8 +1,7 @@
-//! A trained model: its files, prediction from them, and why.
+//! A trained model: its files, predictions from them, and explanations.
 //!
-//! The manifest beside the files is the store's; here it says what the files must hold. Prediction
-//! computes on the CPU, whatever the model was trained on. A model may also lend its weights to the
-//! start of another training.
+//! The manifest beside the files belongs to the store; here it says what the files must hold. Prediction computes on
+//! the CPU, whatever the model was trained on. A model may also provide the initial weights of another training.
 
 mod explain;
 mod files;

@@ -22,30 +22,31 @@ use crate::{Error, Result};
 /// Rows that go through the network at once.
 const BATCH: usize = 1024;
 
-/// The first format of manifests that were fitted to numbers as they are; those before were to numbers as `f32`.
+/// First manifest format whose models were fitted to `f64` numbers; earlier ones were fitted to numbers rounded to
+/// `f32`.
 const EXACT_NUMBERS: u32 = 10;
 
 /// A trained model in memory. Predicting does not change it, so threads may share it.
 pub struct Model {
     pub(super) manifest: Manifest,
     pub(super) architecture: Architecture,
-    /// The weights, parameter by parameter.
+    /// Weights, parameter by parameter.
     pub(super) values: Vec<Vec<f32>>,
     pub(super) running: Normalization,
     scaling: Scaling,
     pub(super) features: Vec<Encoder>,
 }
 
-/// How a feature's column becomes numbers.
+/// Encoder of a feature's column into numbers.
 #[derive(Debug)]
 pub(super) enum Encoder {
     Continuous {
-        /// Whether its numbers become `f32` first, as those did that old models were fitted to.
+        /// True if numbers are rounded to `f32` first, for old models that were fitted to such numbers.
         rounds: bool,
     },
     Categorical {
         vocabulary: Vocabulary,
-        /// Where its codes begin in the embedding table.
+        /// First row of its codes in the embedding table.
         offset: u32,
     },
 }
@@ -60,11 +61,11 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
-    /// A model from its manifest, the contents of [`WEIGHTS`](crate::WEIGHTS) and
+    /// Loads a model from its manifest, the contents of [`WEIGHTS`](crate::WEIGHTS) and
     /// [`VOCABULARIES`](crate::VOCABULARIES), and the custom layers that its network may name.
     ///
     /// # Errors
-    /// When a file is damaged, or does not hold what the manifest says, or a custom layer is not registered.
+    /// When a file is damaged or does not match the manifest, or a custom layer is not registered.
     pub fn load(
         manifest: Manifest,
         weights: &[u8],
@@ -146,12 +147,13 @@ impl Model {
         })
     }
 
-    /// What its numbers are scaled by.
+    /// Returns the scaling of its numbers.
     pub(crate) fn scaling(&self) -> &Scaling {
         &self.scaling
     }
 
-    /// The same, if a warm start may take it over: quantiles of numbers that were rounded to `f32` rank exact numbers wrongly.
+    /// Returns the scaling if a warm start may reuse it: quantiles of numbers rounded to `f32` rank exact numbers
+    /// wrongly.
     pub(crate) fn exact_scaling(&self) -> Option<&Scaling> {
         let ranks = self
             .scaling
@@ -162,17 +164,17 @@ impl Model {
         (!ranks || !rounds).then_some(&self.scaling)
     }
 
-    /// What is known of the model besides its numbers.
+    /// Returns the model's metadata.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The [columns](Manifest::predicted) of the prediction: a number in each label's own scale, as `f64`, and its
-    /// quantiles in ascending order if it has several; or a class, and the probabilities of all. Finds the features by
-    /// name; values that training did not see, null among them, are predicted as such.
+    /// Predicts the [columns](Manifest::predicted): a number in each label's own scale, as `f64`, with its quantiles in
+    /// ascending order if there are several; or a class, and the probabilities of all. Features are found by name.
+    /// Values that training did not see, null included, are predicted as unseen.
     ///
     /// # Errors
-    /// When a feature's column is missing, or of a type that the model was not trained on.
+    /// When a feature's column is missing, or has a type that the model was not trained on.
     pub fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let mut outputs = Vec::with_capacity(rows.num_rows() * self.architecture.outputs);
         let mut scratch = Scratch::default();
@@ -192,7 +194,7 @@ impl Model {
         if let Some(shares) = loss.shares() {
             outputs.chunks_exact_mut(shares.len()).for_each(rearrange);
         }
-        // One for each output, or for all.
+        // One scale for each output, or one for all.
         let scales = self.scaling.labels.iter().cycle();
         let labels = outputs.iter().zip(scales).map(|(y, scale)| {
             let y_or_exp = match has_log_link {
@@ -216,7 +218,7 @@ impl Model {
         }
     }
 
-    /// What enters the network for rows.
+    /// Returns the network's input for rows.
     pub(super) fn input(&self, rows: &RecordBatch) -> Result<Input> {
         let mut input = self.encode(rows)?;
         if self.architecture.batch_norm {
@@ -278,14 +280,14 @@ impl Model {
     }
 }
 
-/// Quantiles of numbers as `f32`.
+/// Rounds quantiles to `f32`.
 fn rounded(quantiles: &Quantiles) -> Quantiles {
     let all = quantiles.to_vec().into_iter();
     let all: Vec<f64> = all.map(|x| f64::from(x as f32)).collect();
     Quantiles::from(all)
 }
 
-/// The quantile of each row that is its prediction, and all of them, which are in ascending order.
+/// Returns each row's prediction, its median quantile, and a list of all its quantiles, which are in ascending order.
 fn quantiles(shares: &[f64], median: usize, outputs: Vec<f64>) -> Result<Vec<ArrayRef>> {
     let count = shares.len();
     let rows = outputs.len() / count;
@@ -300,7 +302,7 @@ fn quantiles(shares: &[f64], median: usize, outputs: Vec<f64>) -> Result<Vec<Arr
     Ok(vec![Arc::new(predicted), all])
 }
 
-/// The likeliest class of each row, and the probabilities of all classes, by so many outputs of a row.
+/// Returns the likeliest class of each row and the probabilities of all classes, from `outputs` outputs per row.
 fn probable(classes: &Classes, all: &[f32], outputs: usize) -> Result<Vec<ArrayRef>> {
     let (values, count) = (classes.array(), classes.len());
     let rows = all.len() / outputs;
@@ -324,7 +326,7 @@ fn probable(classes: &Classes, all: &[f32], outputs: usize) -> Result<Vec<ArrayR
     ])
 }
 
-/// Lists of so many structs with these columns.
+/// Returns lists of `count` structs with these columns.
 fn lists(
     fields: Fields,
     columns: Vec<ArrayRef>,

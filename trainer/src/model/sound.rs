@@ -1,5 +1,5 @@
-//! Whether a manifest can be of a model, before anything is computed or reserved by its numbers: read from a file, it may
-//! be anything.
+//! Sanity checks of a manifest before anything is computed or reserved from its numbers: read from a file, it may
+//! contain anything.
 
 use volley_proto::spec::{EmbeddingWidth, Layer, PIECEWISE_WIDTH};
 use volley_proto::store::{Classes, Manifest};
@@ -8,10 +8,10 @@ use super::WEIGHTS;
 use crate::encode::Vocabulary;
 use crate::{Error, Result};
 
-/// Checks that a manifest goes together in itself, and asks for no more numbers than its weights' file has.
+/// Checks that a manifest is consistent, and asks for no more numbers than its weights file has.
 ///
 /// # Errors
-/// [`Error::ModelFile`] that says what does not.
+/// [`Error::ModelFile`] that names the inconsistency.
 pub(super) fn check(
     manifest: &Manifest,
     weights: &[u8],
@@ -51,7 +51,7 @@ pub(super) fn check(
     }
 }
 
-/// How many numbers its network has at least; as many as can be counted, where they are more.
+/// Returns a lower bound on the numbers of the network, saturating.
 fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     let network = &manifest.spec.network;
     let given = match &network.embedding_dim {
@@ -61,7 +61,7 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
         }
         EmbeddingWidth::Auto => 0,
     };
-    // A width beside no vocabulary says nothing of the file.
+    // Without vocabularies, the embedding width says nothing about the file.
     let embedded = match vocabularies.is_empty() || !network.is_deep() {
         true => 0,
         false => given,
@@ -74,7 +74,7 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     let entering = embedded.saturating_add(numbers.saturating_mul(2 * PIECEWISE_WIDTH));
     let layers = match network.is_deep() {
         true => {
-            // A custom one says its parameters later; those around it count by themselves.
+            // A custom layer declares its parameters later; the layers around it count by themselves.
             let layers = Layer::size(&network.layers, 1);
             let layers = layers.map_or_else(|| widest(&network.layers), |(all, _)| all);
             // Each member has an output too.
@@ -88,7 +88,7 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     };
     let embeddings = embedded.saturating_mul(members);
     let widest = [embeddings, codes, layers, factors].into_iter().max();
-    // What could not be multiplied is more than any file has.
+    // A product that overflows is more than any file has.
     let product = Layer::size(&network.layers, entering).map_or(0, |(all, _)| all);
     match network.is_deep() && product == usize::MAX {
         true => usize::MAX,
@@ -96,7 +96,7 @@ fn numbers(manifest: &Manifest, vocabularies: &[Vocabulary]) -> usize {
     }
 }
 
-/// The widest of layers and of those within them.
+/// Returns the width of the widest layer, nested ones included.
 fn widest(layers: &[Layer]) -> usize {
     let widths = layers.iter().map(|layer| match layer {
         Layer::Dense(width) | Layer::Cross(width) => *width,

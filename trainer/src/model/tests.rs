@@ -1,4 +1,4 @@
-//! Published files and what is read back from them.
+//! Tests of published files and the models read back from them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn a_custom_layer_is_predicted_with_where_it_is_registered() {
     assert!(matches!(lacking.unwrap_err(), Error::UnknownLayer { layer, .. } if layer == due));
 }
 
-/// The rows with another column of a name, whatever its type.
+/// Returns the rows with the column of this name replaced, whatever its type.
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
     let (mut fields, mut columns) = (Vec::new(), Vec::new());
     for (field, old) in batch.schema().fields().iter().zip(batch.columns()) {
@@ -120,7 +120,7 @@ fn files_that_are_not_the_manifest_s_are_refused() {
     assert_eq!(refused(&other), super::VOCABULARIES);
 }
 
-/// A spec whose numbers are ranked and binned.
+/// Returns a spec whose numbers are ranked and binned.
 fn ranked() -> TrainSpec {
     let mut spec = TrainSpec {
         numeric_transform: NumericTransform::Quantile,
@@ -151,7 +151,7 @@ fn a_model_s_quantiles_and_bins_come_back_with_it() {
         predict(&load(&stored).unwrap(), &all),
         predict(&trained, &all)
     );
-    // Numbers beyond those of training are as the greatest of them.
+    // Numbers beyond those of training are treated as the largest of them.
     let distance = |x: Option<f64>| {
         let column = Arc::new(Float64Array::from(vec![x; 400]));
         predict(&trained, &with_column(&all, "distance", column))
@@ -159,7 +159,7 @@ fn a_model_s_quantiles_and_bins_come_back_with_it() {
     assert_eq!(distance(Some(1e5)), distance(Some(1e7)));
     assert_ne!(distance(Some(1e5)), distance(Some(5e3)));
     assert!(distance(None).iter().all(|y| y.is_finite()));
-    // Without bins there is nothing to embed numbers by.
+    // Piecewise linear embeddings need bins.
     let mut bad = stored;
     bad.manifest.features[1].bins.clear();
     assert!(matches!(
@@ -180,7 +180,7 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
         .iter()
         .map(|bytes| f32::from_le_bytes(*bytes))
         .collect();
-    // Seven stores come first, each embedded in four numbers; those of rows that are trained on count.
+    // Seven stores come first, each embedded in four numbers; only rows that are trained on count.
     let all = rows(0..100);
     let (stores, parts) = (
         all["store"].as_primitive::<Int32Type>(),
@@ -218,7 +218,7 @@ fn unseen_values_are_predicted_with_the_mean_embedding() {
 
 #[test]
 fn values_of_rows_that_are_not_trained_on_are_unseen() {
-    // The only rows of one store are evaluated, and one for testing is of another.
+    // The only rows of one store are evaluated, and those of another are for testing.
     let all = rows(0..100);
     let parts = all["part"].as_string::<i32>();
     let of = |row: usize, store: i32| match parts.value(row) {
@@ -290,10 +290,10 @@ fn rows_without_a_feature_are_refused() {
     assert!(matches!(error, Error::ColumnType { column, .. } if column == "store"));
 }
 
-/// The features that matter most with their attributions, and two numbers more.
+/// The most important features with their attributions, and two numbers more.
 type Explanation = (Vec<(String, f64)>, f64, f64);
 
-/// What the columns of an explanation hold for each row: features and their attributions, the baseline, the prediction.
+/// Returns each row of an explanation's columns: features and their attributions, the baseline, the prediction.
 fn explanations(columns: &[ArrayRef]) -> Vec<Explanation> {
     let [features, baselines, predictions, errors] = columns.last_chunk().unwrap();
     let number = |column: &ArrayRef, row| column.as_primitive::<Float64Type>().value(row);
@@ -372,7 +372,7 @@ fn assert_attributions_add_up(model: &Model) {
         names.sort_unstable();
         assert_eq!(names, ["day", "distance", "kind", "store", "trend"]);
     }
-    // Fewer are the first of all.
+    // A smaller `top` keeps the first features.
     let few = explanations(&model.explain(&seen, 2).unwrap());
     for (few, all) in few.iter().zip(&explained) {
         assert_eq!(few.0, all.0[..2]);

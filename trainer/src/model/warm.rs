@@ -1,7 +1,6 @@
-//! A model's weights as the start of another training.
+//! Warm start: a model's weights as the initial weights of another training.
 //!
-//! Embeddings go with their values, wherever these stand in the new vocabularies; everything else
-//! goes as it is.
+//! Embeddings follow their values to their codes in the new vocabularies; everything else is copied unchanged.
 
 use volley_proto::spec::{Feature, FeatureKind, Label, Loss, NumericTransform};
 
@@ -11,24 +10,24 @@ use crate::encode::Vocabulary;
 use crate::network::{Architecture, Normalization, Parameter, Table};
 use crate::{Error, Result};
 
-/// The network that starts with a model's weights.
+/// Network that starts with a model's weights.
 #[derive(Debug)]
 pub(crate) struct Successor<'a> {
     pub(crate) features: &'a [Feature],
     pub(crate) numeric_transform: NumericTransform,
     pub(crate) label: &'a Label,
     pub(crate) loss: &'a Loss,
-    /// Of the categorical features.
+    /// Vocabularies of the categorical features.
     pub(crate) vocabularies: &'a [Vocabulary],
     pub(crate) architecture: &'a Architecture,
 }
 
 impl Model {
-    /// The successor's weights and running statistics: this model's, and the `fresh` embeddings of
-    /// values that it does not know.
+    /// Returns the successor's weights and running statistics: this model's, with the `fresh` embeddings of values that
+    /// it does not know.
     ///
     /// # Errors
-    /// Names the feature that is not the same, or the parameter that has another shape.
+    /// Names the feature that differs, or the parameter that has another shape.
     pub(crate) fn start(
         &self,
         successor: &Successor<'_>,
@@ -46,7 +45,7 @@ impl Model {
         Ok((values, self.running.clone()))
     }
 
-    /// The vocabularies of the categorical features, in their order.
+    /// Returns the vocabularies of the categorical features, in their order.
     fn vocabularies(&self) -> impl Iterator<Item = &Vocabulary> {
         self.features.iter().filter_map(|encoder| match encoder {
             Encoder::Continuous { .. } => None,
@@ -56,7 +55,7 @@ impl Model {
 
     fn check_features(&self, successor: &Successor<'_>) -> Result<()> {
         let refuse = |difference| Err(Error::WarmFeatures { difference });
-        // Outputs are told apart by their places, and each has a scale.
+        // Outputs are identified by position, and each has a scale.
         let spec = &self.manifest.spec;
         let outputs = |label: &Label, loss: &Loss| match (label.several(), loss.shares()) {
             ([], None) => None,
@@ -85,7 +84,7 @@ impl Model {
                 return refuse(format!("its feature {at} is {then}, this one's is {now}"));
             }
         }
-        // Numbers are scaled as the model's: ranks are no standard deviations.
+        // Numbers must be scaled as the model's: ranks are not standard deviations.
         let transforms = [
             self.manifest.spec.numeric_transform,
             successor.numeric_transform,
@@ -108,7 +107,7 @@ impl Model {
         Ok(())
     }
 
-    /// All shapes are to be the same, but for the number of embeddings.
+    /// Checks that all shapes are equal, except for the number of embeddings.
     fn check_shapes(&self, successor: &Architecture) -> Result<()> {
         let shape = |all: &[Parameter], name: &str| {
             let found = all.iter().find(|parameter| parameter.name == name);
@@ -140,7 +139,7 @@ impl Model {
         })
     }
 
-    /// Copies the rows of values that both know; `widths` are each feature's codes and the width of its rows.
+    /// Copies the embeddings of values that both know; `widths` holds each feature's codes and the width of its rows.
     fn copy_rows(
         &self,
         successor: &Successor<'_>,
