@@ -1,4 +1,4 @@
-//! The crate's error: why a rank, or a prediction, could not go on.
+//! Error of the crate: the reasons why a rank, or a prediction, failed.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use volley_proto::store::{Coverage, Position};
 use crate::collective;
 use crate::encode::Defect;
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a rank, or a prediction, could not go on.
+/// Reason why a rank, or a prediction, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device has no more memory.
+    /// A device is out of memory.
     #[error(
         "{device} has {} of memory free, and {} are needed: lower batch_size, or use device = 'cpu'",
         bytesize::ByteSize(*free),
@@ -24,9 +24,9 @@ pub enum Error {
     DeviceMemory {
         /// The device.
         device: String,
-        /// Bytes that were asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// Bytes that are free.
+        /// Bytes free.
         free: u64,
     },
     /// A device, or a library that it needs, has failed.
@@ -36,10 +36,10 @@ pub enum Error {
         device: String,
         /// Operation that failed.
         what: String,
-        /// Its own words.
+        /// Message of the device or library.
         reason: String,
     },
-    /// A step does not fit a device.
+    /// A step does not fit in a device's memory.
     #[error(
         "a step of {rows} rows takes {} of memory on {device}, where {} are free: lower batch_size to {fitting}{}, or use \
          device = 'cpu'",
@@ -50,15 +50,15 @@ pub enum Error {
     DeviceBatch {
         /// The device.
         device: String,
-        /// Rows of a step of this rank.
+        /// Rows in a step of this rank.
         rows: u64,
         /// Bytes that they take.
         bytes: u64,
-        /// Bytes that are free.
+        /// Bytes free.
         free: u64,
-        /// Rows that would fit, about.
+        /// Rows that would fit, approximately.
         fitting: u64,
-        /// Passes that would fit, about, where its rows do.
+        /// Passes (`accumulate`) that would fit, approximately, if its rows do.
         accumulate: Option<u64>,
     },
     /// A shard's rows could not be read.
@@ -69,7 +69,7 @@ pub enum Error {
         /// The stream's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Rows that memory has no room for cannot be written to files.
+    /// Rows that do not fit in memory cannot be written to files.
     #[error(
         "the rows do not fit into the rank's memory, and cannot be kept in {}: free space there, or raise --rank-memory of \
          volley-executor",
@@ -86,32 +86,32 @@ pub enum Error {
     MissingColumn {
         /// The column.
         column: String,
-        /// What it is for.
+        /// Role of the column.
         role: &'static str,
     },
-    /// A column whose type does not suit its role.
+    /// A column's type does not suit its role.
     #[error("column {column:?} of type {actual} cannot be {role}: expected {expected}")]
     ColumnType {
         /// The column.
         column: String,
-        /// What it is for.
+        /// Role of the column.
         role: &'static str,
-        /// The type it has.
+        /// Actual type of the column.
         actual: String,
-        /// The types that would do.
+        /// Types that are accepted.
         expected: String,
     },
-    /// Values that do not fit the type they are read as.
+    /// Values do not fit the type that they are read as.
     #[error("column {column:?} holds values that cannot be read as {expected}")]
     Values {
         /// The column.
         column: String,
-        /// What they should have been.
+        /// Expected values.
         expected: &'static str,
         /// Arrow's error.
         source: ArrowError,
     },
-    /// Rows that cannot be trained on, over all ranks.
+    /// Rows, over all ranks, cannot be trained on.
     #[error("{0}")]
     Defect(Defect),
     /// A classifier's label has too few or too many values.
@@ -123,25 +123,25 @@ pub enum Error {
     Classes {
         /// The column.
         column: String,
-        /// Its distinct values.
+        /// Number of its distinct values.
         found: usize,
-        /// As many as there may be.
+        /// Maximum number of classes.
         most: usize,
     },
-    /// A class that is given a weight does not occur.
+    /// A class with a weight does not occur.
     #[error(
         "option class_weights: no row that is trained on or evaluated is of class {class:?}{hint}"
     )]
     ClassWeight {
         /// The class as typed.
         class: String,
-        /// The nearest that does.
+        /// Suggestion of the nearest class that occurs.
         hint: String,
     },
     /// No rank has a row to train on.
     #[error("there are no rows to train on: {0}")]
     NoTrainingRows(&'static str),
-    /// Rows of weight 0 are left out, and no others are to be trained on.
+    /// Rows of weight 0 are left out, and no other rows are to be trained on.
     #[error(
         "there are no rows to train on: the weight in column {column:?} (sample_weight_col) is 0 in {rows} rows{}",
         match others {
@@ -154,7 +154,7 @@ pub enum Error {
         column: String,
         /// Rows of weight 0.
         rows: u64,
-        /// Rows of another weight, which are to be evaluated.
+        /// Rows of another weight, all to be evaluated.
         others: u64,
     },
     /// The scaled sigmoid's range would be empty.
@@ -166,16 +166,16 @@ pub enum Error {
         /// The largest transformed training label.
         largest: f64,
     },
-    /// Something is no number any more.
+    /// A number is not finite any more.
     #[error(
         "training diverged at {position}: {what} is {value}; lower learn_rate, or set clip_norm"
     )]
     Diverged {
-        /// The step at which it was found.
+        /// Step at which it was found.
         position: Position,
-        /// Of what.
+        /// Name of the number.
         what: &'static str,
-        /// The number that is none.
+        /// Value that is not finite.
         value: f64,
     },
     /// Another rank failed before training began.
@@ -186,16 +186,16 @@ pub enum Error {
         /// Its error, with the errors beneath it.
         cause: String,
     },
-    /// Ranks that would not train the same thing.
+    /// Ranks would not train the same thing.
     #[error(
         "ranks {left} and {right} do not start from the same {what}: they run different builds or specs"
     )]
     Disagreement {
-        /// A rank.
+        /// One of the ranks.
         left: usize,
-        /// The first that differs from it.
+        /// First rank that differs from it.
         right: usize,
-        /// What differs.
+        /// Property that differs.
         what: &'static str,
     },
     /// Two ranks own the same shard.
@@ -204,23 +204,23 @@ pub enum Error {
         /// The shard.
         shard: usize,
     },
-    /// A peer's message that is none.
+    /// A peer's message is malformed.
     #[error("rank {rank} sent no {what}")]
     PeerMessage {
         /// The peer.
         rank: usize,
-        /// What was expected.
+        /// Expected message.
         what: &'static str,
         /// The decoder's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A state of another training: an option is not as it was.
+    /// A state belongs to another training: an option differs.
     #[error(
         "the training state ({position}) cannot be gone on from: {option} was {then} and is {now} \
          now"
     )]
     StateOption {
-        /// Where the state stands.
+        /// Position of the state.
         position: Position,
         /// The option, as users type it.
         option: String,
@@ -229,61 +229,61 @@ pub enum Error {
         /// Its value now.
         now: String,
     },
-    /// A state of another training: a shard's rows are not as they were.
+    /// A state belongs to another training: a shard's rows differ.
     #[error(
         "the training state ({position}) cannot be gone on from: shard {shard} had {then} {part} and \
          has {now} now; the query gave other rows than before: it is not deterministic, or its \
          tables have changed"
     )]
     StateRows {
-        /// Where the state stands.
+        /// Position of the state.
         position: Position,
-        /// The first shard that differs.
+        /// First shard that differs.
         shard: usize,
-        /// What the rows are for.
+        /// Part of the split that the rows belong to.
         part: &'static str,
         /// Rows and checksum when the state was made.
         then: String,
         /// Rows and checksum now.
         now: String,
     },
-    /// A state of another training: a column's values are not as they were.
+    /// A state belongs to another training: a column's values differ.
     #[error(
         "the training state ({position}) cannot be gone on from: column {column:?} had {then} \
          distinct values and has {now} now, or others; the query gave other rows than before: it is \
          not deterministic, or its tables have changed"
     )]
     StateValues {
-        /// Where the state stands.
+        /// Position of the state.
         position: Position,
-        /// The first column that differs.
+        /// First column that differs.
         column: String,
-        /// Distinct values when the state was made.
+        /// Number of distinct values when the state was made.
         then: usize,
-        /// Distinct values now.
+        /// Number of distinct values now.
         now: usize,
     },
-    /// A training state's bytes that do not hold one.
+    /// A training state's bytes are invalid.
     #[error("training state: {problem}")]
     StateFile {
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
-        /// The decoder's error, if it was one.
+        /// The decoder's error, if there was one.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// A model to start from that has other features.
+    /// A model to start from has other features.
     #[error("the model to start from does not fit: {difference}")]
     WarmFeatures {
-        /// The first difference.
+        /// First difference.
         difference: String,
     },
-    /// A model to start from that has another network.
+    /// A model to start from has another network.
     #[error(
         "the model to start from does not fit: its parameter {parameter} is {then}, this one's is \
          {now}"
     )]
     WarmShape {
-        /// The first parameter that differs.
+        /// First parameter that differs.
         parameter: String,
         /// Its shape in the model.
         then: String,
@@ -299,19 +299,19 @@ pub enum Error {
     Coverage {
         /// The epoch, from 1.
         epoch: usize,
-        /// Which account of the epoch does not add up.
+        /// Account of the epoch that does not add up.
         account: &'static str,
-        /// What the shard manifest says.
+        /// Coverage by the shard manifest.
         expected: Coverage,
-        /// What was used.
+        /// Rows that were used.
         actual: Coverage,
     },
     /// The ranks lost each other while they trained.
     #[error("training was interrupted at {position}")]
     AtStep {
-        /// What was to come next.
+        /// Position of the next step.
         position: Position,
-        /// How they lost each other.
+        /// Error by which they lost each other.
         source: Box<Error>,
     },
     /// A collective operation failed.
@@ -328,7 +328,7 @@ pub enum Error {
     /// Training was cancelled.
     #[error("training was cancelled")]
     Cancelled,
-    /// A network's custom layer that this executor's binary has not registered.
+    /// A network's custom layer is not registered in this executor's binary.
     #[error(
         "layer {layer} is not registered in this executor's binary{hint}; registered: {known}; start executors from a \
          binary that registers it"
@@ -336,30 +336,30 @@ pub enum Error {
     UnknownLayer {
         /// The layer as typed.
         layer: String,
-        /// What is registered.
+        /// Registered layers.
         known: String,
-        /// The nearest name.
+        /// Suggestion of the nearest name.
         hint: String,
     },
-    /// A custom layer that refuses its width or its arguments.
+    /// A custom layer refuses its width or its arguments.
     #[error("layer {layer} cannot be made for rows of {width} numbers")]
     BuildLayer {
         /// The layer as typed.
         layer: String,
-        /// The width of what enters it.
+        /// Width of its input.
         width: usize,
-        /// Its answer.
+        /// Error of the layer.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A custom layer that is not as it has to be.
+    /// A custom layer violates its contract.
     #[error("layer {layer} has a mistake: {problem}")]
     Layer {
         /// The layer as typed.
         layer: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         problem: String,
     },
-    /// A custom layer where it cannot be computed.
+    /// A custom layer is on a device that cannot compute it.
     #[error(
         "not supported: layer {layer} on device {device}: custom layers compute on the CPU only; expected device = 'cpu'"
     )]
@@ -369,28 +369,28 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// A device that this executor does not have.
+    /// This executor lacks a device.
     #[error("device {device} cannot be used: {reason}")]
     Device {
         /// The device as typed.
         device: String,
-        /// Why not.
+        /// Reason why it cannot be used.
         reason: String,
     },
-    /// A model's file that does not hold what the manifest says.
+    /// A model's file does not match the manifest.
     #[error("model file {file}: {problem}")]
     ModelFile {
         /// The file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
-        /// The decoder's error, if it was one.
+        /// The decoder's error, if there was one.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 
 impl Error {
-    /// Whether it says no more than that a peer went away: a consequence, not a cause.
+    /// Checks whether the error only reports the loss of a peer: a consequence, not a cause.
     pub fn is_peer_loss(&self) -> bool {
         match self {
             Self::Collective(error) => error.is_peer_loss(),
@@ -399,7 +399,7 @@ impl Error {
         }
     }
 
-    /// The error of a step: where ranks lose each other, it says at which.
+    /// Adds the position of a step to an error by which ranks lose each other.
     pub(crate) fn at(self, position: Position) -> Self {
         match self {
             Self::Collective(_) => Self::AtStep {
@@ -410,7 +410,7 @@ impl Error {
         }
     }
 
-    /// The error and what is beneath it, in one line: how a peer learns of it.
+    /// Returns the error and its sources in one line, as peers receive it.
     pub(crate) fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut next = std::error::Error::source(self);

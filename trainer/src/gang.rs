@@ -1,11 +1,11 @@
-//! The gang protocol: what a rank does together with its peers, in one call.
+//! Gang protocol: one rank's work with its peers, in one call.
 //!
 //! ```text
 //!   connect ──► train ──► rank 0 publishes ──► its version, broadcast
 //! ```
 //!
-//! A rank has succeeded once the model is published, whichever rank that is. Not here: where peers are, the rows, and the
-//! store; the host of the rank has found its seat, [loads](crate::load) its shards and lends a [`Publisher`].
+//! Every rank succeeds once rank 0 has published the model. This module does not find peers, rows or the store: the
+//! rank's host has found its seat, [loads](crate::load) its shards and lends a [`Publisher`].
 
 use std::num::NonZeroUsize;
 
@@ -20,57 +20,57 @@ use crate::{
     ResolvedDevice, Result,
 };
 
-/// Publishes a model. Called on the rank's thread, which it may block.
+/// Publisher of a model. It is called on the rank's thread, which it may block.
 pub trait Publisher: Send + Sync {
-    /// Publishes it, and returns its version.
+    /// Publishes the model and returns its version.
     ///
     /// # Errors
-    /// When the store does not take it, or its rank is to end.
+    /// When the store rejects it, or its rank must end.
     fn publish(
         &self,
         artifacts: Artifacts,
     ) -> Result<u32, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// A rank that has its seat in a generation.
+/// A rank with a seat in a generation.
 #[allow(missing_debug_implementations)] // observers and publishers have no Debug
 pub struct GangRank<'a> {
-    /// What the membership says of this rank.
+    /// Sockets on which this rank waits for its peers to dial.
     pub listener: Listener,
-    /// The ranks of the generation.
+    /// Ranks of the generation.
     pub membership: &'a Membership,
-    /// Where to compute.
+    /// Device to compute on.
     pub device: ResolvedDevice,
-    /// How many threads compute on the CPU.
+    /// Number of threads that compute on the CPU.
     pub threads: NonZeroUsize,
-    /// The custom layers that networks may name.
+    /// Custom layers that networks may name.
     pub layers: &'a CustomLayers,
-    /// Hears how training goes.
+    /// Observer of the training's progress.
     pub observer: &'a dyn Observer,
-    /// Publishes the model; on rank 0 only.
+    /// Publisher of the model; used on rank 0 only.
     pub publisher: &'a dyn Publisher,
-    /// Ends the rank.
+    /// Cancellation of the rank.
     pub cancel: &'a CancellationToken,
-    /// What this rank brings to start from.
+    /// Start that this rank brings.
     pub origin: Origin,
 }
 
-/// What a rank comes back with once the model is published.
+/// Result of a rank once the model is published.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
-    /// The model's version, on every rank.
+    /// Version of the model, on every rank.
     pub version: u32,
-    /// What this rank did.
+    /// Report of this rank's work.
     pub report: RankReport,
 }
 
 /// Connects the peers, trains with them and has the model published. All ranks of the membership call it.
 ///
-/// It takes what [`load`](crate::load) came back with, as [`train`](crate::train()) does.
+/// It takes the result of [`load`](crate::load), as [`train`](crate::train()) does.
 ///
 /// # Errors
-/// As `train`; [`Error::Publish`] on rank 0, whose loss its peers see; and what ends a collective before and after
-/// training. A state to go on from comes with it until training is over.
+/// Those of `train`; [`Error::Publish`] on rank 0, which its peers see as the loss of a peer; and collective errors
+/// before and after training. Until training is over, the error comes with a state to resume from.
 pub fn run_rank(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
@@ -116,7 +116,7 @@ pub fn run_rank(
     Ok(Published { version, report })
 }
 
-/// Has rank 0 publish the model, and tells its version to all ranks.
+/// Has rank 0 publish the model, and broadcasts its version to all ranks.
 fn publish(
     spec: &TrainSpec,
     artifacts: Option<Artifacts>,
@@ -132,7 +132,7 @@ fn publish(
         })?;
         version = published.to_le_bytes().to_vec();
     }
-    // The store takes as long as it takes.
+    // Publishing has no deadline here.
     communicator.patiently(|peers| {
         peers.broadcast(0, &mut version)?;
         Ok::<_, collective::Error>(())

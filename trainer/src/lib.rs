@@ -1,4 +1,4 @@
-//! Volley's trainer: what one rank does between its rows and a model.
+//! Volley's trainer: the work of one rank, from its rows to a model.
 //!
 //! ```text
 //!  record batches ──encode──▶ codes and numbers ──train──▶ weights ──model──▶ files, predictions
@@ -6,13 +6,13 @@
 //!                                             collective: the other ranks
 //! ```
 //!
-//! [`load`] turns streams of Arrow batches into encoded shards; [`train`](train()) agrees with the
-//! other ranks on vocabularies, steps and the state to start from, fits the network, and hands rank 0
-//! the files to publish, or every rank the [`TrainingState`] to go on from when it is interrupted;
-//! [`Model`] predicts from those files. [`run_rank`] is the whole of it for a rank that has found its
-//! [membership](collective::Membership): it connects the peers, trains, and has the model published.
-//! [`custom`] is for layers of users. It knows Arrow and, for GPUs, Burn; and nothing of SQL, of Ballista, of stores or of
-//! how ranks find each other: it is given streams, a membership and a [`Publisher`].
+//! [`load`] turns streams of Arrow batches into encoded shards. [`train`](train()) agrees with the other ranks on
+//! vocabularies, steps and the state to start from, fits the network, and hands rank 0 the files to publish, or every
+//! rank the [`TrainingState`] to resume from when it is interrupted. [`Model`] predicts from those files. [`run_rank`]
+//! does all of this for a rank that has found its [membership](collective::Membership): it connects the peers, trains,
+//! and has the model published. [`custom`] is for users' own layers. The crate knows Arrow and, for GPUs, Burn; it
+//! knows nothing of SQL, Ballista, stores or how ranks find each other: it is given streams, a membership and a
+//! [`Publisher`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -34,10 +34,10 @@ mod testing;
 mod threads;
 mod train;
 
-/// Layers that users implement in Rust and networks name as `custom('name', argument, …)`.
+/// Custom layers that users implement in Rust and networks name as `custom('name', argument, …)`.
 ///
 /// A [`CustomLayer`](custom::CustomLayer) makes [operations](custom::CustomOperation), which compute forward and
-/// backward on the CPU. Executors have those of [`CustomLayers`](custom::CustomLayers) that their binary registers;
+/// backward on the CPU. Executors have the [`CustomLayers`](custom::CustomLayers) that their binary registers;
 /// [`check_layer`](custom::check_layer) tests one.
 pub mod custom {
     pub use crate::network::{

@@ -1,32 +1,32 @@
-//! Random numbers that depend on what they are for and on nothing else.
+//! Random numbers that depend only on their purpose and names.
 //!
-//! A [`Key`] is a seed and the names of what is drawn (epoch, shard, row, …). The same key gives
-//! the same numbers on every rank, in every world size, in any order of asking. Bulk streams come
-//! from ChaCha8; single draws from [SplitMix64](volley_proto::splitmix) over a counter. Not for secrets.
+//! A [`Key`] is a seed and the names of what is drawn (epoch, shard, row, …). The same key gives the same numbers on
+//! every rank, in every world size, in any order of drawing. Bulk streams come from ChaCha8; single draws from
+//! [SplitMix64](volley_proto::splitmix) over a counter. Not for secrets.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use volley_proto::splitmix;
 
-/// What a random number is for; keeps the uses of one seed apart.
+/// Purpose of a random number; separates the uses of one seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     /// Initial weights.
     Weights = 1,
     /// The order of rows within an epoch.
     Order = 2,
-    /// Which step an epoch's first row belongs to.
+    /// Step that an epoch's first row belongs to.
     Rotation = 3,
     /// Dropout masks.
     Dropout = 4,
-    // 5 says which rows are evaluated: see `volley_proto::spec::split`.
+    // 5 decides which rows are evaluated: see `volley_proto::spec::split`.
     /// Hashes of content.
     Content = 6,
-    /// Rows whose numbers quantiles are taken from.
+    /// Sample of rows from which quantiles are taken.
     Sample = 7,
 }
 
-/// A seed and the names of what is drawn.
+/// Seed and names of what is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
@@ -35,30 +35,30 @@ impl Key {
         Self(splitmix::mix(seed)).with(purpose as u64)
     }
 
-    /// The key of a part of what this one names.
+    /// Returns the key of a part of what this one names.
     #[inline]
     pub(crate) fn with(self, name: u64) -> Self {
         Self(splitmix::part(self.0, name))
     }
 
-    /// The number at a place.
+    /// Returns the number at a counter.
     #[inline]
     pub(crate) fn at(self, counter: u64) -> u64 {
         splitmix::at(self.0, counter)
     }
 
-    /// A number in `0..1` from the key alone, as of a split's draws.
+    /// Returns a number in `0..1` from the key alone, as a split draws it.
     #[cfg(test)]
     pub(crate) fn unit(self) -> f64 {
         splitmix::unit(self.at(0))
     }
 
-    /// A stream of numbers.
+    /// Returns a stream of numbers.
     pub(crate) fn stream(self) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.0)
     }
 
-    /// The key as a hash of the names it was made with.
+    /// Returns the key as a hash of its names.
     pub(crate) fn hash(self) -> u64 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! For tests: small specs, made-up rows, and whole worlds of ranks on threads.
+//! Test support: small specs, made-up rows, and whole worlds of ranks on threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::{
     Result, ShardCache, Step, load, train,
 };
 
-/// A small network over [`rows`]: MSE on the label itself, split by column.
+/// Returns a spec of a small network over [`rows`]: MSE on the label itself, split by column.
 pub(crate) fn spec() -> TrainSpec {
     let feature = |column: &str, kind| Feature {
         column: column.into(),
@@ -116,12 +116,12 @@ pub(crate) fn spec() -> TrainSpec {
     }
 }
 
-/// The custom layers of tests: `squash`.
+/// Returns the custom layers of tests: `squash`.
 pub(crate) fn custom_layers() -> CustomLayers {
     CustomLayers::new().with("squash", Squash)
 }
 
-/// `custom('squash', units, amplitude)`: amplitude · tanh(x·W + b).
+/// Returns `custom('squash', units, amplitude)`: amplitude · tanh(x·W + b).
 pub(crate) fn squash(units: usize, amplitude: f64) -> Layer {
     Layer::Custom {
         name: "squash".into(),
@@ -129,7 +129,7 @@ pub(crate) fn squash(units: usize, amplitude: f64) -> Layer {
     }
 }
 
-/// See [`squash`].
+/// Custom layer of tests; see [`squash`].
 #[derive(Debug)]
 pub(crate) struct Squash;
 
@@ -218,7 +218,7 @@ impl CustomOperation for Squashed {
     }
 }
 
-/// Dense layers with ReLU.
+/// Returns dense layers with ReLU.
 pub(crate) fn dense(widths: &[usize], dropout: &[f64]) -> Vec<Layer> {
     Layer::stack(widths, Activation::Relu, dropout)
 }
@@ -236,7 +236,7 @@ pub(crate) fn schema() -> SchemaRef {
     ]))
 }
 
-/// Rows with learnable labels: a fifth is for evaluation, some are for testing and have no label.
+/// Returns rows with learnable labels: a fifth is for evaluation, some are for testing and have no label.
 pub(crate) fn rows(numbers: std::ops::Range<u64>) -> RecordBatch {
     let draw = |row: u64, what| Key::new(5, Purpose::Content).with(row).with(what).unit();
     let store = |row| (draw(row, 0) * 7.0) as i32;
@@ -267,7 +267,7 @@ pub(crate) fn rows(numbers: std::ops::Range<u64>) -> RecordBatch {
     RecordBatch::try_new(schema(), columns).unwrap()
 }
 
-/// The rows with another label: the column `sales`, told apart by bounds.
+/// Replaces the label by a class: the column `sales`, cut at `bounds`.
 pub(crate) fn told_apart(batch: &RecordBatch, bounds: &[f64]) -> RecordBatch {
     let sales = batch["sales"].as_primitive::<Float64Type>();
     let class = |sales: f64| bounds.iter().filter(|bound| sales > **bound).count();
@@ -283,7 +283,7 @@ pub(crate) fn told_apart(batch: &RecordBatch, bounds: &[f64]) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-/// The rows with a second label of another size: the column `visits`.
+/// Adds a second label of another magnitude: the column `visits`.
 pub(crate) fn with_visits(batch: &RecordBatch) -> RecordBatch {
     let stores = batch["store"].as_primitive::<Int32Type>();
     let trends = batch["trend"].as_primitive::<Float64Type>();
@@ -299,7 +299,7 @@ pub(crate) fn with_visits(batch: &RecordBatch) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
 }
 
-/// A spec of both labels of such rows.
+/// Returns a spec with both labels of such rows.
 pub(crate) fn two_labels() -> TrainSpec {
     let mut spec = TrainSpec {
         numeric_transform: NumericTransform::Standardize,
@@ -311,7 +311,7 @@ pub(crate) fn two_labels() -> TrainSpec {
     spec
 }
 
-/// A spec of a classifier of such rows.
+/// Returns a classifier's spec for such rows.
 pub(crate) fn classifier() -> TrainSpec {
     TrainSpec {
         task: Task::Classification,
@@ -343,7 +343,7 @@ pub(crate) fn shards(batch: &RecordBatch, shards: usize) -> Vec<(usize, Vec<Reco
     (0..shards).map(cut).collect()
 }
 
-/// Loads shards that are in memory.
+/// Loads shards from memory.
 pub(crate) fn load_now(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
@@ -351,7 +351,7 @@ pub(crate) fn load_now(
     load_cached(spec, shards, None, |_| {})
 }
 
-/// Loads shards that are in memory or in a cache, and tells of each that is opened.
+/// Loads shards from memory or a cache, and reports each that is opened.
 pub(crate) fn load_cached(
     spec: &TrainSpec,
     shards: Vec<(usize, Vec<RecordBatch>)>,
@@ -378,7 +378,7 @@ pub(crate) fn load_cached(
     runtime.block_on(load(spec, &schema, shards, cache, &cancel))
 }
 
-/// Hears nothing.
+/// Observer that ignores everything.
 #[derive(Debug)]
 pub(crate) struct Deaf;
 
@@ -390,7 +390,7 @@ impl Observer for Deaf {
     fn checkpoint(&self, _: Position, _: Bytes) {}
 }
 
-/// What a rank of a test's world comes with.
+/// Inputs of one rank in a test's world.
 pub(crate) struct Seat<'a> {
     pub(crate) loaded: Result<LoadedShards>,
     pub(crate) origin: Origin,
@@ -398,12 +398,12 @@ pub(crate) struct Seat<'a> {
     pub(crate) threads: NonZeroUsize,
     pub(crate) observer: &'a dyn Observer,
     pub(crate) layers: CustomLayers,
-    /// Ends this rank only; its peers see a closed connection.
+    /// Cancellation of this rank only; its peers see a closed connection.
     pub(crate) cancel: CancellationToken,
 }
 
 impl Seat<'_> {
-    /// A rank that brings nothing and hears nothing.
+    /// Returns a rank with a fresh start and no observer.
     pub(crate) fn fresh(loaded: Result<LoadedShards>) -> Self {
         Self {
             loaded,
@@ -417,7 +417,7 @@ impl Seat<'_> {
     }
 }
 
-/// Trains a world whose ranks come with these, one thread each.
+/// Trains a world of ranks with these shards, one thread each.
 pub(crate) fn train_world(
     spec: &TrainSpec,
     ranks: Vec<Result<LoadedShards>>,
@@ -466,7 +466,7 @@ pub(crate) fn train_seats(
     })
 }
 
-/// The shards of `batch` as each of this many ranks loads its own.
+/// Splits the shards of `batch` among this many ranks, and loads each rank's own.
 pub(crate) fn load_split(
     spec: &TrainSpec,
     batch: &RecordBatch,
@@ -475,7 +475,7 @@ pub(crate) fn load_split(
     split(spec, batch, world_size, |_, shards| load_now(spec, shards))
 }
 
-/// Deals the shards of `batch` to this many ranks, and has each load its own.
+/// Splits the shards of `batch` among this many ranks, and calls `load` for each rank.
 pub(crate) fn split(
     spec: &TrainSpec,
     batch: &RecordBatch,
@@ -490,7 +490,7 @@ pub(crate) fn split(
     ranks.collect()
 }
 
-/// Trains on `batch` with this many ranks and as many shards as the spec says.
+/// Trains on `batch` with this many ranks and the spec's number of shards.
 pub(crate) fn train_split(
     spec: &TrainSpec,
     batch: &RecordBatch,
@@ -503,7 +503,7 @@ pub(crate) fn train_split(
         .collect()
 }
 
-/// The same on the emulated device, in `f32`; nothing, said aloud, where there is none.
+/// Trains likewise on the emulated device, in `f32`; returns `None` without such a device.
 pub(crate) fn train_emulated(
     spec: &TrainSpec,
     batch: &RecordBatch,
@@ -527,7 +527,7 @@ pub(crate) fn train_emulated(
     Some(outcomes)
 }
 
-/// The published model.
+/// Loads the published model.
 pub(crate) fn model(outcomes: &[Outcome]) -> Model {
     let artifacts = outcomes[0].artifacts.as_ref().unwrap();
     Model::load(

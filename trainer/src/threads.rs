@@ -1,11 +1,11 @@
 //! Threads that compute together: a rank's loops, each split into parts that do not depend on one another.
 //!
-//! They stay for as long as the rank does. Between two loops a thread looks out for the next one for [a while](LOOKOUT), so
-//! that loops of some microseconds are worth splitting, and then sleeps. The thread that calls computes with them.
+//! They live as long as the rank. Between two loops a thread spins for [a while](LOOKOUT), waiting for the next one, so
+//! that loops of some microseconds are worth splitting, and then sleeps. The calling thread computes with them.
 //!
-//! Which thread computes which part is not determined, and must not matter: whoever splits a loop sees to it that a sum is
-//! over the same terms in the same order whatever number of threads there is. This is no scheduler: one loop at a time, no
-//! loops within loops, nothing that waits or blocks.
+//! Parts are assigned to threads in no fixed order, and the assignment must not affect the result: code that splits a
+//! loop ensures that a sum is over the same terms in the same order for any number of threads. This is not a scheduler:
+//! one loop at a time, no nested loops, and no parts that wait or block.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -26,14 +26,14 @@ const LOOKOUT: Duration = Duration::from_micros(200);
 /// Spins between two yields of the processor.
 const LOOKS: usize = 64;
 
-/// Bits that say how many workers compute a loop.
+/// Bits that hold the number of workers that compute a loop.
 const WORKERS: u32 = 16;
 
-/// The least numbers of a part that are worth another thread: what takes about as long as waking it does.
-/// In tests, loops over a few numbers are split too.
+/// Smallest cost, in simple operations, that is worth another thread: about that of waking it. In tests it is tiny, so
+/// that loops over a few numbers are split too.
 pub(crate) const GRAIN: usize = if cfg!(test) { 4 } else { 1 << 13 };
 
-/// A handle to the threads of a rank. By default, the calling thread alone.
+/// Handle to the threads of a rank. By default, the calling thread alone.
 #[derive(Clone, Default)]
 pub(crate) struct Threads(Option<Arc<Pool>>);
 
@@ -44,21 +44,21 @@ struct Pool {
     caller: Mutex<()>,
 }
 
-/// Body of a loop, with its lifetime erased: gets the number of the thread and that of the part.
+/// Body of a loop, with its lifetime erased; takes the thread's number and the part's.
 type Work = dyn Fn(usize, usize) + Sync + 'static;
 
-/// What the threads of a pool share.
+/// State shared by the threads of a pool.
 struct Shared {
-    /// Number of the loop under way, or of the last one, above as many bits as say how many workers compute it.
+    /// Number of the current or last loop, above the `WORKERS` bits that hold how many workers compute it.
     turn: AtomicUsize,
-    /// The loop, and how many parts it has.
+    /// The loop's body and its number of parts.
     ///
-    /// Invariant: written by the caller only, while no worker is within a loop; workers read it after they have seen the
-    /// turn that follows the writing and is theirs too, and before they are done with that turn.
+    /// Invariant: only the caller writes it, while no worker is within a loop; workers read it after they have seen the
+    /// turn that follows the write and includes them, and before they have finished that turn.
     work: UnsafeCell<(*const Work, usize)>,
-    /// The next part that nobody has begun.
+    /// Next part that no thread has begun.
     next: AtomicUsize,
-    /// Workers that are not done with the loop yet.
+    /// Workers that have not finished the loop.
     busy: AtomicUsize,
     /// Payload of a worker's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -66,13 +66,13 @@ struct Shared {
     ends: AtomicBool,
 }
 
-// SAFETY: the pointer is to what may be called by several threads at once, and follows its invariant.
+// SAFETY: the pointer's target may be called by several threads at once, and access follows the invariant of `work`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Threads {
-    /// So many threads with the one that calls; fewer, and a warning, where the system has no more.
+    /// Starts `count` threads, including the caller's; fewer, with a warning, if the system cannot start them.
     pub(crate) fn start(count: NonZeroUsize) -> Self {
         let others = count.get().min(1 << WORKERS) - 1;
         if others == 0 {
@@ -108,16 +108,16 @@ impl Threads {
         Self(Some(Arc::new(pool)))
     }
 
-    /// How many there are.
+    /// Returns the number of threads.
     pub(crate) fn count(&self) -> usize {
         self.0.as_ref().map_or(1, |pool| pool.workers.len() + 1)
     }
 
-    /// Computes each of so many parts once, and returns when all are done. `work` gets the number of the thread, less than
-    /// their [count](Self::count), and the part's.
+    /// Computes each part once, and returns when all are done. `work` gets the number of the thread, less than their
+    /// [count](Self::count), and the part's.
     ///
     /// # Panics
-    /// If a part has panicked, or computes in parts itself.
+    /// If a part panics or itself computes in parts.
     pub(crate) fn each(&self, parts: usize, work: impl Fn(usize, usize) + Sync) {
         let pool = match &self.0 {
             Some(pool) if parts > 1 => pool,
@@ -126,7 +126,7 @@ impl Threads {
         pool.compute(parts, &work);
     }
 
-    /// Moves each of these to a thread that computes with it; `work` gets the thread's number too.
+    /// Moves each part to a thread that computes with it; `work` gets the thread's number too.
     pub(crate) fn each_of<T: Send>(&self, parts: Vec<T>, work: impl Fn(usize, T) + Sync) {
         if self.0.is_none() || parts.len() < 2 {
             return parts.into_iter().for_each(|part| work(0, part));
@@ -141,7 +141,7 @@ impl Threads {
         });
     }
 
-    /// The results of each, in their order.
+    /// Returns the result of each, in order.
     pub(crate) fn map<T: Send, R: Send>(&self, of: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
         let mut results: Vec<Option<R>> = of.iter().map(|_| None).collect();
         let parts = of.into_iter().zip(&mut results).collect();
@@ -149,8 +149,8 @@ impl Threads {
         results.into_iter().flatten().collect()
     }
 
-    /// As [`each_of`](Self::each_of), but by the calling thread where all of it is not worth another. `cost` is that of all
-    /// parts, in simple operations.
+    /// Computes as [`each_of`](Self::each_of) does, but on the calling thread if another is not worthwhile. `cost` is
+    /// the total of all parts, in simple operations.
     pub(crate) fn spread<T: Send>(&self, cost: usize, parts: Vec<T>, work: impl Fn(T) + Sync) {
         match cost < GRAIN {
             true => parts.into_iter().for_each(work),
@@ -158,8 +158,8 @@ impl Threads {
         }
     }
 
-    /// Splits rows of a width into blocks: `work` gets which rows they are, and their numbers. `cost` is what a number of a
-    /// row takes, in simple operations.
+    /// Splits rows of `width` numbers into blocks: `work` gets the range of rows and their numbers. `cost` is that of
+    /// one number, in simple operations.
     pub(crate) fn rows<T: Send>(
         &self,
         numbers: &mut [T],
@@ -179,7 +179,8 @@ impl Threads {
         });
     }
 
-    /// Rows of a block, of so many rows that cost so much each: enough for all threads, and no fewer than are worth one.
+    /// Returns the rows per block for `rows` rows of `cost` each: an even share per thread, but enough to be worth a
+    /// thread.
     pub(crate) fn block(&self, rows: usize, cost: usize) -> usize {
         let count = self.count();
         if count == 1 {
@@ -205,19 +206,19 @@ impl Pool {
             .caller
             .try_lock()
             .expect("one loop at a time, and none within another");
-        // SAFETY: the lifetime is forgotten for as long as this call takes: it returns, or panics, only when no worker is
-        // within the loop. None reads what is written here, for all were done with the loop before.
+        // SAFETY: the lifetime is erased only during this call: it returns, or panics, only when no worker is within
+        // the loop. No worker reads this while it is written, as all have finished the previous loop.
         unsafe {
             let work: &'static Work = std::mem::transmute(work);
             *shared.work.get() = (work, parts);
         }
-        // The others are not waited for.
+        // Other workers are neither woken nor waited for.
         let needed = workers.len().min(parts - 1);
         shared.next.store(0, Ordering::Relaxed);
         shared.busy.store(needed, Ordering::Relaxed);
         let last = shared.turn.load(Ordering::Relaxed) >> WORKERS;
-        // What was written above is seen by who sees the turn. Against the order of the worker's: it says that it sleeps,
-        // then looks at the turn.
+        // A worker that sees the turn sees the writes above. Here the turn is stored before `sleeps` is read; a worker
+        // stores `sleeps` before it reads the turn.
         let turn = last.wrapping_add(1) << WORKERS | needed;
         shared.turn.store(turn, Ordering::SeqCst);
         for (sleeps, worker) in shared.sleeps.iter().zip(workers).take(needed) {
@@ -251,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// Runs a worker until the pool ends.
     fn serve(&self, worker: usize) {
         let mut done = 0;
         while let Some(turn) = self.wait(worker, done) {
@@ -259,7 +260,7 @@ impl Shared {
             if worker >= turn & ((1 << WORKERS) - 1) {
                 continue;
             }
-            // SAFETY: it was written before this turn, and its caller waits until this worker is done.
+            // SAFETY: it was written before this turn, and its caller waits until this worker has finished.
             let (work, parts) = unsafe {
                 let (work, parts) = *self.work.get();
                 (&*work, parts)
@@ -268,12 +269,12 @@ impl Shared {
             if let Err(panic) = computed {
                 self.panic.lock().get_or_insert(panic);
             }
-            // What was computed is seen by the caller.
+            // Makes the results visible to the caller.
             self.busy.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Waits for another turn than this one, if there is one.
+    /// Waits for a turn other than `done`; returns `None` when the pool ends.
     fn wait(&self, worker: usize, done: usize) -> Option<usize> {
         let due = || Some(self.turn.load(Ordering::SeqCst)).filter(|turn| *turn != done);
         let (since, mut looks) = (Instant::now(), 0);
@@ -295,7 +296,7 @@ impl Shared {
     }
 }
 
-/// Spins once. Returns whether the processor was yielded.
+/// Spins once. Returns true if it yielded the processor.
 fn look(looks: &mut usize) -> bool {
     *looks += 1;
     let yields = looks.is_multiple_of(LOOKS);
@@ -311,7 +312,7 @@ impl Drop for Pool {
         self.shared.ends.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
-            // Its panics were handed on.
+            // The caller has already received its panics.
             worker.join().ok();
         }
     }
@@ -341,7 +342,7 @@ mod tests {
                     });
                     let counts = computed.iter().map(|count| count.load(Ordering::Relaxed));
                     assert!(counts.clone().all(|count| count == 1), "{count} threads");
-                    // Some loops find the others asleep.
+                    // Some loops find the other threads asleep.
                     if turn % 25 == 0 {
                         thread::sleep(2 * LOOKOUT);
                     }
