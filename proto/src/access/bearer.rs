@@ -1,4 +1,4 @@
-//! A channel whose requests say whose they are.
+//! Channel that adds the caller's token to its requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use tonic::{Request, Status};
 use super::{Credential, Holder, Token};
 use crate::{Error, Result};
 
-/// A channel to a scheduler, with the token that goes along with each request.
+/// Channel to a scheduler that sends the token with each request.
 pub type Authorized = InterceptedService<Channel, Bearer>;
 
-/// How long a token is not looked up again: a scheduler that was started anew has another. It is less than an executor
-/// takes to register with it, so that no rank comes with the token of the one before.
+/// Cache time of a token: a restarted scheduler has another one. It is shorter than an executor's registration takes,
+/// so that no rank sends the previous scheduler's token.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// A header; it is marked as sensitive: it prints as such, and is not kept by header compression.
+/// Header marked as sensitive: it is hidden in output, and header compression does not keep it.
 type Header = Option<MetadataValue<Ascii>>;
 
-/// Puts a token into each request, or nothing where there is none; cheap to clone.
+/// Interceptor that adds a token to each request, if there is one; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bearer {
     credential: Credential,
@@ -32,10 +32,10 @@ pub struct Bearer {
 }
 
 impl Bearer {
-    /// Of a token for the scheduler at an address.
+    /// Creates it with the token for the scheduler at an address.
     ///
     /// # Errors
-    /// When there is to be a token, and it cannot be read.
+    /// When there should be a token, and it cannot be read.
     pub fn new(credential: &Credential, scheduler: &str, holder: Holder) -> Result<Self> {
         let header = header(credential.token(scheduler, holder)?.as_ref())?;
         Ok(Self {
@@ -46,7 +46,7 @@ impl Bearer {
         })
     }
 
-    /// A channel that carries it.
+    /// Returns a channel that sends the token.
     pub fn over(self, channel: Channel) -> Authorized {
         InterceptedService::new(channel, self)
     }
@@ -84,7 +84,7 @@ impl Interceptor for Bearer {
     }
 }
 
-/// The token of a header `authorization`, if it is one of a bearer.
+/// Returns the token of an `authorization` header, if it is a bearer's.
 pub fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme

@@ -1,25 +1,26 @@
-//! Where a process has its token from.
+//! Source of a process's token.
 
 use std::path::PathBuf;
 
 use super::{LocalTokens, Token};
 use crate::{Error, Result};
 
-/// Where a process has its token from. It is looked up again and again: files and schedulers change.
+/// Source of a process's token. It is looked up repeatedly, as files and schedulers change.
 ///
-/// A scheduler of the same user on this host that has made tokens takes no others, so that its own comes first.
+/// A scheduler of the same user on this host that has made its own tokens accepts no others, so its token takes
+/// precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
-    /// The one that the scheduler has made, and none otherwise.
+    /// Only the token that the scheduler has made, if any.
     #[default]
     Found,
-    /// Else this one.
+    /// The scheduler's own token, or else this one.
     Given(Token),
-    /// Else what is in a file.
+    /// The scheduler's own token, or else the one in this file.
     File(PathBuf),
 }
 
-/// For whom a token is.
+/// Holder that a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// A client.
@@ -29,7 +30,7 @@ pub enum Holder {
 }
 
 impl Credential {
-    /// What is given, the token before the file.
+    /// Returns the credential of these options; the token takes precedence over the file.
     pub fn of(token: Option<Token>, file: Option<PathBuf>) -> Self {
         match (token, file) {
             (Some(token), _) => Self::Given(token),
@@ -38,10 +39,10 @@ impl Credential {
         }
     }
 
-    /// The token for the scheduler at an address, if there is one.
+    /// Returns the token for the scheduler at an address, if there is one.
     ///
     /// # Errors
-    /// When the file cannot be read, or what is in it is no token.
+    /// When the file cannot be read, or does not hold a token.
     pub fn token(&self, scheduler: &str, holder: Holder) -> Result<Option<Token>> {
         if let Some(found) = LocalTokens::find(scheduler) {
             return Ok(Some(match holder {

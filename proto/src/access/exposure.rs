@@ -1,14 +1,14 @@
-//! Whether a process may listen where it is told to.
+//! Policy on the addresses that a process may listen on.
 
 use std::net::IpAddr;
 
 use crate::{Error, Result};
 
-/// Refuses to listen where others than this host's users reach it, unless they are asked for tokens over TLS, or it is
-/// said that it shall be so all the same.
+/// Refuses to listen where users of other hosts can connect, unless callers must show tokens over TLS, or `insecure`
+/// allows it explicitly.
 ///
 /// # Errors
-/// What to give instead.
+/// Names the missing options.
 pub fn may_listen(bind: IpAddr, tokens: bool, tls: bool, insecure: bool) -> Result<()> {
     if insecure || bind.is_loopback() || (tokens && tls) {
         return Ok(());

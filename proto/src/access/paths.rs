@@ -1,11 +1,11 @@
-//! Where plans may read and write.
+//! Locations that plans may read and write.
 //!
 //! ```text
-//!   file:///data/in/../../etc/passwd ─► its folders as they are, links followed ─► below a prefix?
-//!   s3://bucket/in/part-0.parquet    ─► segments, decoded                       ─► below a prefix?
+//!   file:///data/in/../../etc/passwd ─► its real folders, links followed ─► below a prefix?
+//!   s3://bucket/in/part-0.parquet    ─► segments, decoded                ─► below a prefix?
 //! ```
 //!
-//! A folder's link may be changed between the check and the use: who can do that on an executor's host is let in to
+//! A link can be changed between the check and the use, but a user who can do that on an executor's host has access to
 //! more than this guards.
 
 use std::fmt;
@@ -15,28 +15,28 @@ use url::Url;
 
 use crate::{Error, Result};
 
-/// Prefixes below which plans may read and write; without one, everywhere.
+/// Prefixes below which plans may read and write; without one, they may do so everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowedPaths {
     prefixes: Vec<Place>,
 }
 
-/// A place with nothing in it that leads elsewhere.
+/// Location without parts that lead elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Local(PathBuf),
     Remote {
-        /// Scheme, container of Azure, host and port.
+        /// Scheme, Azure container, host and port.
         origin: String,
         segments: Vec<String>,
     },
 }
 
 impl AllowedPaths {
-    /// Below these: folders, or URLs.
+    /// Creates the check from prefixes, each an absolute folder or a URL.
     ///
     /// # Errors
-    /// Names the one that is neither.
+    /// Names the prefix that is neither.
     pub fn new(prefixes: &[String]) -> Result<Self> {
         let place = |text: &String| {
             let refuse = |expected: String| Error::Option {
@@ -56,13 +56,15 @@ impl AllowedPaths {
         Ok(Self { prefixes })
     }
 
-    /// Whether anything is refused.
+    /// Checks whether any location is refused.
     pub fn is_restricted(&self) -> bool {
         !self.prefixes.is_empty()
     }
 
+    /// Checks that a location is below one of the prefixes.
+    ///
     /// # Errors
-    /// When a place is not below one of the prefixes: it, and what they are.
+    /// Names the location and the prefixes when it is not.
     pub fn check(&self, url: &Url) -> Result<(), Denied> {
         if !self.is_restricted() {
             return Ok(());
@@ -94,11 +96,11 @@ impl fmt::Display for AllowedPaths {
     }
 }
 
-/// A place that a plan may not read or write.
+/// Location that a plan may not read or write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} may not be read or written: {reason} (--allow-path)")]
 pub struct Denied {
-    /// The place, without what its URL may have of names and passwords.
+    /// Location, without the user name and password of its URL.
     pub place: String,
     reason: String,
 }
@@ -110,8 +112,10 @@ impl Denied {
 }
 
 impl Place {
+    /// Resolves a URL.
+    ///
     /// # Errors
-    /// When it has something in it that leads elsewhere.
+    /// When it contains parts that lead elsewhere.
     fn of(url: &Url) -> Result<Self, String> {
         if url.scheme() == "file" {
             let path = url.to_file_path();
@@ -131,7 +135,7 @@ impl Place {
             });
         let port = url.port_or_known_default();
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-        // Azure's container is in the place of a user: `abfss://container@account.dfs.core.windows.net/`.
+        // Azure's container takes the place of a user: `abfss://container@account.dfs.core.windows.net/`.
         let user = match url.username() {
             "" => String::new(),
             user => format!("{user}@"),
@@ -161,14 +165,14 @@ impl Place {
     }
 }
 
-/// A path with links followed as far as there is something; what is not there yet is to be names only.
+/// Follows the links of a path as far as it exists; the rest must be plain names.
 fn followed(path: &Path) -> Result<PathBuf, String> {
     let mut found = PathBuf::from("/");
     let mut rest = path.components();
     while let Some(component) = rest.next() {
         let there = match component {
             Component::RootDir | Component::CurDir => continue,
-            // What is before it is followed: `a/../b` is beside what the link `a` leads to.
+            // The path before it is resolved: `a/../b` is beside the target of the link `a`.
             Component::ParentDir => {
                 found.pop();
                 continue;
@@ -179,7 +183,7 @@ fn followed(path: &Path) -> Result<PathBuf, String> {
         match there.canonicalize() {
             Ok(followed) => found = followed,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // A link to nothing: what is made there would be made where it leads.
+                // A dangling link: a file made there would be made at its target.
                 if there.symlink_metadata().is_ok() {
                     return Err(format!("{} is a link to nothing", there.display()));
                 }
@@ -191,7 +195,7 @@ fn followed(path: &Path) -> Result<PathBuf, String> {
     Ok(found)
 }
 
-/// A path below a folder that is not there yet.
+/// Returns a path below a folder that does not exist yet.
 fn made(mut folder: PathBuf, rest: Components<'_>) -> Result<PathBuf, String> {
     for component in rest {
         match component {
@@ -203,7 +207,7 @@ fn made(mut folder: PathBuf, rest: Components<'_>) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// A URL for messages: without a user's name and password, and without what is asked for besides.
+/// Formats a URL for messages, without user name, password, query and fragment.
 fn shown(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);

@@ -1,26 +1,26 @@
-//! What a holder of a token may do.
+//! Roles of token holders.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A principal's role. Each of the first three has the permissions of the one before.
+/// Role of a principal. Each of the first three has the permissions of the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Queries that read, and system tables.
+    /// Reading queries and system tables.
     Read,
-    /// Also statements that write, and training.
+    /// In addition, statements that write, and training.
     Run,
-    /// Also everybody's jobs.
+    /// In addition, everybody's jobs.
     Administer,
-    /// An executor's: joins the cluster, and nothing else.
+    /// Joining the cluster as an executor, and nothing else.
     Executor,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 4] = [Self::Read, Self::Run, Self::Administer, Self::Executor];
 
-    /// Whether this role has the permissions of the role `needed`.
+    /// Checks whether this role has the permissions of the role `needed`.
     pub fn may(self, needed: Self) -> bool {
         let rank = |role| match role {
             Self::Read => 0,
@@ -57,17 +57,17 @@ impl FromStr for Role {
     }
 }
 
-/// An authenticated principal.
+/// Authenticated principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// By what name they are known: who owns a job is told by it.
+    /// Name, which identifies the owner of a job.
     pub name: String,
-    /// What they may do.
+    /// Role that sets the permissions.
     pub role: Role,
 }
 
 impl Principal {
-    /// Anybody, where no tokens are asked for.
+    /// Returns the principal of every caller if tokens are not required.
     pub fn anybody() -> Self {
         Self {
             name: "anybody".to_owned(),
@@ -75,15 +75,17 @@ impl Principal {
         }
     }
 
-    /// Whether they may look after what belongs to `owner`.
+    /// Checks whether the principal may manage what belongs to `owner`.
     pub fn may_touch(&self, owner: &str) -> bool {
         self.role == Role::Administer || (self.role != Role::Executor && self.name == owner)
     }
 
+    /// Checks that the principal has the permissions of `needed`.
+    ///
     /// # Errors
-    /// Names the role that is needed, and the role that they have.
+    /// Names the required role and the principal's.
     pub fn needs(&self, needed: Role) -> Result<(), String> {
-        // Where no tokens are asked for, executors show none either.
+        // If tokens are not required, executors show none either.
         match self.role.may(needed) || *self == Self::anybody() {
             true => Ok(()),
             false => Err(format!(

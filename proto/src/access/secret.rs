@@ -1,11 +1,12 @@
-//! The secret that the processes of a cluster share, and what is made with it.
+//! Secret that the processes of a cluster share, and the codes made with it.
 //!
-//! A scheduler draws one when it starts and tells it to executors that attend; nothing keeps it. With it are made
+//! A scheduler draws one when it starts and sends it to attending executors; it is not stored. It makes
 //!
-//! - tickets: the right to read the rows of one job, which a client shows to executors. A ticket stands where
-//!   Ballista's client has the job's id, which it passes on as it came;
-//! - proofs: that a connection is one of the cluster's own, bound to the address that it is opened to, so that a process
-//!   that has taken an executor's port cannot replay it elsewhere. They go in the one header that an endpoint can set for Ballista's clients.
+//! - tickets: the right to read the rows of one job, which a client shows to executors. A ticket takes the place of the
+//!   job's id in Ballista's client, which passes it on unchanged;
+//! - proofs: that a connection belongs to the cluster, bound to the address that it is opened to, so that a process
+//!   that has taken an executor's port cannot replay it elsewhere. They go in the one header that an endpoint can set
+//!   for Ballista's clients.
 
 use std::fmt;
 
@@ -14,44 +15,44 @@ use tonic::transport::{Endpoint, Error as TransportError};
 
 use super::token::{hex, random, unhex};
 
-/// What comes before a proof in the header `user-agent`.
+/// Prefix of a proof in the header `user-agent`.
 pub const PROOF: &str = "volley-peer/";
 
-/// A secret of a cluster's processes. It prints as dots.
+/// Secret of a cluster's processes. Its debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterSecret([u8; 32]);
 
 impl ClusterSecret {
-    /// A new one.
+    /// Draws a new secret.
     pub fn generate() -> Self {
         Self(random())
     }
 
-    /// One that came over the wire; `None` where it is none.
+    /// Reads a secret from the wire; returns `None` if its length is wrong.
     pub fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// Its bytes, for executors that have shown their token.
+    /// Returns its bytes, for executors that have shown their token.
     pub fn to_wire(&self) -> Vec<u8> {
         self.0.to_vec()
     }
 
-    /// The right to read a job's rows: its id and an HMAC over it.
+    /// Returns the right to read a job's rows: its id and an HMAC over it.
     pub fn ticket(&self, job: &str) -> String {
         format!("{job}.{}", self.code("rows of a job", job))
     }
 
-    /// The job that a ticket is of; `None` where it was not made with this secret.
+    /// Returns the job of a ticket; `None` if it was not made with this secret.
     pub fn job_of<'a>(&self, ticket: &'a str) -> Option<&'a str> {
         let (job, code) = ticket.rsplit_once('.')?;
         self.is_code(code, "rows of a job", job).then_some(job)
     }
 
-    /// An endpoint whose requests prove to the server that they are the cluster's own.
+    /// Adds a proof to an endpoint's requests that they belong to the cluster.
     ///
     /// # Errors
-    /// Never: a code is text that a header takes.
+    /// Never: a code is valid header text.
     pub fn prove(&self, endpoint: Endpoint) -> Result<Endpoint, TransportError> {
         let audience = endpoint.uri().authority();
         let audience = audience.map(|address| address.as_str().to_owned());
@@ -59,7 +60,7 @@ impl ClusterSecret {
         endpoint.user_agent(format!("{PROOF}{code}"))
     }
 
-    /// Whether a proof is bound to `address`, a `host:port`.
+    /// Checks whether a proof is bound to `address`, a `host:port`.
     pub fn is_proof(&self, proof: &str, address: &str) -> bool {
         self.is_code(proof, "peer", address)
     }
@@ -86,12 +87,12 @@ impl fmt::Debug for ClusterSecret {
     }
 }
 
-/// The proof in a `user-agent`, to which the client's library has added its own name.
+/// Returns the proof in a `user-agent`, to which the client's library has appended its own name.
 pub fn proof_of(user_agent: &str) -> Option<&str> {
     user_agent.split(' ').next()?.strip_prefix(PROOF)
 }
 
-/// HMAC-SHA256 (RFC 2104) under a key of 32 bytes, which is less than a block.
+/// Computes HMAC-SHA256 (RFC 2104) under a key of 32 bytes, which is shorter than a block.
 fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
     const BLOCK: usize = 64;
     let padded = |pad: u8| {
@@ -109,7 +110,7 @@ fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
     outer.finalize().into()
 }
 
-/// Compares all of it, however soon it differs.
+/// Compares in constant time.
 fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     let differing = one.iter().zip(other).map(|(a, b)| a ^ b);
     differing.fold(0, |all, difference| all | difference) == 0
@@ -119,14 +120,14 @@ fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
 mod tests {
     use super::*;
 
-    /// The secret of a test: always the same.
+    /// Returns a test's secret, all of whose bytes are `byte`.
     fn secret(byte: u8) -> ClusterSecret {
         ClusterSecret([byte; 32])
     }
 
     #[test]
     fn codes_are_those_of_hmac_sha256() {
-        // RFC 4231's test case 3 has a key of 20 bytes: zeros after it change nothing.
+        // RFC 4231's test case 3 has a key of 20 bytes; zero padding does not change the result.
         let mut key = [0; 32];
         key[..20].fill(0xaa);
         let code = hex(&hmac(&key, &[0xdd; 50]));

@@ -1,7 +1,7 @@
-//! A token, and what is kept of it where it is checked.
+//! Tokens, and the hashes kept where they are checked.
 //!
-//! Tokens are drawn at random and long, so that one round of SHA-256 is enough, and looking its hash up tells nobody
-//! anything about others.
+//! Tokens are random and long, so that one round of SHA-256 is enough, and looking up a hash reveals nothing about
+//! other tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,28 +11,29 @@ use uuid::Uuid;
 
 use crate::{Error, Result};
 
-/// What tokens start with, for programs that look for secrets in texts.
+/// Prefix of tokens, for programs that scan texts for secrets.
 const PREFIX: &str = "volley_";
 
-/// The longest token in bytes. A JSON Web Token with a list of roles has one or two thousand; HTTP/2's headers end at 16 KiB.
+/// Maximum length in bytes. A JSON Web Token with a list of roles takes one or two thousand; HTTP/2's headers end at 16
+/// KiB.
 const LONGEST: usize = 8192;
 
-/// A bearer token: one that is drawn here, or a JSON Web Token of an issuer. It prints as dots.
+/// Bearer token: one that is drawn here, or a JSON Web Token of an issuer. Its debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// A new one, of the operating system's randomness.
+    /// Draws a new token from the operating system's randomness.
     pub fn generate() -> Self {
         Self(format!("{PREFIX}{}", hex(&random())))
     }
 
-    /// The secret itself: for the wire, and for the one file or terminal that it is meant for.
+    /// Returns the secret itself: for the wire, and for the one file or terminal that it is meant for.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What is kept of it where it is checked.
+    /// Returns its hash, which is kept where it is checked.
     pub fn hash(&self) -> TokenHash {
         TokenHash(Sha256::digest(self.0.as_bytes()).into())
     }
@@ -44,7 +45,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Text that can go into a header; white space around it is not part of it.
+/// Parses text that can go into a header, without the white space around it.
 impl FromStr for Token {
     type Err = Error;
 
@@ -65,7 +66,7 @@ impl FromStr for Token {
     }
 }
 
-/// The SHA-256 of a token.
+/// SHA-256 of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; 32]);
 
@@ -86,7 +87,7 @@ impl FromStr for TokenHash {
     }
 }
 
-/// 256 random bits: those of three random UUIDs, which are 122 each.
+/// Draws 256 random bits from three random UUIDs of 122 bits each.
 pub(super) fn random() -> [u8; 32] {
     let mut drawn = Sha256::new();
     for _ in 0..3 {
@@ -104,7 +105,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    // A sign would be taken for a part of a number.
+    // `from_str_radix` would accept a sign.
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
