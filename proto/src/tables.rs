@@ -1,7 +1,7 @@
-//! What Volley tells of its work, as tables: their names, columns and rows.
+//! Tables in which Volley reports its work: their names, columns and rows.
 //!
-//! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL.
-//! What is in a table is the scheduler's to say, and how it is shown is the client's.
+//! A row is a struct here, JSON on the wire and in the browser, and a row of an Arrow batch in SQL. The scheduler fills
+//! the tables; clients show them.
 
 mod models;
 mod states;
@@ -22,7 +22,7 @@ use crate::{Error, Result};
 
 pub use states::{JobState, RunState, StageKind, StageState};
 
-/// A table about the cluster's work.
+/// Table about the cluster's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Table {
     /// [`Job`]s, newest first.
@@ -37,21 +37,21 @@ pub enum Table {
     TrainingRanks,
     /// The [`Epoch`]s that runs have done.
     TrainingEpochs,
-    /// How training goes between epochs: a [`Point`] every half a second, fewer of long runs.
+    /// Training progress between epochs: a [`Point`] every half second, fewer for long runs.
     TrainingSteps,
-    /// What happened, as [`Line`]s in the order of time.
+    /// Events, as [`Line`]s in the order of time.
     Log,
-    /// The versions of the [`Model`]s in a store, the oldest first.
+    /// Versions of the [`Model`]s in a store, the oldest first.
     Models,
 }
 
-/// A row of some table.
+/// Row of a table.
 pub trait Row: Serialize + DeserializeOwned {
-    /// The table it is of.
+    /// Table that the row belongs to.
     const TABLE: Table;
 }
 
-/// Rows of tables, with the types of their columns in SQL. What has none is in JSON only.
+/// Defines the row types, with the SQL types of their columns. A column without one is in JSON only.
 macro_rules! rows {
     ($($(#[$about:meta])* $row:ident of $table:ident {
         $($(#[$doc:meta])* $column:ident: $type:ty $(= $arrow:expr)?,)*
@@ -69,7 +69,7 @@ macro_rules! rows {
         )*
 
         impl Table {
-            /// Names and types of the columns, all of which may be null.
+            /// Returns the names and types of the columns, all of which are nullable.
             pub fn schema(self) -> SchemaRef {
                 let columns: Vec<(&str, DataType)> = match self {
                     $(Self::$table => vec![$($((stringify!($column), $arrow),)?)*],)*
@@ -81,13 +81,13 @@ macro_rules! rows {
     };
 }
 
-/// Milliseconds since 1970, as times are told.
+/// Returns milliseconds since 1970, the unit of times in tables.
 pub fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970, as a point in time.
+/// Returns the type of a time in milliseconds since 1970.
 fn time() -> DataType {
     DataType::Timestamp(TimeUnit::Millisecond, Some("+00:00".into()))
 }
@@ -103,43 +103,43 @@ fn texts() -> DataType {
 use DataType::{Boolean, Float64, Int64, UInt64, Utf8};
 
 rows! {
-    /// A job, whoever submitted it.
+    /// Job of any client.
     Job of Jobs {
-        /// The id that its client was given; it stays when the job is run again.
+        /// Id that its client was given; it stays when the job is run again.
         job_id: String = Utf8,
-        /// What was submitted, shortened.
+        /// Submitted statement, shortened.
         name: String = Utf8,
-        /// Who has submitted it, by the name of their token.
+        /// Token name of the submitter.
         owner: String = Utf8,
         /// `running`, `rerunning`, `succeeded`, `failed` or `cancelled`.
         state: JobState = Utf8,
-        /// How often it has been run.
+        /// Number of times it has been run.
         attempts: u64 = UInt64,
-        /// The engine's job of each attempt, the current one last.
+        /// The engine's job ids, one for each attempt, the current one last.
         attempt_ids: Vec<String>,
-        /// When it was submitted.
+        /// Time at which it was submitted.
         submitted: u64 = time(),
-        /// When it ended.
+        /// Time at which it ended.
         ended: Option<u64> = time(),
-        /// How long it has run, or ran.
+        /// Seconds that it has run, or ran.
         seconds: f64 = Float64,
-        /// The training run, if it is one.
+        /// Training run, if it is one.
         train_id: Option<String> = Utf8,
-        /// The queue whose slots its tasks hold.
+        /// Queue whose slots its tasks hold.
         queue: String = Utf8,
-        /// Of its owner's queries in the queue, the highest comes first.
+        /// Priority among its owner's queries in the queue; the highest comes first.
         priority: i64 = Int64,
-        /// What it waits for, where none of its tasks runs: its queue's turn, or who holds the slots.
+        /// Reason why none of its tasks runs: its queue's turn, or the holder of the slots.
         waits: Option<String> = Utf8,
-        /// Why it failed.
+        /// Error by which it failed.
         error: Option<String> = Utf8,
     }
 
-    /// A stage of a job: what runs between two exchanges.
+    /// Stage of a job: the work between two exchanges.
     Stage of Stages {
-        /// The job.
+        /// Job of the stage.
         job_id: String = Utf8,
-        /// The training run, if the job is one.
+        /// Training run, if the job is one.
         train_id: Option<String> = Utf8,
         /// Its number in the job.
         stage_id: u64 = UInt64,
@@ -149,47 +149,47 @@ rows! {
         state: StageState = Utf8,
         /// Partitions of its input; a task takes one or several.
         partitions: u64 = UInt64,
-        /// Of these, those that are done.
+        /// Partitions that are done.
         partitions_done: u64 = UInt64,
         /// Tasks that run now.
         running: u64 = UInt64,
-        /// Rows that it has put out so far.
+        /// Rows of output so far.
         rows: Option<u64> = UInt64,
-        /// The stages that it reads from.
+        /// Stages that it reads from.
         inputs: Vec<u64> = stages(),
-        /// Its root operator, in a line.
+        /// Root operator, in a line.
         operator: String = Utf8,
-        /// Its plan, an operator a line, with what each has done so far.
+        /// Plan, an operator a line, with the metrics of each so far.
         plan: String = Utf8,
     }
 
-    /// A process that runs tasks and ranks.
+    /// Process that runs tasks and ranks.
     Executor of Executors {
-        /// Its id, unique in the cluster.
+        /// Id, unique in the cluster.
         executor_id: String = Utf8,
-        /// The host that its peers reach it by.
+        /// Host at which its peers reach it.
         host: String = Utf8,
-        /// The port of its shuffle data.
+        /// Port of its shuffle data.
         port: u64 = UInt64,
         /// `any`, `query` or `train`.
         role: String = Utf8,
-        /// Tasks that it runs at once.
+        /// Number of tasks that it runs at once.
         slots: u64 = UInt64,
-        /// Of these, slots that no task holds.
+        /// Slots that no task holds.
         free_slots: u64 = UInt64,
         /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
         device: String = Utf8,
-        /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and which trainings hold it.
+        /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and the trainings that hold it.
         gpus: Vec<String> = texts(),
         /// Free GPUs among these: no rank of any executor on the host holds them.
         free_gpus: u64 = UInt64,
-        /// Memory for its queries; what needs more spills to its disk.
+        /// Memory for its queries; queries that need more spill to its disk.
         memory_bytes: u64 = UInt64,
-        /// Memory that each of its ranks may take: training whose ranks need more is refused.
+        /// Memory limit of each of its ranks: training whose ranks need more is refused.
         rank_memory_bytes: u64 = UInt64,
         /// Its version.
         version: String = Utf8,
-        /// Since when it has been there.
+        /// Time at which it registered.
         since: u64 = time(),
     }
 
@@ -201,13 +201,13 @@ rows! {
         model: String = Utf8,
         /// `waiting`, `loading`, `training`, `regrouping`, `finished`, `ended` or `failed`.
         state: RunState = Utf8,
-        /// Which set of ranks it is, from 1.
+        /// Number of the set of ranks, from 1.
         generation: u64 = UInt64,
-        /// How many ranks there are.
+        /// Number of ranks.
         ranks: u64 = UInt64,
         /// The epoch under way, from 1.
         epoch: u64 = UInt64,
-        /// How many epochs there are to be.
+        /// Number of epochs to train.
         epochs: u64 = UInt64,
         /// Steps done in the epoch.
         step: u64 = UInt64,
@@ -219,13 +219,13 @@ rows! {
         loss: Option<f64> = Float64,
         /// Mean loss of the last epoch's evaluation.
         eval_loss: Option<f64> = Float64,
-        /// Rows that all ranks train on in a second.
+        /// Rows per second over all ranks.
         rows_per_second: Option<f64> = Float64,
-        /// Seconds that are left at this speed.
+        /// Estimated seconds left.
         eta_seconds: Option<f64> = Float64,
-        /// When it first had ranks.
+        /// Time at which it first had ranks.
         started: Option<u64> = time(),
-        /// What it waits for, or why it failed.
+        /// Reason why it waits or failed.
         reason: Option<String> = Utf8,
     }
 
@@ -237,11 +237,11 @@ rows! {
         generation: u64 = UInt64,
         /// The rank, from 0.
         rank: u64 = UInt64,
-        /// Where it runs.
+        /// Executor that it runs on.
         executor_id: String = Utf8,
         /// Rows of its shards, once they are loaded.
         rows: Option<u64> = UInt64,
-        /// Seconds in which it waited for and encoded them.
+        /// Seconds in which it waited for rows and encoded them.
         load_seconds: Option<f64> = Float64,
         /// Seconds of computing since then.
         compute_seconds: f64 = Float64,
@@ -249,7 +249,7 @@ rows! {
         reduce_seconds: f64 = Float64,
     }
 
-    /// An epoch that a run has done.
+    /// Finished epoch of a run.
     Epoch of TrainingEpochs {
         /// The run.
         train_id: String = Utf8,
@@ -265,21 +265,21 @@ rows! {
         eval_mae: Option<f64> = Float64,
         /// Root of the mean squared error of evaluation, in the label's own scale.
         eval_rmse: Option<f64> = Float64,
-        /// Share of the evaluated labels' variance that is explained, in the label's own scale.
+        /// Share of the evaluated labels' variance that is explained (R²), in the label's own scale.
         eval_r2: Option<f64> = Float64,
         /// Share of the evaluated rows whose class was the likeliest.
         eval_accuracy: Option<f64> = Float64,
         /// Root of the mean squared relative error of evaluation, in the label's own scale.
         eval_rmspe: Option<f64> = Float64,
-        /// Of several quantiles, the share of evaluated labels from the outermost quantile to the other.
+        /// With several quantiles, the share of evaluated labels between the outermost quantiles.
         eval_interval_coverage: Option<f64> = Float64,
-        /// How well each of several labels is predicted; in SQL, `ML.TRAINING_INFO` has rows of them.
+        /// Metrics of each of several labels; in SQL, rows of `ML.TRAINING_INFO`.
         labels: Vec<LabelRecord>,
         /// Seconds it took, evaluation included.
         seconds: f64 = Float64,
-        /// Of these, seconds of computing, the mean of ranks.
+        /// Seconds of computing, the mean of ranks.
         compute_seconds: f64 = Float64,
-        /// Of these, seconds in collectives, the mean of ranks.
+        /// Seconds in collectives, the mean of ranks.
         reduce_seconds: f64 = Float64,
         /// Rows trained on.
         rows: u64 = UInt64,
@@ -287,7 +287,7 @@ rows! {
         steps: u64 = UInt64,
     }
 
-    /// A point of a run's training curve: what its last steps came to.
+    /// Point of a run's training curve: the result of its last steps.
     Point of TrainingSteps {
         /// The run.
         train_id: String = Utf8,
@@ -299,29 +299,29 @@ rows! {
         epoch: u64 = UInt64,
         /// Steps done since training began.
         steps: u64 = UInt64,
-        /// Mean training loss of the rows since the point before.
+        /// Mean training loss of the rows since the previous point.
         loss: f64 = Float64,
-        /// Rows that all ranks trained on in a second.
+        /// Rows per second over all ranks.
         rows_per_second: f64 = Float64,
-        /// When.
+        /// Time of the point.
         at: u64 = time(),
     }
 
-    /// Something that happened to a job or in a training run.
+    /// Event of a job or a training run.
     Line of Log {
-        /// When.
+        /// Time of the event.
         at: u64 = time(),
         /// The job.
         job_id: Option<String> = Utf8,
         /// The training run.
         train_id: Option<String> = Utf8,
-        /// The executor whose warning it is.
+        /// Executor that sent the warning.
         executor_id: Option<String> = Utf8,
-        /// The rank that tells it.
+        /// Rank that reports it.
         rank: Option<u64> = UInt64,
-        /// Whether something went wrong.
+        /// True if something went wrong.
         failure: bool = Boolean,
-        /// What.
+        /// Text of the event.
         text: String = Utf8,
     }
 
@@ -331,11 +331,11 @@ rows! {
         model: String = Utf8,
         /// The version, from 1.
         version: u64 = UInt64,
-        /// Whether it is the newest.
+        /// True for the newest version.
         current: bool = Boolean,
-        /// When it was published.
+        /// Time at which it was published.
         published: u64 = time(),
-        /// The column that it predicts.
+        /// Column that it predicts.
         label: String = Utf8,
         /// Trainable parameters.
         parameters: u64 = UInt64,
@@ -343,15 +343,15 @@ rows! {
         train_rows: u64 = UInt64,
         /// Ranks that trained it.
         ranks: u64 = UInt64,
-        /// Epochs.
+        /// Number of epochs.
         epochs: u64 = UInt64,
-        /// The epoch whose weights it has.
+        /// Epoch whose weights it has.
         kept_epoch: u64 = UInt64,
         /// Mean training loss of that epoch.
         loss: Option<f64> = Float64,
         /// Mean evaluation loss of that epoch.
         eval_loss: Option<f64> = Float64,
-        /// Share of the evaluated labels' variance that is explained after that epoch.
+        /// Share of the evaluated labels' variance that is explained after that epoch (R²).
         eval_r2: Option<f64> = Float64,
         /// Share of the evaluated rows whose class was the likeliest after that epoch.
         eval_accuracy: Option<f64> = Float64,
@@ -359,13 +359,13 @@ rows! {
         eval_rmspe: Option<f64> = Float64,
         /// The run that trained it.
         train_id: String = Utf8,
-        /// Whether a report of it is kept beside it.
+        /// True if a report is kept beside it.
         report: bool = Boolean,
     }
 }
 
 impl Epoch {
-    /// An epoch of a run, from its record.
+    /// Returns the row of an epoch, from its record.
     pub fn of(train_id: &str, model: &str, record: &EpochRecord) -> Self {
         Self {
             train_id: train_id.to_owned(),
@@ -390,7 +390,7 @@ impl Epoch {
 }
 
 impl Table {
-    /// All of them.
+    /// All tables.
     pub const ALL: [Self; 9] = [
         Self::Jobs,
         Self::Stages,
@@ -403,7 +403,7 @@ impl Table {
         Self::Models,
     ];
 
-    /// Its name in SQL, without the schema's.
+    /// Returns its name in SQL, without the schema's.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jobs => "jobs",
@@ -418,10 +418,10 @@ impl Table {
         }
     }
 
-    /// Rows off the wire as a batch of [`schema`](Self::schema).
+    /// Decodes JSON rows into a batch of [`schema`](Self::schema).
     ///
     /// # Errors
-    /// When they are no rows of this table.
+    /// When they are not rows of this table.
     pub fn batch(self, json: &[u8]) -> Result<RecordBatch> {
         let malformed =
             |error: &dyn fmt::Display| Error::malformed("table of rows", error.to_string());
@@ -452,10 +452,10 @@ impl FromStr for Table {
     }
 }
 
-/// Rows off the wire.
+/// Decodes JSON rows.
 ///
 /// # Errors
-/// When they are no rows of this kind.
+/// When they are not rows of this type.
 pub fn rows<R: Row>(json: &[u8]) -> Result<Vec<R>> {
     serde_json::from_slice(json).map_err(|error| Error::malformed("table of rows", error))
 }

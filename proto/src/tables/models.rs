@@ -1,11 +1,11 @@
-//! What is in a store, as rows of the table of models.
+//! Rows of the table of models, from the contents of a store.
 
 use super::{Model, millis};
 use crate::Result;
 use crate::store::ModelStore;
 
 impl ModelStore {
-    /// The versions of all models, by name and version.
+    /// Returns the versions of all models, by name and version.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -1,10 +1,10 @@
-//! Where things stand, as columns of tables: words in SQL and in JSON, types in Rust.
+//! States of jobs, stages and runs, as table columns: words in SQL and in JSON, types in Rust.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Enumerations whose values are words.
+/// Defines enumerations whose values are words.
 macro_rules! words {
     ($($(#[$about:meta])* $name:ident {
         $($(#[$doc:meta])* $value:ident = $word:literal,)*
@@ -17,7 +17,7 @@ macro_rules! words {
             }
 
             impl $name {
-                /// The word for it.
+                /// Returns the word for it.
                 pub fn word(self) -> &'static str {
                     match self {
                         $(Self::$value => $word,)*
@@ -35,21 +35,21 @@ macro_rules! words {
 }
 
 words! {
-    /// How far a job is.
+    /// State of a job.
     JobState {
-        /// It runs, or waits to.
+        /// Running, or waiting to run.
         Running = "running",
-        /// An attempt lost data; the next one is being submitted.
+        /// Being submitted again, as an attempt lost data.
         Rerunning = "rerunning",
-        /// It has succeeded.
+        /// Succeeded.
         Succeeded = "succeeded",
-        /// It has failed.
+        /// Failed.
         Failed = "failed",
-        /// It was cancelled.
+        /// Cancelled.
         Cancelled = "cancelled",
     }
 
-    /// What a stage does.
+    /// Kind of a stage.
     StageKind {
         /// Part of a query.
         Query = "query",
@@ -57,21 +57,21 @@ words! {
         Training = "training",
     }
 
-    /// How far a stage is.
+    /// State of a stage.
     StageState {
-        /// Its inputs are not there yet.
+        /// Its inputs are not available yet.
         Waiting = "waiting",
-        /// Its inputs are there.
+        /// Its inputs are available.
         Ready = "ready",
         /// Its tasks run, or wait for slots.
         Running = "running",
-        /// It has succeeded.
+        /// Succeeded.
         Succeeded = "succeeded",
-        /// It has failed.
+        /// Failed.
         Failed = "failed",
     }
 
-    /// How far a training run is.
+    /// State of a training run.
     RunState {
         /// It has had no ranks yet.
         Waiting = "waiting",
@@ -79,11 +79,11 @@ words! {
         Loading = "loading",
         /// Its ranks take steps.
         Training = "training",
-        /// Its ranks meet again.
+        /// Its ranks form a new generation.
         Regrouping = "regrouping",
         /// Its last epoch is done.
         Finished = "finished",
-        /// It ended before, and not by a failure of its own.
+        /// It ended early, but not by a failure of its own.
         Ended = "ended",
         /// A rank has failed.
         Failed = "failed",
@@ -91,7 +91,7 @@ words! {
 }
 
 impl JobState {
-    /// Whether nothing more happens to the job.
+    /// Checks whether the job has ended.
     pub fn has_ended(self) -> bool {
         match self {
             Self::Running | Self::Rerunning => false,
@@ -101,7 +101,7 @@ impl JobState {
 }
 
 impl RunState {
-    /// Whether nothing more happens to the run.
+    /// Checks whether the run has ended.
     pub fn has_ended(self) -> bool {
         match self {
             Self::Waiting | Self::Loading | Self::Training | Self::Regrouping => false,
