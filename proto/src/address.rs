@@ -1,7 +1,7 @@
-//! Where a process listens, and what others dial: two things on a host of several interfaces, in a container, or behind
-//! address translation.
+//! Addresses of a process: where it listens, and where others dial it. The two differ on a host of several interfaces,
+//! in a container, or behind address translation.
 //!
-//! It resolves no names: what is advertised may mean something only to those who dial it.
+//! This module resolves no names: the advertised name may mean something only to those who dial it.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// The address and ports that a process listens on, and the host name that it tells others.
+/// Address and ports that a process listens on, and the host name that it advertises.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
     bind: IpAddr,
@@ -19,11 +19,12 @@ pub struct ListenAddress {
 }
 
 impl ListenAddress {
-    /// Listens on `bind`, on free ports of the range. Others dial `advertise_host`; without one, `bind`.
+    /// Creates an address on `bind`, with the free ports of the range. Others dial `advertise_host`; without one,
+    /// `bind`.
     ///
     /// # Errors
-    /// [`Error::Option`] when nobody can dial that: `0.0.0.0` and `::` are no addresses to dial, and what is advertised
-    /// is a name or an address, without a port.
+    /// [`Error::Option`] when nobody can dial it: `0.0.0.0` and `::` cannot be dialled, and the advertised host must be
+    /// a name or an address, without a port.
     pub fn new(bind: IpAddr, ports: PortRange, advertise_host: Option<&str>) -> Result<Self> {
         let advertise_host = match advertise_host {
             Some(host) => dialled(host)?,
@@ -45,7 +46,7 @@ impl ListenAddress {
         })
     }
 
-    /// Free ports that only this host reaches, by `127.0.0.1`.
+    /// Creates an address on free ports that only this host reaches, at `127.0.0.1`.
     pub fn loopback() -> Self {
         let bind = IpAddr::from(Ipv4Addr::LOCALHOST);
         Self {
@@ -55,30 +56,30 @@ impl ListenAddress {
         }
     }
 
-    /// The address of this host that is listened on.
+    /// Returns the address of this host to listen on.
     pub fn bind(&self) -> IpAddr {
         self.bind
     }
 
-    /// The ports of which one is listened on.
+    /// Returns the range to take a listening port from.
     pub fn ports(&self) -> PortRange {
         self.ports
     }
 
-    /// The name or address that others dial, an IPv6 address in brackets: `host:port` is to be made of it.
+    /// Returns the name or address that others dial, ready for `host:port`: an IPv6 address is in brackets.
     pub fn advertise_host(&self) -> &str {
         &self.advertise_host
     }
 
-    /// The address to bind in text that a port can follow: an IPv6 address in brackets.
+    /// Returns the address to bind, ready for `host:port`: an IPv6 address is in brackets.
     pub fn bind_host(&self) -> String {
         in_brackets(self.bind)
     }
 
-    /// Listens on the first port of the range that is free. The socket blocks.
+    /// Listens on the first free port of the range. The socket blocks.
     ///
     /// # Errors
-    /// The operating system's, with the range where all of it is in use.
+    /// The operating system's error; it names the range if all ports are in use.
     pub fn listen(&self) -> io::Result<TcpListener> {
         let PortRange { first, last } = self.ports;
         for port in first..=last {
@@ -96,7 +97,7 @@ impl ListenAddress {
 }
 
 impl fmt::Display for ListenAddress {
-    /// `host`, or `host:ports` where these are given.
+    /// Writes `host`, or `host:ports` if ports are given.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ports {
             PortRange::FREE => f.write_str(&self.bind_host()),
@@ -105,7 +106,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// An address in text that a port can follow.
+/// Formats an address so that a port can follow it.
 fn in_brackets(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -113,7 +114,7 @@ fn in_brackets(address: IpAddr) -> String {
     }
 }
 
-/// What others dial, an IPv6 address in brackets.
+/// Returns the host that others dial, an IPv6 address in brackets.
 fn dialled(host: &str) -> Result<String> {
     let refuse = |expected: &str| Error::Option {
         option: "--advertise-host".to_owned(),
@@ -138,7 +139,7 @@ fn dialled(host: &str) -> Result<String> {
     }
 }
 
-/// Ports of a host, from the first to the last.
+/// Range of ports of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRange {
     first: u16,
@@ -146,17 +147,17 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// Any that is free.
+    /// Any free port.
     pub const FREE: Self = Self { first: 0, last: 0 };
 
-    /// How many ports there are; none where any that is free will do.
+    /// Returns the number of ports; `None` if any free port will do.
     pub fn count(self) -> Option<usize> {
         (self != Self::FREE).then(|| usize::from(self.last - self.first) + 1)
     }
 }
 
 impl From<u16> for PortRange {
-    /// That port; any that is free for 0.
+    /// Returns the range of that port alone; any free port for 0.
     fn from(port: u16) -> Self {
         Self {
             first: port,
@@ -251,7 +252,7 @@ mod tests {
             IpAddr::from(Ipv4Addr::LOCALHOST),
             Ipv6Addr::LOCALHOST.into(),
         ] {
-            // A machine may have no IPv6.
+            // A host may have no IPv6.
             let Ok(taken) = TcpListener::bind((host, 0)) else {
                 continue;
             };

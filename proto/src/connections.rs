@@ -1,14 +1,14 @@
-//! Connections that a server accepts: so many at once, and none that says nothing, over TLS or in the clear.
+//! Connections that a server accepts, over TLS or in the clear: limited in number, and closed if the peer stays silent.
 //!
 //! ```text
-//! accept ──► says what it speaks within GREETING ──► HTTP: its own deadlines
-//!    │           │       └── TLS: agreed on aside, many at once, within the same time; not TLS where it is wanted: told so
+//! accept ──► greeting within GREETING ──► HTTP: its own deadlines
+//!    │           │       └── TLS: concurrent handshakes, within the same time; not TLS where it is wanted: told so
 //!    │           └── silent: closed
-//!    └── as many as there may be: the next waits in the kernel's queue
+//!    └── at the limit: the next waits in the kernel's queue
 //! ```
 //!
-//! What comes after the first bytes is for the server: a head has a deadline in HTTP/1, and in HTTP/2 pings must be
-//! answered. A connection that takes no bytes is closed here too. A client that sends nothing delays no other.
+//! After the first bytes, the server is in charge: HTTP/1 has a deadline for the request head, and HTTP/2 requires
+//! answers to pings. A connection whose peer accepts no bytes is closed here too. A silent client delays no other.
 
 use std::future::Future;
 use std::io;
@@ -32,32 +32,32 @@ use tonic::transport::server::Connected;
 
 use crate::tls::{ClientCertificate, Peer, Refused, Tls, greet};
 
-/// How long a caller may take to say what it speaks, and to agree on TLS.
+/// Time limit for a caller's greeting and TLS handshake.
 const GREETING: Duration = Duration::from_secs(10);
-/// How often a connection over HTTP/2 is pinged.
+/// Interval between pings of a connection over HTTP/2.
 const PING: Duration = Duration::from_secs(30);
-/// How long it may take to answer.
+/// Time limit for the answer to a ping.
 const PONG: Duration = Duration::from_secs(30);
-/// TCP user timeout: how long what is sent may stay unacknowledged until the connection is closed.
+/// TCP user timeout: time that sent data may stay unacknowledged until the connection is closed.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connection may take no bytes that are to be sent.
+/// Time that a peer may accept no bytes.
 const STALL: Duration = Duration::from_secs(120);
 
-/// What HTTP/2 begins with has so many bytes; a request of HTTP/1 has hardly fewer.
+/// Length of HTTP/2's preface in bytes; hardly any HTTP/1 request is shorter.
 const GREETING_BYTES: usize = 24;
-/// The most connections, where the process may have as many files.
+/// Maximum number of connections, if the process may open enough files.
 const MOST: usize = 4096;
-/// How long to wait when none can be accepted, for lack of files.
+/// Pause when no connection can be accepted, for lack of files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A gRPC server that closes connections on which a keep-alive ping is not answered.
+/// Returns a gRPC server that closes connections on which a keep-alive ping is not answered.
 pub fn server() -> Server {
     Server::builder()
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PONG))
 }
 
-/// Accepts connections on a port: as many at once as half of the files that this process may open, and 4096 at most.
+/// Listener that accepts at most half as many connections as this process may open files, and at most 4096.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
@@ -69,7 +69,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// On a socket that listens, over TLS if that is given. Answers are sent at once, however small.
+    /// Creates a listener on a listening socket, over TLS if given. Answers are sent at once, however small.
     pub fn new(tcp: TcpListener, tls: Option<(Tls, ClientCertificate)>) -> Self {
         Self::at_most(tcp, tls, MOST.min(files() / 2).max(1), GREETING)
     }
@@ -90,15 +90,15 @@ impl Listener {
         }
     }
 
-    /// The address that is listened on.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub async fn accept(&mut self) -> Connection {
         loop {
             tokio::select! {
@@ -116,7 +116,7 @@ impl Listener {
         }
     }
 
-    /// The connections as tonic's servers take them.
+    /// Returns the connections as a stream for tonic's servers.
     pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> + Send {
         unfold(self, |mut listener| async move {
             let connection = listener.accept().await;
@@ -124,14 +124,14 @@ impl Listener {
         })
     }
 
-    /// A connection in the clear, which is there at once; otherwise TLS is agreed on aside.
+    /// Returns a connection in the clear at once; starts the TLS handshake of others in the background.
     fn greet(
         &mut self,
         stream: TcpStream,
         address: SocketAddr,
         permit: OwnedSemaphorePermit,
     ) -> Option<Connection> {
-        // Answers are small: they must not wait for the acknowledgement of the one before.
+        // Answers are small: they must not wait for the acknowledgement of the previous one.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection waits to fill its packets");
         }
@@ -174,11 +174,11 @@ impl Listener {
         None
     }
 
-    /// Each is logged, and how many there were each time that they have doubled.
+    /// Logs each refusal, and their count each time it reaches a power of two.
     fn refuse(&mut self, address: SocketAddr, reason: Refused) {
         let reason = match reason {
             Refused::Other(reason) => reason,
-            // Ballista's scheduler looks in the clear whether an executor listens.
+            // Ballista's scheduler checks in the clear whether an executor listens.
             Refused::InTheClear if self.is_for_members() => return,
             Refused::InTheClear => "it does not speak TLS".to_owned(),
         };
@@ -196,7 +196,7 @@ impl Listener {
     }
 }
 
-/// The next connection, once there may be one more.
+/// Accepts the next connection, once the limit allows one more.
 async fn next(
     tcp: &TcpListener,
     permits: &Arc<Semaphore>,
@@ -217,7 +217,7 @@ async fn next(
     }
 }
 
-/// Whether the caller is at fault, who hung up.
+/// Checks whether the caller caused the error by hanging up.
 fn is_callers(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -228,7 +228,7 @@ fn is_callers(error: &io::Error) -> bool {
     )
 }
 
-/// Files that this process may have open; few, where that is not known.
+/// Returns this process's limit on open files; 1024 if it is unknown.
 fn files() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit = limits.lines().find_map(|line| {
@@ -242,12 +242,12 @@ fn files() -> usize {
     limit.unwrap_or(1024)
 }
 
-/// An accepted connection.
+/// Accepted connection.
 #[derive(Debug)]
 pub struct Connection {
     kind: Kind,
     peer: Peer,
-    /// Bytes so far, until they are as many as a greeting.
+    /// Bytes received so far, counted until they make up a greeting.
     heard: usize,
     greeting: Option<Pin<Box<Sleep>>>,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -261,12 +261,12 @@ enum Kind {
 }
 
 impl Connection {
-    /// The peer.
+    /// Returns the peer.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What writing came to, with a deadline for what has to wait.
+    /// Returns a write's result, or an error if writes have been pending for `STALL`.
     fn within_stall<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,8 +1,8 @@
-//! A task's failure as text that survives the trip to the client.
+//! Marked text of a task's failure, which survives the trip to the client.
 //!
-//! Ballista carries a failed task's error as the debug print of its own error types. A failure that
-//! is marked before it gets there can be found again in that text, whole and unescaped: the mark says
-//! how long the message is, for a message may hold the mark's end.
+//! Ballista carries a failed task's error as the debug print of its own error types. A failure that is marked before
+//! can be found again in that text, whole and unescaped: the mark includes the message's length, as a message may
+//! contain the mark's end.
 //!
 //! ```text
 //!   [[volley 21: label "Sales" is null]]
@@ -18,8 +18,8 @@ fn mark(f: &mut fmt::Formatter<'_>, open: &str, message: &str) -> fmt::Result {
     write!(f, "{open}{}: {message}{CLOSE}", message.len())
 }
 
-/// The message of the first mark in a text. Where something has escaped the text, so that the length is another, it
-/// ends at the first end of a mark.
+/// Returns the first marked message in a text. If escaping has changed the text, so that the length does not match, the
+/// message ends at the first end of a mark.
 fn marked<'a>(text: &'a str, open: &str) -> Option<&'a str> {
     text.match_indices(open).find_map(|(at, _)| {
         let (len, message) = text[at + open.len()..].split_once(": ")?;
@@ -32,21 +32,21 @@ fn marked<'a>(text: &'a str, open: &str) -> Option<&'a str> {
     })
 }
 
-/// An error message, marked.
+/// Error message, marked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TaskFailure {
     message: String,
 }
 
 impl TaskFailure {
-    /// Marks an error's message, its causes included, each said once.
+    /// Marks an error's message, with its causes, each named once.
     pub fn new(error: &(dyn std::error::Error + 'static)) -> Self {
         Self {
             message: chain(error),
         }
     }
 
-    /// The message of the first failure marked in a text.
+    /// Returns the message of the first failure marked in a text.
     pub fn find(text: &str) -> Option<&str> {
         marked(text, OPEN)
     }
@@ -66,21 +66,21 @@ impl fmt::Display for TaskFailure {
 
 impl std::error::Error for TaskFailure {}
 
-/// Data of a job that an executor held and that cannot be had any more. The job can be run again.
+/// Loss of a job's data that an executor held. The job can be run again.
 ///
-/// Said in an error's text, marked, it is found again by the scheduler whatever wrapped it.
+/// The scheduler finds the marked text in an error again, whatever wraps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataLost {
-    /// The executor that held the data.
+    /// Executor that held the data.
     pub executor: String,
-    /// What happened.
+    /// Reason of the loss.
     pub reason: String,
 }
 
 impl DataLost {
     const OPEN: &'static str = "[[volley-lost ";
 
-    /// The first loss marked in a text.
+    /// Returns the first loss marked in a text.
     pub fn find(text: &str) -> Option<Self> {
         let (executor, reason) = marked(text, Self::OPEN)?.split_once(": ")?;
         Some(Self {
@@ -99,7 +99,7 @@ impl fmt::Display for DataLost {
 
 impl std::error::Error for DataLost {}
 
-/// An error and its causes in one line, leaving out a cause that the line says already.
+/// Returns an error and its causes in one line, leaving out a cause that the line already contains.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -1,6 +1,6 @@
-//! The GPUs of a host, as the NVIDIA driver describes them and the scheduler deals them to ranks.
+//! GPUs of a host, as the NVIDIA driver describes them and the scheduler assigns them to ranks.
 //!
-//! Not here: how they are found, and which rank gets which.
+//! This module neither finds GPUs nor decides which rank gets which.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use uuid::Uuid;
 use crate::wire;
 use crate::{Error, Result};
 
-/// A GPU of an executor.
+/// GPU of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// The device's UUID.
+    /// UUID of the device.
     pub uuid: GpuId,
-    /// The product name: `NVIDIA H100 80GB HBM3`.
+    /// Product name: `NVIDIA H100 80GB HBM3`.
     pub name: String,
     /// Total memory in bytes.
     pub memory: u64,
@@ -23,7 +23,7 @@ pub struct Gpu {
     pub capability: Capability,
 }
 
-/// The UUID of a GPU, the same in every process and whatever `CUDA_VISIBLE_DEVICES` says.
+/// UUID of a GPU, the same in every process, independent of `CUDA_VISIBLE_DEVICES`.
 ///
 /// ```
 /// use volley_proto::GpuId;
@@ -36,13 +36,13 @@ pub struct Gpu {
 pub struct GpuId(Uuid);
 
 impl GpuId {
-    /// Makes an id of a `CUuuid`'s bytes.
+    /// Makes an id from a `CUuuid`'s bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
 }
 
-/// Compute capability: what instructions a GPU has.
+/// Compute capability: the version of a GPU's instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Capability {
     /// The architecture's generation.
@@ -67,7 +67,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// GiB, as a data sheet of GPUs has it.
+/// Formats bytes in GiB, as GPU data sheets do.
 fn bytesize(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

@@ -1,4 +1,4 @@
-//! Names and ids with their rules, so that no other code checks them again.
+//! Names and ids, whose types guarantee their rules, so that no other code checks them again.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{Error, Result};
 
-/// A model's name: letters, digits, `_` and `-`, starting with a letter or `_`.
+/// Name of a model: letters, digits, `_` and `-`, starting with a letter or `_`.
 ///
 /// Safe as a path segment of any store and as an SQL identifier.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 pub struct ModelName(String);
 
 impl ModelName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -64,7 +64,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// One version of one model in one store.
+/// Version of a model in a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ModelRef {
     /// The store's URL.
@@ -82,13 +82,13 @@ impl fmt::Display for ModelRef {
     }
 }
 
-/// Identifies one training run across attempts, generations and processes.
+/// Identifier of a training run across attempts, generations and processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TrainId(Uuid);
 
 impl TrainId {
-    /// A new id, ordered by time.
+    /// Generates a new id, ordered by time.
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
@@ -124,7 +124,7 @@ impl fmt::Display for TrainId {
     }
 }
 
-/// A URL as text in serde's formats.
+/// URLs as text in serde's formats.
 pub(crate) mod url_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use url::Url;
@@ -138,7 +138,7 @@ pub(crate) mod url_text {
     }
 }
 
-/// `; did you mean "…"?` for the nearest candidate, or nothing when none is near.
+/// Returns `; did you mean "…"?` for the nearest candidate, or nothing when none is near.
 pub fn did_you_mean<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let lower = typed.to_lowercase();
     candidates

@@ -1,7 +1,7 @@
-//! The network between the processes of a cluster: what executors are asked to try of it, and what came of that.
+//! Network probes between the processes of a cluster: requests to executors, and their results.
 //!
-//! A [`Link`] is from one process to another as the first one dials the second: by the host that it advertises. Nobody
-//! is dialled but registered executors and their scheduler. Not here: remedies, which `volley doctor` names.
+//! A [`Link`] goes from one process to another, dialled as usual: by the host that the other advertises. Only
+//! registered executors and their scheduler are dialled. This module suggests no remedies: `volley doctor` does.
 
 use std::fmt;
 use std::io;
@@ -13,81 +13,81 @@ use tokio::time::timeout;
 
 use crate::tls::Tls;
 
-/// How long a port may take to be connected with, its host's name to be resolved included.
+/// Time limit for connecting to a port, including the resolution of its host's name.
 pub const CONNECTING: Duration = Duration::from_secs(3);
 
-/// What an executor is asked to try.
+/// Probe that an executor is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Probe {
-    /// To listen where its ranks do, and to answer who knows the token.
+    /// Listen where its ranks do, and answer callers that know the token.
     Listen {
-        /// What callers say first.
+        /// Token that callers send first.
         token: String,
-        /// For how long.
+        /// Time to listen.
         patience: Duration,
     },
-    /// To dial another executor.
+    /// Dial another executor.
     Dial(Target),
-    /// To exchange bytes with the scheduler.
+    /// Exchange bytes with the scheduler.
     Scheduler,
-    /// To listen no more. It is not answered.
+    /// Stop listening. It is not answered.
     Stop,
 }
 
-/// An executor as others dial it.
+/// Executor as others dial it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The host that it advertises.
+    /// Host that it advertises.
     pub host: String,
-    /// The port of its Flight service, if it is of use to whoever dials.
+    /// Port of its Flight service, if the dialling process uses it.
     pub flight: Option<u16>,
-    /// The port where it listens for the probe, among those of its ranks.
+    /// Port on which it listens for the probe, among those of its ranks.
     pub ranks: Option<u16>,
-    /// What it is to be told there.
+    /// Token to send there.
     pub token: String,
 }
 
-/// What came of a probe.
+/// Result of a probe.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Probed {
     /// The executor listens.
     Listens {
-        /// On this port; none where its ranks have no port to spare.
+        /// Port that it listens on; none if its ranks have no port to spare.
         port: Option<u16>,
-        /// Its ports, if these were given to it.
+        /// Configured port range, if any.
         range: Option<String>,
     },
-    /// The other was dialled.
+    /// The other executor was dialled.
     Measured(Measured),
-    /// Nothing could be tried, for this reason.
+    /// The probe could not be made, for this reason.
     Failed(String),
 }
 
-/// How a link was found.
+/// Measurements of a link.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The ports that were dialled.
+    /// Ports that were dialled.
     pub ports: Vec<Port>,
-    /// How long a byte takes there and back: the median of some.
+    /// Round-trip time of a byte: the median of several.
     pub round_trip: Option<Duration>,
-    /// Bytes a second there.
+    /// Bytes per second sent.
     pub rate: Option<f64>,
-    /// Bytes a second back, where that is measured at once.
+    /// Bytes per second received, where that is measured at the same time.
     pub rate_back: Option<f64>,
 }
 
-/// A port that was dialled.
+/// Port that was dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// What listens there.
+    /// Service that listens there.
     pub service: Service,
-    /// Its number.
+    /// Port number.
     pub number: u16,
-    /// Why it was not reached, if so.
+    /// Reason why it was not reached, if it was not.
     pub fault: Option<Fault>,
 }
 
-/// What listens on a port.
+/// Service that listens on a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Service {
     /// An executor's task server, which the scheduler dials.
@@ -108,32 +108,32 @@ impl fmt::Display for Service {
     }
 }
 
-/// Why a port was not reached.
+/// Reason why a port was not reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Of what kind that is.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// What was said.
+    /// Text of the error.
     pub text: String,
 }
 
-/// Why a port was not reached, as far as what would mend it depends on that.
+/// Kind of a fault, as far as its remedy depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultKind {
-    /// The host's name means nothing to whoever dialled.
+    /// The dialling process cannot resolve the host's name.
     Unresolved,
-    /// The connection is refused.
+    /// The connection was refused.
     Refused,
-    /// There is no route to such a host.
+    /// There is no route to the host.
     Unreachable,
-    /// It times out.
+    /// The connection timed out.
     Silent,
     /// Another process answers.
     Stranger,
 }
 
 impl Fault {
-    /// Another process answers, or closes the connection.
+    /// Returns the fault of another process that answers, or closes the connection.
     pub fn stranger(text: impl fmt::Display) -> Self {
         Self {
             kind: FaultKind::Stranger,
@@ -141,7 +141,7 @@ impl Fault {
         }
     }
 
-    /// It has timed out after so long.
+    /// Returns the fault of a timeout after `waited`.
     pub fn silent(waited: Duration) -> Self {
         Self {
             kind: FaultKind::Silent,
@@ -162,12 +162,12 @@ impl Fault {
     }
 }
 
-/// One end of a link.
+/// End of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkEnd {
     /// The scheduler.
     Scheduler,
-    /// An executor by its id.
+    /// Executor by its id.
     Executor(String),
 }
 
@@ -180,38 +180,38 @@ impl fmt::Display for LinkEnd {
     }
 }
 
-/// The link from one process to another.
+/// Link from one process to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// The dialling process.
+    /// Dialling process.
     pub from: LinkEnd,
-    /// The dialled process.
+    /// Dialled process.
     pub to: LinkEnd,
-    /// By what host.
+    /// Host that was dialled.
     pub host: String,
-    /// The port range that the dialled process was given, if any.
+    /// Port range that the dialled process was given, if any.
     pub range: Option<String>,
-    /// What was found, or why nothing could be tried.
+    /// Measurements, or the reason why the probe could not be made.
     pub outcome: Result<Measured, String>,
 }
 
 impl Link {
-    /// The ports that were not reached, and why.
+    /// Returns the ports that were not reached, and the reasons.
     pub fn faults(&self) -> impl Iterator<Item = (&Port, &Fault)> {
         let ports = self.outcome.iter().flat_map(|measured| &measured.ports);
         ports.filter_map(|port| Some((port, port.fault.as_ref()?)))
     }
 
-    /// Whether it is as it should be.
+    /// Checks that all ports of the link were reached.
     pub fn is_well(&self) -> bool {
         self.outcome.is_ok() && self.faults().next().is_none()
     }
 }
 
-/// Connects with a port of a host, an IPv6 address in brackets.
+/// Connects to a port of a host; an IPv6 address is in brackets.
 ///
 /// # Errors
-/// Why it was not reached in time.
+/// The reason why it was not reached in time.
 pub async fn connect(host: &str, port: u16) -> Result<TcpStream, Fault> {
     let connect = async {
         let unresolved = |text: String| Fault {
@@ -231,10 +231,10 @@ pub async fn connect(host: &str, port: u16) -> Result<TcpStream, Fault> {
     connected.unwrap_or_else(|_| Err(Fault::silent(CONNECTING)))
 }
 
-/// Connects with a port of a service, and agrees on TLS there if it is spoken.
+/// Connects to a port of a service, and completes the TLS handshake if TLS is used.
 ///
 /// # Errors
-/// Why it was not reached in time, or is not the service that it should be.
+/// The reason why it was not reached in time, or is not the expected service.
 pub async fn reach(host: &str, port: u16, tls: Option<&Tls>) -> Result<(), Fault> {
     let stream = connect(host, port).await?;
     let Some(tls) = tls else {
@@ -262,7 +262,7 @@ mod tests {
         drop(listener);
         let refused = connect("127.0.0.1", port).await.unwrap_err();
         assert_eq!(refused.kind, FaultKind::Refused, "{refused:?}");
-        // RFC 2606: nobody has such a name. Where no name server answers, it is silence.
+        // RFC 2606: no host has such a name. Without a name server, the lookup times out.
         let unknown = connect("nobody.invalid", port).await.unwrap_err();
         let kinds = [FaultKind::Unresolved, FaultKind::Silent];
         assert!(kinds.contains(&unknown.kind), "{unknown:?}");
