@@ -1,4 +1,4 @@
-//! The largest piece of memory that a test asks for at once. Of test binaries only, in this crate and in the trainer.
+//! Allocator that measures a test's largest allocation. It is for test binaries only, in this crate and in the trainer.
 
 #![allow(unsafe_code)]
 
@@ -9,9 +9,9 @@ thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes that a decoder may ask for at once, beside those for each byte that it is given.
+/// Bytes that a decoder may allocate at once, in addition to `TIMES` bytes for each input byte.
 const MOST: usize = 8 << 20;
-/// Bytes for each byte.
+/// Bytes for each byte of the input.
 const TIMES: usize = 64;
 
 struct Measured;
@@ -20,14 +20,14 @@ struct Measured;
 static MEASURED: Measured = Measured;
 
 fn note(bytes: usize) {
-    // A backtrace takes more than what is decoded.
+    // A backtrace takes more memory than decoding does.
     if std::thread::panicking() {
         return;
     }
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-// SAFETY: all is the system's allocator's.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Measured {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Measured {
     }
 }
 
-/// Decodes bytes, and checks that no memory is asked for by a length that is not theirs.
+/// Decodes bytes, and checks that no allocation is far larger than they are.
 pub(crate) fn bounded<T>(bytes: &[u8], decode: impl FnOnce(&[u8]) -> T) -> T {
     LARGEST.set(0);
     let decoded = decode(bytes);

@@ -1,11 +1,11 @@
-//! Damaged copies of bytes, the same for the same seed: for tests of what decodes them.
+//! Damaged copies of bytes, the same for the same seed, for tests of decoders.
 //!
-//! Random bytes are hardly ever decoded to their end. What was encoded, with a few bytes changed, is; and numbers in it
-//! are lengths and counts that somebody may reserve memory by.
+//! Random bytes are hardly ever decoded to their end. A valid encoding with a few bytes changed is, and its numbers are
+//! lengths and counts that a decoder may reserve memory by.
 
 use crate::splitmix;
 
-/// What a number in text becomes.
+/// Replacements of a number in text.
 const NUMBERS: [&str; 8] = [
     "0",
     "-1",
@@ -17,16 +17,16 @@ const NUMBERS: [&str; 8] = [
     "[]",
 ];
 
-/// Damaged copies of a sample, by [`with_damaged_copies`].
+/// Number of damaged copies that [`with_damaged_copies`] makes of a sample.
 const COPIES: u64 = 2_000;
 
-/// A sample, and damaged copies of it.
+/// Returns a sample and damaged copies of it.
 pub fn with_damaged_copies(sample: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let copies = (0..COPIES).map(|seed| damaged(sample, seed));
     std::iter::once(sample.to_vec()).chain(copies)
 }
 
-/// A copy with one to four changes.
+/// Returns a copy with one to four changes.
 pub fn damaged(bytes: &[u8], seed: u64) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     let mut drawn = 0;
@@ -62,7 +62,7 @@ pub fn damaged(bytes: &[u8], seed: u64) -> Vec<u8> {
     copy
 }
 
-/// Replaces the next number in text, from a place on.
+/// Replaces the next number in text, from a position on.
 fn change_number(text: &mut Vec<u8>, from: usize, by: &str) {
     let Some(start) = text[from..].iter().position(u8::is_ascii_digit) else {
         return;

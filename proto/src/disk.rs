@@ -1,8 +1,9 @@
-//! Small files that are on the disk when they are said to be there.
+//! Durable writes of small files: a file is on disk when the call returns.
 //!
-//! A file is written beside its place, synced, and moved there by rename(2), which a reader sees wholly or
-//! not at all; then its folder is synced, and a folder that was made on the way in the one that it is in. This
-//! rests on a file system whose rename is atomic and whose fsync(2) comes back once the disk has what was
+//! A file is written beside its path, synced, and moved there by rename(2), so that a reader sees it whole or not at
+//! all; then its folder is synced, and so is the parent of each new folder. This relies on a file system whose rename
+//! is atomic and whose fsync(2) returns once the data is on disk. Calls block, and are not for files that do not fit in
+//! memory.
 //! written. It blocks, and is not for files that do not fit into memory.
 
 use std::fs::{self, File, OpenOptions};
@@ -11,17 +12,17 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-/// Writes a file into a folder that is there, instead of the file that may be there.
+/// Writes a file into an existing folder, replacing the file of that name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let staged = stage(path, bytes)?;
     if let Err(error) = fs::rename(&staged, path) {
-        fs::remove_file(&staged).ok(); // it counts for nothing, and has a name that listings pass over
+        fs::remove_file(&staged).ok(); // harmless: listings skip its name
         return Err(error);
     }
     sync_folder(folder_of(path)?)
 }
 
-/// Moves a folder to where none is that has anything in it. Says whether it has.
+/// Moves a folder, unless the target is a folder that is not empty. Returns whether it did.
 pub fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::rename(from, to) {
         Ok(()) => {
@@ -40,7 +41,7 @@ pub fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Makes a folder, and those that it is in.
+/// Makes a folder and its parents.
 pub fn make_folder(folder: &Path) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|folder| !folder.exists());
     let missing: Vec<_> = missing.collect();
@@ -50,10 +51,10 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
         .try_for_each(|made| sync_folder(folder_of(made)?))
 }
 
-/// What names a folder has are on the disk from now on.
+/// Syncs a folder, so that the names in it are on disk.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
-        // A file system that knows no such thing.
+        // The file system does not support it.
         Err(error)
             if matches!(
                 error.kind(),
@@ -66,14 +67,14 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder that a file or a folder is in.
+/// Returns the folder that contains a file or a folder.
 pub fn folder_of(path: &Path) -> io::Result<&Path> {
     let named = || format!("{} is in no folder", path.display());
     path.parent()
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, named()))
 }
 
-/// Writes a file of no place yet, beside the one it is to have, by a name as `object_store` has for these: its listings pass over them.
+/// Writes and syncs a file beside `path`, under a staging name of `object_store`'s form, which its listings skip.
 pub fn stage(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut staged = path.as_os_str().to_owned();
     staged.push(format!("#{}", Uuid::new_v4().as_u128()));

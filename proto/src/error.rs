@@ -1,22 +1,22 @@
-//! The crate's error: what a user's spec, a store or a peer's message can do wrong.
+//! Error of the crate: faults of a user's spec, a store or a peer's message.
 
-/// A result of this crate.
+/// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong at a process boundary.
+/// Error at a process boundary.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file that is not what it should be, or not there.
+    /// A file is missing or invalid.
     #[error("cannot read {file}")]
     Unreadable {
-        /// The file's path, or its URL.
+        /// Path or URL of the file.
         file: String,
-        /// What is wrong with it.
+        /// Error that was found.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A table that has no form on the wire.
+    /// A table has no form on the wire.
     #[error(
         "table {table} cannot be read on the cluster: it is neither of files (CREATE EXTERNAL TABLE, \
          FROM 'x.parquet') nor of rows in memory (CREATE TABLE, VALUES), and only this process has it"
@@ -25,49 +25,49 @@ pub enum Error {
         /// The table as the statement names it.
         table: String,
     },
-    /// A model name that SQL could not have written.
+    /// A name is not a valid model name.
     #[error(
         "{name:?} is not a model name: letters, digits, '_' and '-', starting with a letter or '_', at most 128 bytes"
     )]
     ModelName {
-        /// What was typed.
+        /// Name as typed.
         name: String,
     },
-    /// An option whose value cannot be used.
+    /// An option has an invalid value.
     #[error("option {option} = {value}: {expected}")]
     Option {
         /// The option's name as typed.
         option: String,
         /// The value as typed.
         value: String,
-        /// What would have been right.
+        /// Accepted values.
         expected: String,
     },
-    /// A column that the input does not have.
+    /// The input lacks a column.
     #[error("unknown column {column:?} in {role}{hint}")]
     UnknownColumn {
         /// The column as typed.
         column: String,
-        /// Where it was named.
+        /// Role in which it was named.
         role: &'static str,
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
     },
-    /// A column whose type does not suit its role.
+    /// A column's type does not suit its role.
     #[error(
         "column {column:?} cannot be used as {role}: its type is {actual}, expected {expected}"
     )]
     ColumnType {
         /// The column.
         column: String,
-        /// Where it was named.
+        /// Role in which it was named.
         role: &'static str,
-        /// The type it has.
+        /// Actual type of the column.
         actual: String,
-        /// The types that would do.
+        /// Types that are accepted.
         expected: String,
     },
-    /// A model that the store does not hold.
+    /// The store lacks a model.
     #[error("unknown model {name:?} in store {store}{hint}")]
     UnknownModel {
         /// The model as typed.
@@ -77,17 +77,17 @@ pub enum Error {
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
     },
-    /// A version that the model does not have.
+    /// The model lacks a version.
     #[error("model {name:?} has no version {version}: it has {available}")]
     UnknownVersion {
         /// The model.
         name: String,
         /// The version as typed.
         version: u32,
-        /// The versions there are.
+        /// Existing versions.
         available: String,
     },
-    /// A model that must not exist, published by another run while this one trained.
+    /// A model that must not exist was published by another run while this one trained.
     #[error(
         "model {name:?} exists already: another run has published version {version} meanwhile; \
          CREATE OR REPLACE MODEL publishes a new version"
@@ -98,7 +98,7 @@ pub enum Error {
         /// Its current version.
         version: u32,
     },
-    /// A file of a model that is not what was published.
+    /// A file of a model differs from the published one.
     #[error(
         "{file} is damaged: it has {found}, and {expected} were published; put back a copy of the file, predict with \
          another version, or train the model again"
@@ -106,64 +106,64 @@ pub enum Error {
     ModelFile {
         /// The file's URL.
         file: String,
-        /// What it has: a length, or a hash.
+        /// Actual length or hash.
         found: String,
-        /// What was published.
+        /// Published length or hash.
         expected: String,
     },
-    /// A checkpoint of a superseded generation.
+    /// A checkpoint belongs to a superseded generation.
     #[error(
         "generation {generation} of run {run} has been given up: generation {by} writes its checkpoints now"
     )]
     Superseded {
         /// The run.
         run: String,
-        /// The generation that would have written.
+        /// Generation that tried to write.
         generation: u64,
-        /// A later one, which has written.
+        /// Later generation, which has written.
         by: u64,
     },
-    /// A store that cannot be used.
+    /// A store operation failed.
     #[error("model store {store}: cannot {action}")]
     Store {
         /// The store's URL.
         store: String,
-        /// What was being done.
+        /// Action that failed.
         action: String,
-        /// Why it failed.
+        /// Cause of the failure.
         #[source]
         source: object_store::Error,
     },
-    /// A store URL that names nothing usable.
+    /// A store URL is not usable.
     #[error("model store {url:?}: {reason}")]
     StoreUrl {
         /// The URL as typed.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it is not.
         reason: String,
     },
-    /// An option of a store of files that it does not have.
+    /// A store of files has no such option.
     #[error("unknown option {key:?} of a store of files{hint}: expected one of {known}")]
     StoreOption {
         /// The option as typed.
         key: String,
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
-        /// The options that there are.
+        /// Known options.
         known: String,
     },
-    /// A store of files that cannot be used.
+    /// A store of files is not usable.
     #[error("store {url}: {reason}")]
     ObjectStoreUrl {
         /// Its URL, without a path.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it is not.
         reason: String,
     },
-    /// Bytes from a peer or a store that do not decode.
+    /// Bytes from a peer or a store do not decode.
     #[error("malformed {what}")]
     Malformed {
-        /// What was being decoded.
+        /// Name of what was decoded.
         what: &'static str,
         /// The decoder's error.
         #[source]

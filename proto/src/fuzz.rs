@@ -1,7 +1,7 @@
-//! Fuzz targets: what this crate decodes of others. Plans have theirs in `volley-engine`.
+//! Fuzz targets: this crate's decoders of untrusted data. Those of plans are in `volley-engine`.
 //!
-//! Each is given whole samples, damaged copies of them, the corpus in `__fuzz__/` and random bytes, a bounded number; under
-//! `cargo bolero test TARGET`, as many as there is time for.
+//! Each target gets whole samples, damaged copies of them, the corpus in `__fuzz__/` and a bounded number of random
+//! inputs; under `cargo bolero test TARGET`, as many as time allows.
 
 use arrow::datatypes::{DataType, Field, Schema};
 
@@ -19,7 +19,7 @@ fn samples(samples: &[Vec<u8>], target: impl Fn(&[u8])) {
     }
 }
 
-/// A manifest of a network with every part that a file may lie about.
+/// Manifest of a network with every part that a file may falsify.
 const MANIFEST: &str = include_str!("__fuzz__/manifest/corpus/whole.json");
 
 fn of_spec(spec: &TrainSpec) {

@@ -1,9 +1,9 @@
-//! What crosses a process boundary in Volley.
+//! Everything that crosses a process boundary in Volley.
 //!
 //! Wire messages, ids, the training [`spec`], the model [`store`]'s layout, tables, access and TLS, on Arrow, tonic and
-//! object_store. Both sides of every boundary depend on this crate and on nothing of each other. It is not the place for
-//! behaviour, and names no query engine: plan nodes and how they cross the wire are `volley-engine`'s, training is
-//! `volley-trainer`'s.
+//! object_store. Both sides of every boundary depend on this crate and on nothing of each other. It is not the place
+//! for behaviour, and names no query engine: plan nodes and their encoding are in `volley-engine`, training is in
+//! `volley-trainer`.
 
 #[cfg(test)]
 mod allocations;

@@ -1,25 +1,24 @@
-//! How large a message between processes may be, how deeply what it says may nest, and how often who reads rows
-//! says so.
+//! Limits on messages between processes, in size and nesting, and the interval of a reading client's sign of life.
 
 use std::time::Duration;
 
-/// Bytes that a query may take on its way to the scheduler, and a task on its way to an executor.
+/// Bytes of a query on its way to the scheduler, and of a task on its way to an executor.
 pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
-/// Bytes that all tasks may take that an executor is sent at once. Each has been measured before, so
-/// this is what the wire can count to.
+/// Bytes of all tasks sent to an executor at once. Each task has been checked before, so this is the most that the wire
+/// can express.
 pub const LAUNCH_LIMIT: u32 = u32::MAX;
 
-/// Levels of an expression, as it is written. A process takes [`STACK`] for the threads that walk through them.
+/// Levels of an expression, as written. Threads that walk through expressions have a stack of [`STACK`] bytes.
 pub const NESTED_EXPRESSIONS: usize = 1000;
 
 /// Operators of a query, each the input of the next.
 pub const NESTED_OPERATORS: usize = 300;
 
-/// Messages in each other, in what a process is sent: an expression or an operator takes two or three.
+/// Levels of nested messages that a process accepts: an expression or an operator takes two or three.
 pub const NESTED_MESSAGES: usize = 5000;
 
-/// Groups in each other, in what a process is sent. Nobody sends any; long tables of one row may look like them.
+/// Levels of nested groups that a process accepts. Nobody sends groups; long one-row tables may look like them.
 pub const NESTED_GROUPS: u16 = 50_000;
 
 /// Bytes of a request for a partition's rows.
@@ -28,21 +27,21 @@ pub const TICKET_LIMIT: usize = 64 * 1024;
 /// Bytes of a document that is read whole, such as a manifest.
 pub const DOCUMENT_LIMIT: u64 = 256 * 1024 * 1024;
 
-/// Queries of a union: they are one operator where they are sent, and nest where they arrive.
+/// Queries of a union: one operator at the sender, nested at the receiver.
 pub const UNION_BRANCHES: usize = 2000;
 
-/// Bytes of address space for the stack of a thread that plans or computes; memory is taken as it is used.
+/// Bytes of address space for the stack of a thread that plans or computes; memory is committed as it is used.
 pub const STACK: usize = 64 * 1024 * 1024;
 
-/// How often a client that reads a job's rows says that it is there.
+/// Interval at which a client that reads a job's rows reports that it is alive.
 pub const READER_SIGN: Duration = Duration::from_secs(10);
 
-/// Bytes of a message once it is encoded.
+/// Returns the encoded length of a message in bytes.
 pub fn bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()
 }
 
-/// A number of bytes as users read it.
+/// Formats a number of bytes for users.
 pub fn size(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }

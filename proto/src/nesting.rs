@@ -1,17 +1,17 @@
-//! How deeply the bytes of a protobuf message nest, before anything decodes them.
+//! Nesting limits of protobuf messages, checked on their bytes before anything decodes them.
 //!
-//! A decoder calls itself for each level, and ends the process where the stack ends: prost has no limit of its own here,
-//! since plans nest deeply. [`check`] looks at bytes alone, without a schema, so it is an upper bound: text may look
-//! like a message.
+//! A decoder recurses for each level, and the process ends at the end of the stack: prost has no limit of its own here,
+//! since plans nest deeply. [`check`] looks at bytes alone, without a schema, so its result is an upper bound: text may
+//! look like a message.
 //!
 //! ```text
-//! bytes that have a length ──► taken for a message: what is in them is a level deeper
-//! groups, which nobody sends ► each is a level deeper in the decoder, wherever it stands
+//! bytes with a length prefix ─► treated as a message: their contents are one level deeper
+//! groups, which nobody sends ─► each is one level deeper in the decoder, wherever it stands
 //! ```
 //!
-//! A decoder also believes the length of an inner message that is longer than its outer one, and fails only after it.
-//! So messages that hold others of their own kind are decoded by [`decode`] first, which watches the stack: what it
-//! takes has no such lengths.
+//! A decoder also accepts the length of an inner message that is longer than its outer one, and fails only after it. So
+//! messages that contain others of their own kind are decoded by [`decode`] first, which watches the stack: messages
+//! that it accepts have no such lengths.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -21,13 +21,13 @@ use prost::Message;
 
 use crate::limits::{NESTED_GROUPS, NESTED_MESSAGES, STACK};
 
-/// Bytes of stack that decoding may take, of those that a thread has.
+/// Bytes of a thread's stack that decoding may take.
 const DECODING: usize = STACK / 8 * 5;
 
-/// Whether a decoder can be trusted with these bytes, but for messages that hold others of their own kind.
+/// Checks that a decoder can be trusted with these bytes, except for messages that contain others of their own kind.
 ///
 /// # Errors
-/// Why not.
+/// The limit that they exceed.
 pub fn check(message: &[u8]) -> Result<(), String> {
     if groups(message) > usize::from(NESTED_GROUPS) {
         return Err(format!(
@@ -40,10 +40,10 @@ pub fn check(message: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Decodes a message, however it nests.
+/// Decodes a message, bounded in stack.
 ///
 /// # Errors
-/// When it nests too deeply, or is no such message.
+/// When it nests too deeply, or is not such a message.
 pub fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Box<dyn Error + Send + Sync>> {
     check(message)?;
     let overrun = Cell::new(false);
@@ -56,7 +56,7 @@ pub fn decode<M: Message + Default>(message: &[u8]) -> Result<M, Box<dyn Error +
         _ if overrun.get() => Err(too_deep().into()),
         Ok(decoded) => Ok(decoded),
         Err(error) => {
-            // It names every message on the way to what is wrong.
+            // The error names every message on the path to the fault.
             let text = error.to_string();
             let short = text.get(..text.floor_char_boundary(200));
             Err(short.unwrap_or_default().into())
@@ -70,15 +70,15 @@ fn too_deep() -> String {
     )
 }
 
-/// Bytes that end where the stack is nearly at its end.
+/// Buffer that ends when the stack is nearly exhausted.
 struct Watched<'a> {
     bytes: &'a [u8],
-    /// The address that the stack is not to grow beyond; it grows downwards.
+    /// Lowest address that the stack may reach; it grows downwards.
     floor: usize,
     overrun: &'a Cell<bool>,
 }
 
-/// About where the stack ends by now.
+/// Returns the approximate current end of the stack.
 #[inline(never)]
 fn stack() -> usize {
     let here = 0_u8;
@@ -103,7 +103,7 @@ impl Buf for Watched<'_> {
     }
 }
 
-/// A field's key and where its value begins.
+/// Field key and the position of its value.
 #[derive(Clone, Copy)]
 struct Key {
     field: u64,
@@ -111,7 +111,7 @@ struct Key {
     value: usize,
 }
 
-/// Levels of the message; any number beyond those that may be, where they are more.
+/// Returns the number of levels of the message; some number above the limit if there are more.
 fn levels(message: &[u8]) -> usize {
     let mut deepest = 0;
     let mut at = 0;
@@ -140,7 +140,7 @@ fn levels(message: &[u8]) -> usize {
         };
         match next.filter(|next| *next <= end) {
             Some(next) => at = next,
-            // It is no message; nothing in it counts from here on.
+            // It is not a message; the rest of it does not count.
             None => {
                 at = end;
                 ends.pop();
@@ -150,14 +150,14 @@ fn levels(message: &[u8]) -> usize {
     deepest
 }
 
-/// What has a length: where it begins and ends, if that is within what it is in.
+/// Returns the start and end of a length-delimited value, if it lies within its message.
 fn within(message: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
     let (length, inner) = varint(message, at)?;
     let inner_end = inner.checked_add(usize::try_from(length).ok()?)?;
     (inner_end <= end).then_some((inner, inner_end))
 }
 
-/// Where a group ends, if it does within what it is in.
+/// Returns the end of a group, if it lies within its message.
 fn after_group(message: &[u8], first: Key, end: usize) -> Option<usize> {
     let mut open = vec![first.field];
     let mut at = first.value;
@@ -178,13 +178,13 @@ fn after_group(message: &[u8], first: Key, end: usize) -> Option<usize> {
     Some(at)
 }
 
-/// The most groups that are open at once, read from any byte on.
+/// Returns an upper bound on the groups open at once, reading from any byte on.
 fn groups(message: &[u8]) -> usize {
     let starts = message.iter().filter(|byte| **byte & 7 == 3).count();
     if starts <= usize::from(NESTED_GROUPS) {
         return starts;
     }
-    // From each byte, how many more are opened than closed, at most, on the way a decoder takes.
+    // For each byte, the most groups that are opened and not closed, on the path that a decoder takes.
     let mut most: Vec<u16> = vec![0; message.len() + 1];
     for at in (0..message.len()).rev() {
         let Some(key) = key(message, at) else {
@@ -206,7 +206,7 @@ fn key(message: &[u8], at: usize) -> Option<Key> {
     (field > 0 && wire < 6).then_some(Key { field, wire, value })
 }
 
-/// Where the value of a field ends, which is no group; one with a length is skipped.
+/// Returns the end of a field's value that is not a group; one with a length is skipped.
 fn after_scalar(message: &[u8], key: Key) -> Option<usize> {
     let end = match key.wire {
         0 => return varint(message, key.value).map(|(_, end)| end),
@@ -221,7 +221,7 @@ fn after_scalar(message: &[u8], key: Key) -> Option<usize> {
     (end <= message.len()).then_some(end)
 }
 
-/// A number of at most ten bytes, and where it ends.
+/// Returns a number of at most ten bytes, and its end.
 fn varint(message: &[u8], at: usize) -> Option<(u64, usize)> {
     let mut number = 0;
     for (place, byte) in message.get(at..)?.iter().take(10).enumerate() {
@@ -239,7 +239,7 @@ fn varint(message: &[u8], at: usize) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
 
-    /// A message that may hold itself.
+    /// Message that may contain itself.
     #[derive(Clone, PartialEq, Message)]
     struct Tree {
         #[prost(message, repeated, tag = "1")]
@@ -253,9 +253,9 @@ mod tests {
         inner.max().unwrap_or(0)
     }
 
-    /// A message of messages, as deep as it says.
+    /// Returns nested messages of this depth.
     fn nested(levels: usize) -> Vec<u8> {
-        // From within: each message is what comes after its head.
+        // Built from the innermost: each message is the content after the next head.
         let mut reversed: Vec<u8> = Vec::new();
         for _ in 0..levels {
             let mut head = vec![0x0a];
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(check(&nested(NESTED_MESSAGES)), Ok(()));
         let error = check(&nested(NESTED_MESSAGES + 1)).unwrap_err();
         assert!(error.contains("levels"), "{error}");
-        // Beside each other, they are no deeper.
+        // Side by side, they are no deeper.
         let many: Vec<u8> = std::iter::repeat_n(nested(3), 10_000).flatten().collect();
         assert_eq!(levels(&many), 3);
     }
@@ -289,7 +289,7 @@ mod tests {
         let mut message = vec![0x0a, 3, b'a', b'b', b'c', 0x1a, 0x7f];
         message.extend(vec![0x0b; usize::from(NESTED_GROUPS) + 1]);
         assert!(check(&message).unwrap_err().contains("groups"));
-        // As many beside each other.
+        // As many side by side.
         let closed = std::iter::repeat_n([0x0b, 0x0c], 100_000).flatten();
         assert_eq!(check(&closed.collect::<Vec<u8>>()), Ok(()));
     }
@@ -306,7 +306,7 @@ mod tests {
             prost::encoding::encode_varint(text.len() as u64, &mut message);
             message.extend(text.as_bytes());
             assert_eq!(check(&message), Ok(()));
-            // As rows of a table are.
+            // As rows of a table.
             let rows: Vec<u8> = std::iter::repeat_n(&message[..], 3)
                 .flatten()
                 .copied()
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_length_beyond_its_message_leads_nowhere() {
         with_room(|| {
-            // Each message is longer than what it is in, by its head.
+            // Each message is longer than its outer one, by its head.
             let message: Vec<u8> = std::iter::repeat_n([0x0a, 100], 1_000_000)
                 .flatten()
                 .collect();
@@ -343,7 +343,7 @@ mod tests {
         });
     }
 
-    /// No more levels than are found are ever decoded.
+    /// Checks that decoding reaches no more levels than were found.
     #[test]
     fn a_decoder_goes_no_deeper() {
         bolero::check!(name = "nesting")

@@ -1,5 +1,5 @@
-//! How a list is stored that once was a single value: alone where it has one, so that what is older reads what has no
-//! more than that, and is read itself.
+//! Serialization of a list that once was a single value: a list of one is stored as the value alone, so that older
+//! versions can read it, and their files can be read.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

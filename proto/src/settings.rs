@@ -1,5 +1,5 @@
-//! Settings of a job that schedulers, executors and clients know alike. What else a job's settings are, and how they
-//! travel, is `volley-engine`'s.
+//! Job settings shared by schedulers, executors and clients. Other settings of a job, and their encoding, are in
+//! `volley-engine`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What becomes of a job whose client is gone: see [`OnClientLoss`].
+/// Setting for a job whose client is gone: see [`OnClientLoss`].
 pub const ON_CLIENT_LOSS: &str = "volley.on_client_loss";
 
-/// The queue that every scheduler has, and that of a job that names none.
+/// Queue that every scheduler has; it is that of a job that names none.
 pub const QUEUE_DEFAULT: &str = "default";
 
-/// What becomes of a job whose client has not been heard of for a while.
+/// Treatment of a job whose client has been silent for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnClientLoss {
-    /// Training runs on; queries are cancelled, for nobody would read their rows.
+    /// Training continues; queries are cancelled, as nobody would read their rows.
     Auto,
-    /// It is cancelled.
+    /// The job is cancelled.
     Cancel,
-    /// It runs on; `volley jobs attach` finds it again.
+    /// The job continues; `volley jobs attach` finds it again.
     Keep,
 }
 

@@ -1,17 +1,17 @@
-//! Deep stacks for what calls itself for each level of a plan or an expression, on threads that may be a program's own.
+//! Deep stacks for functions that recurse over the levels of a plan or an expression, also on a host program's threads.
 //!
-//! Threads of Volley's own have [`STACK`] from the start, and nothing changes for them. One of a program that uses the
-//! library has two megabytes, which planning a nested query overruns: its work goes on with another stack, as
+//! Volley's own threads have [`STACK`] from the start, and nothing changes for them. A thread of a program that uses
+//! the library has two megabytes, which planning a nested query overruns: it continues on another stack, as
 //! DataFusion's own recursion does.
 //!
-//! Not here: bounds of how deeply a query nests, which are in [`crate::nesting`] and [`crate::limits`].
+//! This module does not limit how deeply a query nests: see [`crate::nesting`] and [`crate::limits`].
 
 use std::future::poll_fn;
 use std::pin::pin;
 
 use crate::limits::STACK;
 
-/// The red zone: with fewer bytes left, another stack is allocated. Limits of nesting are for a whole one.
+/// Red zone: with fewer bytes left, another stack is allocated. Nesting limits assume a whole one.
 const RED_ZONE: usize = STACK / 8 * 7;
 
 /// Runs a function on a deep stack.
@@ -19,7 +19,7 @@ pub fn deep<T>(run: impl FnOnce() -> T) -> T {
     stacker::maybe_grow(RED_ZONE, STACK, run)
 }
 
-/// Runs a future on deep stacks, one for each time that it is polled.
+/// Runs a future on deep stacks, one for each poll.
 pub async fn deeply<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| deep(|| future.as_mut().poll(context))).await
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn a_thread_with_a_smaller_stack_recurses_deeply() {
-        // Without optimization, more than the larger of the threads has.
+        // Without optimization, this needs more than the larger thread has.
         let levels = 50_000;
         for stack in [64 << 10, STACK / 2] {
             let thread = std::thread::Builder::new().stack_size(stack);

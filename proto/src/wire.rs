@@ -1,6 +1,6 @@
-//! The generated messages and services of `proto/volley.proto`.
+//! Generated messages and services of `proto/volley.proto`.
 //!
-//! Named only where a crate talks to the wire; everything else uses domain types.
+//! They are named only where a crate talks to the wire; everything else uses domain types.
 
 #![allow(
     missing_docs,
