@@ -1,10 +1,10 @@
-//! What a rank takes in memory at least, as far as it is known before rows are read. Arithmetic, not measurement.
+//! Lower bound on a rank's memory, from what is known before rows are read. It is computed, not measured.
 //!
-//! Counted are weights, gradient, the optimizer's state, the best epoch's weights, a step's activations, and the rank's
-//! rows once they are encoded. Or, where that is more, these rows before their numbers are scaled, when there is no network
-//! yet. Rows that do not fit are in files: then a rank needs memory for some shards at a time, and rows as such take none.
-//! Left out are embeddings of values that nobody has counted yet, dictionaries, and what a
-//! checkpoint takes for a moment. Of [custom](Layer::Custom) layers only executors know.
+//! It counts weights, gradient, optimizer state, the best epoch's weights, a step's activations, and the rank's encoded
+//! rows; or, if that is more, these rows before their numbers are scaled, when there is no network yet. Rows that do
+//! not fit are in files: then a rank needs memory for some shards at a time, and none for rows as such. It leaves out
+//! embeddings of values that have not been counted yet, dictionaries, and a checkpoint's temporary memory. Only
+//! executors know the size of [custom](Layer::Custom) layers.
 
 use super::{
     BatchSize, EnsembleSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear,
@@ -16,39 +16,39 @@ use super::{
 const NUMBER: u64 = 4;
 /// Bytes of the hash of a row's content.
 const KEY: u64 = 8;
-/// Rows of a step, where the number of rows will say: the most of these.
+/// Most rows that a step may have where the number of rows will decide.
 const STEP_ROWS: u64 = 256;
 /// Peak memory of settling a shard, in multiples of its encoded size: its columns, the order of its rows, and the sorted
 /// columns.
 pub const SETTLING: u64 = 3;
-/// The most rows whose gradient is computed at once.
+/// Maximum number of rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;
 
-/// What a rank takes in memory at least.
+/// Lower bound on a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMemory {
-    /// Bytes of what there is of each trainable parameter that is no member's.
+    /// Bytes for all trainable parameters that members share.
     shared: u64,
-    /// What each member of an ensemble has.
+    /// Memory of each member of an ensemble.
     member: Footprint,
     members: EnsembleSize,
     /// Bytes of a row of its shards.
     row: u64,
-    /// Bytes that a row has besides until its numbers are scaled.
+    /// Additional bytes of a row until its numbers are scaled.
     unscaled: u64,
-    /// Shards of all rows.
+    /// Number of shards of all rows.
     shards: u64,
     step: StepRows,
-    /// Parts that a step's rows are computed in.
+    /// Number of parts that a step's rows are computed in.
     parts: u64,
 }
 
 /// Memory of a network, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Footprint {
-    /// Of what there is of each trainable parameter.
+    /// Bytes for all trainable parameters.
     parameters: u64,
-    /// Of a row of a step: what each layer puts out, and its gradient.
+    /// Bytes for a row of a step: each layer's output and its gradient.
     activations: u64,
 }
 
@@ -57,12 +57,12 @@ struct Footprint {
 enum StepRows {
     OfAll(u64),
     OfRank(u64),
-    /// All that the rank has.
+    /// All rows of the rank.
     Whole,
 }
 
 impl RankMemory {
-    /// Memory of rows of so many bytes each, without a network; none of them may be in files.
+    /// Returns the memory of rows of `row` bytes each, without a network; they are never in files.
     pub fn of_rows_only(row: u64) -> Self {
         Self {
             shared: 0,
@@ -76,8 +76,8 @@ impl RankMemory {
         }
     }
 
-    /// Bytes of one of so many ranks at least, with its share of so many rows in memory or in files, whichever takes less;
-    /// where their number is not known, but for what goes with rows.
+    /// Returns the least bytes of one of `ranks` ranks with its share of `rows` rows, in memory or in files, whichever
+    /// takes less; if their number is unknown, without the memory that depends on rows.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
         let Some(rows) = rows else {
             return self.network(None).parameters;
@@ -87,7 +87,7 @@ impl RankMemory {
         in_files.map_or(in_memory, |in_files| in_files.min(in_memory))
     }
 
-    /// Bytes of one of so many ranks, with its share of so many rows in memory.
+    /// Returns the bytes of one of `ranks` ranks, with its share of `rows` rows in memory.
     pub fn in_memory(&self, rows: u64, ranks: u64) -> u64 {
         let own = rows.div_ceil(ranks.max(1));
         let loading = own.saturating_mul(self.row.saturating_add(self.unscaled));
@@ -97,7 +97,8 @@ impl RankMemory {
         loading.max(training)
     }
 
-    /// Bytes of one of so many ranks, with its share of so many rows in files; `None` where steps take all rows.
+    /// Returns the bytes of one of `ranks` ranks, with its share of `rows` rows in files; `None` if steps take all
+    /// rows.
     pub fn in_files(&self, rows: u64, ranks: u64) -> Option<u64> {
         if self.step == StepRows::Whole {
             return None;
@@ -106,13 +107,13 @@ impl RankMemory {
         Some(network.max(self.settling(rows)))
     }
 
-    /// Bytes of a shard that is settled, of so many rows of all shards.
+    /// Returns the bytes of settling one shard, of `rows` rows in all shards.
     fn settling(&self, rows: u64) -> u64 {
         let shard = rows.checked_div(self.shards).unwrap_or(0);
         shard.saturating_mul(SETTLING * self.row.saturating_add(self.unscaled))
     }
 
-    /// Bytes of one of so many ranks that has so many rows, but for these rows.
+    /// Returns the bytes of one of `ranks` ranks that has `own` rows, without these rows.
     pub fn without_rows(&self, own: Option<u64>, ranks: u64) -> u64 {
         let step = match self.step {
             StepRows::OfAll(rows) => rows.div_ceil(ranks.max(1)),
@@ -127,7 +128,7 @@ impl RankMemory {
         network.parameters.saturating_add(step)
     }
 
-    /// All of the network where there are so many rows, or as it is of many where their number is not known.
+    /// Returns the memory of the whole network for `rows` rows; an unknown number counts as many.
     fn network(&self, rows: Option<u64>) -> Footprint {
         let members = self.members.of(rows.unwrap_or(u64::MAX)) as u64;
         let parameters = self.member.parameters.saturating_mul(members);
@@ -137,14 +138,14 @@ impl RankMemory {
         }
     }
 
-    /// Bytes of a row, encoded.
+    /// Returns the bytes of an encoded row.
     pub fn of_row(&self) -> u64 {
         self.row
     }
 }
 
 impl TrainSpec {
-    /// What a rank takes in memory at least; `None` with a custom layer.
+    /// Returns the lower bound on a rank's memory; `None` with a custom layer.
     pub fn rank_memory(&self) -> Option<RankMemory> {
         let best = u64::from(self.keep == Keep::Best);
         // Weights and their gradient.
@@ -181,15 +182,16 @@ impl TrainSpec {
         })
     }
 
-    /// Trainable parameters but those of categorical features' values, where there are so many rows, or as of many where
-    /// their number is not known; `None` with a custom layer.
+    /// Returns the number of trainable parameters for `rows` rows, without those of categorical features' values; an
+    /// unknown number counts as many. `None` with a custom layer.
     pub fn parameters(&self, rows: Option<u64>) -> Option<u64> {
         let members = self.network.members(rows.unwrap_or(u64::MAX)) as u64;
         let of_members = self.member_parameters()?.saturating_mul(members);
         Some(self.shared_parameters().saturating_add(of_members))
     }
 
-    /// Trainable parameters of a member, but those of categorical features' values; `None` with a custom layer.
+    /// Returns a member's trainable parameters, without those of categorical features' values; `None` with a custom
+    /// layer.
     fn member_parameters(&self) -> Option<u64> {
         let network = &self.network;
         if !network.is_deep() {
@@ -207,7 +209,7 @@ impl TrainSpec {
                 let (waves, width) = (FREQUENCIES as u64, PERIODIC_WIDTH as u64 - 1);
                 continuous * (2 * waves + waves * width + width)
             }
-            // With as many bins as there may be.
+            // With the maximum number of bins.
             NumericEmbedding::PiecewiseLinear => {
                 continuous * (2 + PIECEWISE_BINS as u64) * PIECEWISE_WIDTH as u64
             }
@@ -218,7 +220,7 @@ impl TrainSpec {
         Some(parts.into_iter().fold(0, u64::saturating_add))
     }
 
-    /// Trainable parameters beside the layers, but those of categorical features' values.
+    /// Returns the trainable parameters beside the layers, without those of categorical features' values.
     fn shared_parameters(&self) -> u64 {
         let (continuous, outputs) = (self.count(FeatureKind::Continuous), self.outputs() as u64);
         let linear = match self.network.linear {
@@ -230,8 +232,8 @@ impl TrainSpec {
         outputs.saturating_mul(linear.saturating_add(factors))
     }
 
-    /// Trainable parameters of the buckets that values are hashed into, beside the layers and of a member, where they are:
-    /// others nobody has counted.
+    /// Returns the trainable parameters of hash buckets, those beside the layers and those of a member; 0 for values
+    /// that are not hashed, as they have not been counted.
     fn hashed_parameters(&self) -> [u64; 2] {
         let VocabularyRule::Buckets(buckets) = self.vocabulary else {
             return [0; 2];
@@ -248,11 +250,11 @@ impl TrainSpec {
             };
             [shared.saturating_add(beside), member.saturating_add(width)]
         });
-        // One more has what training did not see.
+        // One more code is for unseen values.
         of_bucket.map(|of| of.saturating_mul((buckets as u64).saturating_add(1)))
     }
 
-    /// Numbers of a row that enter the layers: of embeddings whose width follows from their values, 1 each.
+    /// Returns the numbers of a row that enter the layers; an embedding whose width follows from its values counts 1.
     fn entered(&self) -> u64 {
         let continuous = self.count(FeatureKind::Continuous);
         let width = match self.network.numeric_embedding {
@@ -265,7 +267,8 @@ impl TrainSpec {
         embedded.fold(numbers, u64::saturating_add)
     }
 
-    /// The width of each categorical feature's embedding, where all are alike, or at least; none without layers.
+    /// Returns the width of each categorical feature's embedding, or its lower bound if that is unknown; none without
+    /// layers.
     pub fn embedded_widths(&self) -> Vec<u64> {
         let features = self.features.iter();
         let embedded = features.filter(|feature| feature.kind == FeatureKind::Categorical);
@@ -276,7 +279,7 @@ impl TrainSpec {
         }
     }
 
-    /// Features of a kind.
+    /// Counts the features of a kind.
     pub fn count(&self, kind: FeatureKind) -> u64 {
         let features = self.features.iter();
         features.filter(|feature| feature.kind == kind).count() as u64
@@ -327,7 +330,7 @@ mod tests {
         };
         let training = |rows: u64| 20_000 + 60 * 100 + rows * 20;
         assert_eq!(memory.in_memory(1000, 1), training(1000));
-        // The network is not there yet.
+        // There is no network yet.
         assert_eq!(memory.in_memory(10_000, 1), 10_000 * 32);
         assert_eq!(memory.of_row(), 20);
     }

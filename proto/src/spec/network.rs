@@ -1,4 +1,4 @@
-//! The network, described as data: what enters it, a small graph of layers, and what is added to their output.
+//! Description of the network as data: its inputs, a small graph of layers, and the terms added to their output.
 //!
 //! ```text
 //!  codes ───▶ embeddings ────────────────────────┐
@@ -7,10 +7,11 @@
 //!  codes, numbers ─▶ linear part, factorization machine ─────────────────────────┘
 //! ```
 //!
-//! An ensemble has several times the embeddings and layers, from initial weights of their own, and the mean of the sums.
+//! An ensemble has several copies of the embeddings and layers, with initial weights of their own; it outputs their
+//! mean.
 //!
-//! It is the one description that the CPU and the GPU compute from. Options such as `hidden_units` are shorthand for
-//! [layers](Layer). Not here: what computes it, and how its weights start.
+//! CPU and GPU compute from this one description. Options such as `hidden_units` are shorthand for [layers](Layer).
+//! This module neither computes the network nor initializes its weights.
 
 use std::fmt;
 
@@ -20,46 +21,47 @@ use super::optimizer::{Bounds, check_numbers};
 use super::option;
 use crate::Result;
 
-/// How deep layers may stand within layers.
+/// Maximum depth of layers within layers.
 const MOST_LEVELS: usize = 8;
-/// How many layers a network may have, those within others included.
+/// Maximum number of layers in a network, nested ones included.
 const MOST_LAYERS: usize = 256;
-/// How long a custom layer's name may be.
+/// Maximum length of a custom layer's name.
 const LONGEST_NAME: usize = 64;
 
-/// A network.
+/// Network of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Network {
     /// Widths of the categorical features' embeddings.
     pub embedding_dim: EmbeddingWidth,
-    /// Whether continuous features pass through batch norm.
+    /// True if continuous features pass through batch norm.
     pub batch_norm: bool,
-    /// How a number enters the layers.
+    /// Embedding of numbers before the layers.
     pub numeric_embedding: NumericEmbedding,
-    /// What embeddings and numbers pass through, one after the other.
+    /// Layers that embeddings and numbers pass through, one after the other.
     pub layers: Vec<Layer>,
-    /// What the outputs pass through.
+    /// Activation of the outputs.
     pub output: Output,
-    /// Its linear part.
+    /// Linear part.
     pub linear: Linear,
     /// Width of the factors of a second-order factorization machine (Rendle 2010, doi:10.1109/ICDM.2010.127) that is
     /// added to the layers' output; 0 for none.
     pub factors: usize,
-    /// How many times it has embeddings and layers.
+    /// Number of copies of the embeddings and layers.
     pub ensemble_size: EnsembleSize,
 }
 
-/// How many members an ensemble has: networks that are trained side by side on the same steps, each with parameters
-/// and a loss of its own, but for a linear part and factors beside the layers, which they have in common. What is predicted is the mean of their
-/// outputs, before the output's activation ("deep ensemble": Lakshminarayanan, Pritzel & Blundell 2017, arXiv:1612.01474).
+/// Number of members of an ensemble: networks that are trained side by side on the same steps, each with parameters and
+/// a loss of its own, but sharing a linear part and factors beside the layers. The prediction is the mean of their
+/// outputs, before the output's activation ("deep ensemble": Lakshminarayanan, Pritzel & Blundell 2017,
+/// arXiv:1612.01474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnsembleSize {
-    /// By the number of rows: [`MEMBERS`](Self::MEMBERS) of a [small](Self::SMALL) table, where they take little
-    /// time; else one.
+    /// By the number of rows: [`MEMBERS`](Self::MEMBERS) for a [small](Self::SMALL) table, where they take little time;
+    /// else one.
     Auto,
-    /// So many.
+    /// This many.
     #[serde(untagged)]
     Of(usize),
 }
@@ -70,72 +72,72 @@ pub enum EnsembleSize {
 pub enum EmbeddingWidth {
     /// By a feature's number of values: see [`EmbeddingWidth::by_rule`].
     Auto,
-    /// Of these columns so many; of others by rule.
+    /// Given widths for these columns; for others by rule.
     Columns(Vec<(String, usize)>),
     /// The same for every feature.
     #[serde(untagged)]
     Same(usize),
 }
 
-/// How a number enters the layers.
+/// Embedding of a number before the layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NumericEmbedding {
-    /// As itself.
+    /// The number itself.
     #[default]
     None,
-    /// As itself and [`PERIODIC_WIDTH`] − 1 linear combinations of [`FREQUENCIES`] cosines, `cos(2π·c·x + φ)`, whose
-    /// frequencies c and phases φ are trained: "PBLD" of Holzmüller, Grinsztajn & Steinwart 2024 (arXiv:2407.04491), after
-    /// Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556).
+    /// The number itself and [`PERIODIC_WIDTH`] − 1 linear combinations of [`FREQUENCIES`] cosines, `cos(2π·c·x + φ)`,
+    /// whose frequencies c and phases φ are trained: "PBLD" of Holzmüller, Grinsztajn & Steinwart 2024
+    /// (arXiv:2407.04491), after Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556).
     Periodic,
-    /// As [`PIECEWISE_WIDTH`] numbers, `x·w + b + Σ_t share_t(x)·W_t`, over at most [`PIECEWISE_BINS`] bins between quantiles
-    /// of the training rows: a bin's share is 1 above it, 0 below it and linear within. w, b and W are trained, W from 0:
-    /// the piecewise linear encoding of Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556), embedded as in TabM
-    /// (Gorishniy, Kotelnikov & Babenko 2024, arXiv:2410.24210), but that beyond all bins `x·w + b` alone goes on.
+    /// [`PIECEWISE_WIDTH`] numbers, `x·w + b + Σ_t share_t(x)·W_t`, over at most [`PIECEWISE_BINS`] bins between
+    /// quantiles of the training rows: a bin's share is 1 above it, 0 below it and linear within. w, b and W are
+    /// trained, W from 0: the piecewise linear encoding of Gorishniy, Rubachev & Babenko 2022 (arXiv:2203.05556),
+    /// embedded as in TabM (Gorishniy, Kotelnikov & Babenko 2024, arXiv:2410.24210), except that beyond all bins only
+    /// `x·w + b` continues.
     PiecewiseLinear,
 }
 
-/// Cosines of a number's periodic embedding.
+/// Number of cosines of a number's periodic embedding.
 pub const FREQUENCIES: usize = 16;
 /// Width of a number's periodic embedding.
 pub const PERIODIC_WIDTH: usize = 4;
-/// Bins of a number's piecewise linear embedding, as in TabM; fewer where quantiles are equal.
+/// Maximum number of bins of a number's piecewise linear embedding, as in TabM; fewer if quantiles are equal.
 pub const PIECEWISE_BINS: usize = 48;
 /// Width of a number's piecewise linear embedding.
 pub const PIECEWISE_WIDTH: usize = 16;
 
-/// A layer: from the numbers of a row to others.
+/// Layer: a function from a row's numbers to others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// So many units, each a weighted sum of what enters and a bias.
+    /// Dense layer of this many units, each a weighted sum of the inputs and a bias.
     Dense(usize),
-    /// This share of the numbers is zeroed in training, and the others are scaled up (Srivastava et al. 2014).
+    /// Dropout: this share of the numbers is zeroed in training, and the others are scaled up (Srivastava et al. 2014).
     Dropout(f64),
-    /// Each row less its mean, in its standard deviations, times γ and plus β (Ba, Kiros & Hinton 2016,
-    /// arXiv:1607.06450).
+    /// Layer norm: each row less its mean, divided by its standard deviation, times γ and plus β (Ba, Kiros & Hinton
+    /// 2016, arXiv:1607.06450).
     LayerNorm,
-    /// What enters is added to what these layers make of it (He et al. 2016, arXiv:1512.03385); where widths differ,
-    /// after a multiplication by a matrix.
+    /// Residual: the input is added to the output of these layers (He et al. 2016, arXiv:1512.03385); if widths differ,
+    /// the input is multiplied by a matrix first.
     Residual(Vec<Layer>),
-    /// So many cross layers, `x₀ ⊙ (x·W + b) + x` (DCN-V2: Wang et al. 2021, arXiv:2008.13535).
+    /// This many cross layers, `x₀ ⊙ (x·W + b) + x` (DCN-V2: Wang et al. 2021, arXiv:2008.13535).
     Cross(usize),
-    /// What each of these makes of what enters, side by side.
+    /// Outputs of these branches for the same input, side by side.
     Concat(Vec<Vec<Layer>>),
-    /// A layer that executors' binaries register, and nobody else knows: its width and its parameters are theirs to
-    /// say.
+    /// Custom layer that only executors' binaries register and know: it declares its own width and parameters.
     Custom {
-        /// What it is registered as.
+        /// Name that it is registered as.
         name: String,
-        /// What it is made with.
+        /// Arguments that it is built with.
         arguments: Vec<f64>,
     },
-    /// A function of each number.
+    /// Function of each number.
     #[serde(untagged)]
     Activation(Activation),
 }
 
-/// A function of a number.
+/// Function of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -161,25 +163,25 @@ pub enum Activation {
     Sigmoid,
 }
 
-/// The linear part of a network, added to what the layers put out: a weight for each value of a categorical feature,
-/// and one for each number.
+/// Linear part of a network, added to the layers' output: a weight for each value of a categorical feature, and one for
+/// each number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Linear {
-    /// None.
+    /// No linear part.
     #[default]
     None,
     /// Beside the layers: "wide & deep" (Cheng et al. 2016, arXiv:1606.07792).
     Beside,
-    /// Nothing else: linear and logistic regression.
+    /// Linear part without layers: linear and logistic regression.
     Alone,
 }
 
-/// What the output unit passes through.
+/// Activation of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// Nothing.
+    /// None.
     Identity,
     /// The logistic function.
     Sigmoid,
@@ -188,13 +190,13 @@ pub enum Output {
 }
 
 impl EmbeddingWidth {
-    /// ⌈1.6 · values^0.56⌉, 50 at most: what fastai came to by trying (github.com/fastai/fastai, `emb_sz_rule`), with
+    /// Returns ⌈1.6 · values^0.56⌉, at most 50: fastai's empirical rule (github.com/fastai/fastai, `emb_sz_rule`), with
     /// a lower bound on memory.
     pub fn by_rule(values: usize) -> usize {
         (1.6 * (values as f64).powf(0.56)).ceil().clamp(1.0, 50.0) as usize
     }
 
-    /// The width of a column's embedding, which has so many distinct values.
+    /// Returns the width of the embedding of a column with `values` distinct values.
     pub fn of(&self, column: &str, values: usize) -> usize {
         match self {
             Self::Same(width) => *width,
@@ -208,16 +210,16 @@ impl EmbeddingWidth {
 }
 
 impl EnsembleSize {
-    /// A network without others.
+    /// A single network.
     pub const ONE: Self = Self::Of(1);
-    /// Members of a small table's ensemble, where they are not given.
+    /// Default number of members for a small table.
     pub const MEMBERS: usize = 8;
-    /// Rows to train on and to evaluate, of a small table.
+    /// Maximum rows, to train on and to evaluate, of a small table.
     pub const SMALL: u64 = 5_000;
-    /// The most members.
+    /// Maximum number of members.
     pub const MOST: usize = 64;
 
-    /// Members, if they do not follow from rows.
+    /// Returns the number of members if it does not depend on the number of rows.
     pub fn given(self) -> Option<usize> {
         match self {
             Self::Of(members) => Some(members),
@@ -225,7 +227,7 @@ impl EnsembleSize {
         }
     }
 
-    /// Members where there are so many rows to train on and to evaluate.
+    /// Returns the number of members for `rows` rows to train on and to evaluate.
     pub fn of(self, rows: u64) -> usize {
         match self {
             Self::Of(members) => members,
@@ -242,7 +244,7 @@ impl From<usize> for EmbeddingWidth {
 }
 
 impl NumericEmbedding {
-    /// All of them, with their names.
+    /// All embeddings, with their names.
     pub const ALL: [(&'static str, Self); 3] = [
         ("none", Self::None),
         ("periodic", Self::Periodic),
@@ -251,7 +253,7 @@ impl NumericEmbedding {
 }
 
 impl Activation {
-    /// All of them, with their names.
+    /// All activations, with their names.
     pub const ALL: [(&'static str, Self); 10] = [
         ("relu", Self::Relu),
         ("relu6", Self::Relu6),
@@ -267,7 +269,7 @@ impl Activation {
 }
 
 impl Layer {
-    /// Dense layers of these widths, each with an activation and its share of dropout.
+    /// Returns dense layers of these widths, each with an activation and its share of dropout.
     pub fn stack(widths: &[usize], activation: Activation, dropout: &[f64]) -> Vec<Self> {
         let shares = dropout.iter().copied().chain(std::iter::repeat(0.0));
         let layers = widths.iter().zip(shares);
@@ -280,8 +282,8 @@ impl Layer {
         layers.collect()
     }
 
-    /// Trainable parameters of layers, one after the other, and the width of what they put out, for what enters being
-    /// so wide; `None` with a [custom](Layer::Custom) one.
+    /// Returns the trainable parameters of consecutive layers, and the width of their output, for an input of `width`;
+    /// `None` with a [custom](Layer::Custom) one.
     pub fn size(layers: &[Self], width: usize) -> Option<(usize, usize)> {
         layers.iter().try_fold((0, width), |(all, width), layer| {
             let (own, width) = layer.own_size(width)?;
@@ -320,7 +322,7 @@ impl Layer {
         Some(size)
     }
 
-    /// The widths that the layers put out on the way, all together: what a row takes in memory. `None` with a
+    /// Returns the sum of the widths of all layers' outputs, which a row takes in memory. `None` with a
     /// [custom](Layer::Custom) one.
     pub fn activations(layers: &[Self], width: usize) -> Option<usize> {
         let mut at = width;
@@ -340,7 +342,7 @@ impl Layer {
         sizes.try_fold(0, |sum, size| Some(usize::saturating_add(sum, size?)))
     }
 
-    /// The [custom](Layer::Custom) ones among layers and those within them.
+    /// Returns the [custom](Layer::Custom) layers, nested ones included.
     pub fn customs(layers: &[Self]) -> Vec<&Self> {
         let all = layers.iter().flat_map(|layer| match layer {
             Self::Residual(inner) => Self::customs(inner),
@@ -354,7 +356,7 @@ impl Layer {
         all.collect()
     }
 
-    /// Whether a [custom](Layer::Custom) layer may have this name: letters, digits and `_`, of which the first is no
+    /// Checks whether a [custom](Layer::Custom) layer may have this name: letters, digits and `_`, not starting with a
     /// digit, at most 64.
     pub fn is_custom_name(name: &str) -> bool {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -364,7 +366,7 @@ impl Layer {
             && name.len() <= LONGEST_NAME
     }
 
-    /// Itself and those within it.
+    /// Counts the layer and those within it.
     fn count(&self) -> usize {
         let within = match self {
             Self::Residual(layers) => layers.iter().map(Self::count).sum(),
@@ -408,10 +410,10 @@ impl Layer {
 }
 
 impl Network {
-    /// Checks its numbers.
+    /// Checks the network's numbers.
     ///
     /// # Errors
-    /// Names the option, what was given and what would be right.
+    /// Names the option, the given value and the accepted ones.
     pub fn check(&self) -> Result<()> {
         let zero = match &self.embedding_dim {
             EmbeddingWidth::Same(0) => Some("0".to_owned()),
@@ -442,7 +444,7 @@ impl Network {
         self.layers.iter().try_for_each(|layer| layer.check(1))
     }
 
-    /// Members of its ensemble, where there are so many rows to train on and to evaluate.
+    /// Returns the number of members of its ensemble for `rows` rows to train on and to evaluate.
     pub fn members(&self, rows: u64) -> usize {
         match self.is_deep() {
             true => self.ensemble_size.of(rows),
@@ -450,29 +452,29 @@ impl Network {
         }
     }
 
-    /// Whether members of its ensemble share parameters: a linear part or factors.
+    /// Checks whether members of its ensemble share parameters: a linear part or factors.
     pub fn shares_parameters(&self) -> bool {
         self.linear != Linear::None || self.factors > 0
     }
 
-    /// Whether there are layers, if only the one that puts the outputs out.
+    /// Checks whether there are layers, if only the output layer.
     pub fn is_deep(&self) -> bool {
         self.linear != Linear::Alone
     }
 
-    /// Whether numbers have piecewise linear embeddings.
+    /// Checks whether numbers have piecewise linear embeddings.
     pub fn is_piecewise(&self) -> bool {
         self.is_deep() && self.numeric_embedding == NumericEmbedding::PiecewiseLinear
     }
 }
 
-/// As `network = […]` has them.
+/// Formats layers as in `network = […]`.
 pub fn layers_text(layers: &[Layer]) -> String {
     let layers: Vec<_> = layers.iter().map(Layer::to_string).collect();
     format!("[{}]", layers.join(", "))
 }
 
-/// As in `network = […]`.
+/// Formats as in `network = […]`.
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |layers: &[Self]| {
@@ -513,7 +515,7 @@ impl fmt::Display for NumericEmbedding {
     }
 }
 
-/// As in `embedding_dim = …`.
+/// Formats as in `embedding_dim = …`.
 impl fmt::Display for EmbeddingWidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -530,7 +532,7 @@ impl fmt::Display for EmbeddingWidth {
     }
 }
 
-/// As in `ensemble_size = …`.
+/// Formats as in `ensemble_size = …`.
 impl fmt::Display for EnsembleSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -540,7 +542,7 @@ impl fmt::Display for EnsembleSize {
     }
 }
 
-/// A network as it is stored, or was before it had [layers](Layer) of every kind.
+/// Stored form of a network, including the form before it had [layers](Layer) of every kind.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {

@@ -1,5 +1,5 @@
-//! How weights follow their gradient: the rule, the learning rate over time, and when training ends before its last
-//! epoch. It is what the user asked for; the arithmetic is the trainer's.
+//! Optimizer options: the update rule, the learning rate schedule, and early stopping. They are the user's choices; the
+//! trainer does the arithmetic.
 
 use std::fmt;
 
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 use super::option;
 use crate::Result;
 
-/// How weights follow their gradient.
+/// Optimizer of the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Written")]
 pub struct Optimizer {
-    /// The learning rate before its schedule.
+    /// Learning rate before its schedule.
     pub learn_rate: f64,
-    /// The rule.
+    /// Update rule.
     pub rule: Rule,
-    /// How the learning rate changes.
+    /// Schedule of the learning rate.
     pub schedule: Schedule,
-    /// A longer gradient (of the loss, without penalties) is shortened to this Euclidean norm.
+    /// Maximum Euclidean norm of the gradient (of the loss, without penalties); a longer one is shortened to it.
     pub clip_norm: Option<f64>,
-    /// Each number of the gradient, after that, is kept within ± this.
+    /// Bound on the absolute value of each number of the gradient, applied after that.
     pub clip_value: Option<f64>,
-    /// Weights are evaluated and published as their exponential moving average over steps, of which each step keeps
-    /// this share, and less in the first: `(t - 1) / (t + 9)` in step `t`.
+    /// Share that the weights' exponential moving average keeps in each step, and less in the first: `(t - 1) / (t +
+    /// 9)` in step `t`. The averaged weights are evaluated and published.
     pub ema_momentum: Option<f64>,
 }
 
-/// The rule by which a step changes a weight `w` with gradient `g` at learning rate `α`.
+/// Update rule: how a step changes a weight `w` with gradient `g` at learning rate `α`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Rule {
@@ -37,24 +37,24 @@ pub enum Rule {
         beta_1: f64,
         /// Decay of the second moment.
         beta_2: f64,
-        /// The ε of the denominator.
+        /// ε of the denominator.
         epsilon: f64,
-        /// Where ε stands.
+        /// Position of ε.
         form: AdamForm,
-        /// Before each step, kernels of hidden layers are multiplied by `1 − α·weight_decay`: AdamW (Loshchilov &
-        /// Hutter 2019, arXiv:1711.05101). 0 is Adam.
+        /// Weight decay: before each step, kernels of hidden layers are multiplied by `1 − α·weight_decay`: AdamW
+        /// (Loshchilov & Hutter 2019, arXiv:1711.05101). 0 is Adam.
         weight_decay: f64,
     },
     /// Stochastic gradient descent, in Keras' form: `v ← momentum·v − α·g`, and `w ← w + v`.
     Sgd {
-        /// The share of the last change that goes on.
+        /// Share of the last change that is kept.
         momentum: f64,
-        /// Whether `w ← w + momentum·v − α·g` instead (Nesterov 1983).
+        /// True for `w ← w + momentum·v − α·g` instead (Nesterov 1983).
         nesterov: bool,
     },
     /// Adagrad (Duchi, Hazan & Singer 2011), in Keras' form: `a ← a + g²`, and `w ← w − α·g / √(a + ε)`.
     Adagrad {
-        /// Where `a` starts.
+        /// Initial value of `a`.
         initial_accumulator: f64,
         /// ε.
         epsilon: f64,
@@ -64,7 +64,7 @@ pub enum Rule {
     RmsProp {
         /// ρ.
         rho: f64,
-        /// The share of the last change that goes on.
+        /// Share of the last change that is kept.
         momentum: f64,
         /// ε.
         epsilon: f64,
@@ -72,18 +72,18 @@ pub enum Rule {
     /// FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches"), in Keras' form. The L1 and
     /// L2 penalties are parts of its rule: L1 makes weights exactly 0.
     Ftrl {
-        /// Where the sum of squared gradients starts.
+        /// Initial sum of squared gradients.
         initial_accumulator: f64,
     },
-    /// L-BFGS (Liu & Nocedal 1989) over all rows at once, for linear models: a step is a gradient of all of them, and
+    /// L-BFGS (Liu & Nocedal 1989) over all rows at once, for linear models: a step uses the gradient of all rows, and
     /// there is no learning rate. It ends where the gradient vanishes.
     Lbfgs {
-        /// Changes that it remembers.
+        /// Number of changes that it remembers.
         memory: usize,
     },
 }
 
-/// Where Adam's ε stands.
+/// Position of Adam's ε.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdamForm {
@@ -93,73 +93,73 @@ pub enum AdamForm {
     Torch,
 }
 
-/// How the learning rate changes.
+/// Schedule of the learning rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
-    /// Epochs in which it rises from 0 in a line; parts of epochs count.
+    /// Epochs, or fractions of them, in which the rate rises linearly from 0.
     pub warmup_epochs: f64,
-    /// What becomes of it then.
+    /// Decay after the warm-up.
     pub decay: Decay,
-    /// Whether it grows with the ranks; it does not in specs of old.
+    /// Scaling with the number of ranks; none in old specs.
     #[serde(default)]
     pub scaling: RateScaling,
 }
 
-/// How the learning rate grows with the ranks that training begins with, where each has rows of its own in a step.
+/// Scaling of the learning rate with the ranks that training begins with, where each has rows of its own in a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateScaling {
-    /// It does not.
+    /// No scaling.
     #[default]
     None,
-    /// It is multiplied by them (Goyal et al. 2017, arXiv:1706.02677).
+    /// Multiplied by the number of ranks (Goyal et al. 2017, arXiv:1706.02677).
     Linear,
-    /// It is multiplied by their square root (Krizhevsky 2014, arXiv:1404.5997).
+    /// Multiplied by the square root of the number of ranks (Krizhevsky 2014, arXiv:1404.5997).
     Sqrt,
 }
 
-/// What becomes of the learning rate after warm-up.
+/// Decay of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Decay {
-    /// It stays.
+    /// Constant.
     Constant,
-    /// It is multiplied every so many epochs.
+    /// Multiplied by a factor at an interval of epochs.
     Step {
-        /// Epochs.
+        /// Epochs between two changes.
         epochs: usize,
-        /// By what.
+        /// Factor of each change.
         factor: f64,
     },
-    /// It falls to 0 at the end of the last epoch, along half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983).
+    /// Falls to 0 at the end of the last epoch, along half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983).
     Cosine,
-    /// It rises from a 25th along half a cosine in the first 30 % of all steps, and falls to 0 along another (Smith &
+    /// Rises from a 25th along half a cosine in the first 30 % of all steps, and falls to 0 along another (Smith &
     /// Topin 2018, arXiv:1708.07120).
     OneCycle,
-    /// It is multiplied where the evaluation loss (the training loss where nothing is evaluated) has not fallen for so
-    /// many epochs.
+    /// Multiplied by a factor when the evaluation loss (the training loss if nothing is evaluated) has not fallen for
+    /// some epochs.
     Plateau {
-        /// Epochs.
+        /// Epochs without a lower loss.
         patience: usize,
-        /// By what.
+        /// Factor of each change.
         factor: f64,
     },
 }
 
-/// When training ends before its last epoch.
+/// Condition for ending training before its last epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStop {
-    /// Epochs without progress after which it ends.
+    /// Epochs without progress after which training ends.
     pub patience: usize,
-    /// The share by which the evaluation loss (the training loss where nothing is evaluated) must fall below the least
-    /// before to be progress.
+    /// Progress: the share by which the evaluation loss (the training loss if nothing is evaluated) must fall below its
+    /// previous minimum.
     pub min_rel_progress: f64,
 }
 
 impl Rule {
-    /// The rule's name as an option's value.
+    /// Returns the rule's name as an option's value.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Adam { weight_decay, .. } if *weight_decay > 0.0 => "adamw",
@@ -286,14 +286,14 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// How many numbers it keeps of each weight, the average of weights included.
+    /// Returns how many numbers it keeps for each weight, the average of weights included.
     pub fn kept_numbers(&self) -> usize {
         let of_rule = match self.rule {
             Rule::Adam { .. } | Rule::Ftrl { .. } => 2,
             Rule::Sgd { momentum, .. } => usize::from(momentum != 0.0),
             Rule::Adagrad { .. } => 1,
             Rule::RmsProp { momentum, .. } => 1 + usize::from(momentum != 0.0),
-            // A pair of each step that is remembered, and the last point with its gradient.
+            // A pair for each remembered step, and the last point with its gradient.
             Rule::Lbfgs { memory } => 2 * memory + 2,
         };
         of_rule + usize::from(self.ema_momentum.is_some())
@@ -390,7 +390,7 @@ impl EarlyStop {
     }
 }
 
-/// What a number may be.
+/// Bounds of a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bounds {
     Positive,
@@ -399,7 +399,7 @@ pub(super) enum Bounds {
     ShareAboveZero,
 }
 
-/// Checks each number, of which the option is named.
+/// Checks each number; an error names its option.
 pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
     for (name, value, bounds) in numbers {
         let (fine, expected) = match bounds {
@@ -419,7 +419,7 @@ pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
     Ok(())
 }
 
-/// An optimizer as it stands in a manifest: those of old are Adam's numbers alone.
+/// Optimizer as stored in a manifest; old ones contain Adam's numbers only.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

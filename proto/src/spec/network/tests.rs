@@ -1,4 +1,4 @@
-//! Layers as text and as old specs have them, and networks that are refused.
+//! Tests of layers as text and in old specs, and of refused networks.
 
 use super::*;
 
