@@ -1,6 +1,6 @@
-//! Whether a spec can be trained: its numbers, and its columns against the input's schema.
+//! Validation of a spec: its numbers, and its columns against the input's schema.
 //!
-//! What is refused names the option or the column, what was typed and what would be right.
+//! An error names the option or the column, the typed value and the accepted ones.
 
 use arrow::datatypes::{DataType, Schema};
 
@@ -13,9 +13,8 @@ use crate::{Error, Result, did_you_mean};
 
 impl TrainSpec {
     /// Checks the spec's numbers and its columns against the input's schema.
-    ///
     /// # Errors
-    /// Names the option or column, what was typed and what would be right.
+    /// Names the option or column, the typed value and the accepted ones.
     pub fn check(&self, input: &Schema) -> Result<()> {
         self.check_numbers()?;
         if self.features.is_empty() {
@@ -70,7 +69,7 @@ impl TrainSpec {
                 DataType::is_numeric,
             )?;
         }
-        // Those of a model that training starts from are as they are.
+        // A warm start keeps the widths of its model.
         let is_warm = matches!(self.start, Start::Warm(_));
         if let (EmbeddingWidth::Columns(widths), false) = (&self.network.embedding_dim, is_warm) {
             for (column, _) in widths {
@@ -96,10 +95,10 @@ impl TrainSpec {
         Err(option("embedding_dim", column, &expected))
     }
 
-    /// Checks the columns that only the query of the rows reads, which is not what ranks are given.
+    /// Checks the columns that only the query for the rows reads; ranks do not get them.
     ///
     /// # Errors
-    /// Names the column that there is not.
+    /// Names the missing column.
     pub fn check_split_key(&self, rows: &Schema) -> Result<()> {
         for column in &self.split_key {
             check_column(column, "split_key", rows, "any type", |_| true)?;
@@ -148,7 +147,7 @@ impl TrainSpec {
         }
     }
 
-    /// L-BFGS goes down a convex loss that has a slope everywhere, of all rows at once.
+    /// Checks that L-BFGS has a convex loss that is differentiable everywhere, of all rows at once.
     fn check_lbfgs(&self) -> Result<()> {
         if !matches!(self.optimizer.rule, Rule::Lbfgs { .. }) {
             return Ok(());
@@ -263,7 +262,7 @@ impl FeatureKind {
     /// Checks that the input has the column, with a type that this kind can encode.
     ///
     /// # Errors
-    /// Names the column, with the nearest name where there is none such.
+    /// Names the column, and the nearest name if it is missing.
     pub fn check(self, column: &str, input: &Schema) -> Result<()> {
         match self {
             Self::Categorical => check_column(
@@ -284,7 +283,7 @@ impl FeatureKind {
     }
 }
 
-/// The type of the values that a column of this type stands for.
+/// Returns the type of a column's values, also if it is dictionary-encoded.
 pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     match data_type {
         DataType::Dictionary(_, values) => values,
@@ -292,7 +291,7 @@ pub(crate) fn value_type(data_type: &DataType) -> &DataType {
     }
 }
 
-/// Whether values of a type follow each other as numbers do.
+/// Checks whether values of a type are ordered as numbers are.
 pub fn is_ordered(data_type: &DataType) -> bool {
     data_type.is_numeric()
         || matches!(
@@ -301,7 +300,7 @@ pub fn is_ordered(data_type: &DataType) -> bool {
         )
 }
 
-/// Whether values of a type are told apart rather than measured.
+/// Checks whether a type's values can be categories.
 pub(super) fn is_category(t: &DataType) -> bool {
     t.is_integer() || is_text(t) || matches!(t, DataType::Boolean | DataType::Date32)
 }

@@ -1,4 +1,4 @@
-//! The columns that are predicted, and what of them.
+//! Label columns, and their transformation for prediction.
 
 use arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
@@ -6,39 +6,39 @@ use serde::{Deserialize, Serialize};
 use super::{Task, check_column, is_category, option};
 use crate::{Result, one_or_several};
 
-/// The label columns.
+/// Label columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Label {
-    /// Their names: one, or several of a regressor, each with an output of its own. Text where it is one.
+    /// Names: one, or several of a regressor, each with an output of its own. One name is stored as text.
     #[serde(rename = "column", with = "one_or_several")]
     pub columns: Vec<String>,
-    /// What the loss of each is multiplied by in the sum that is trained; 1 each, where none are given.
+    /// Weights of the labels' losses in the trained sum; 1 each if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loss_weights: Vec<f64>,
-    /// What the network predicts of them.
+    /// Transformation that the network predicts.
     pub transform: LabelTransform,
-    /// Whether the network learns each transformed label less its mean, in standard deviations; not in specs of old.
+    /// True if each transformed label is standardized by its mean and standard deviation; false in old specs.
     #[serde(default)]
     pub standardize: bool,
 }
 
-/// What the network predicts of the label.
+/// Transformation of the label that the network predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelTransform {
     /// The label itself.
     Identity,
-    /// Its natural logarithm; the prediction is exponentiated.
+    /// The label's natural logarithm; the prediction is exponentiated.
     Ln,
 }
 
 impl Label {
-    /// The first column: the only one but of a regressor.
+    /// Returns the first column: the only one, except of a regressor.
     pub fn column(&self) -> &str {
         self.columns.first().map_or("", String::as_str)
     }
 
-    /// The columns where they are several; else none.
+    /// Returns the columns if there are several, else none.
     pub fn several(&self) -> &[String] {
         match &self.columns[..] {
             [_] => &[],
@@ -46,12 +46,12 @@ impl Label {
         }
     }
 
-    /// Whether a column is one of them.
+    /// Checks whether a column is one of the labels.
     pub fn is(&self, column: &str) -> bool {
         self.columns.iter().any(|label| label == column)
     }
 
-    /// Checks the columns against the input's, and that there is a weight for each if there are weights.
+    /// Checks the columns against the input's, and that weights, if given, match the columns.
     pub(super) fn check(&self, task: Task, input: &Schema) -> Result<()> {
         if self.columns.is_empty() {
             return Err(option("input_label_cols", "[]", "expected a column"));

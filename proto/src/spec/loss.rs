@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::option;
 use crate::Result;
 
-/// The most quantiles of one model.
+/// Maximum number of quantiles of one model.
 const MOST_QUANTILES: usize = 32;
 
-/// The loss of a row; training makes its weighted mean small.
+/// Loss of a row; training minimizes its weighted mean.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
@@ -26,57 +26,58 @@ pub enum Loss {
         /// δ.
         delta: f64,
     },
-    /// The quantile that a share of labels is below: share·e of errors above 0 (label − prediction), (share − 1)·e of
+    /// The quantile that a share of labels is below: share·e for errors above 0 (label − prediction), (share − 1)·e for
     /// those below (Koenker & Bassett 1978).
     Quantile {
-        /// The share.
+        /// Share of labels below the quantile.
         share: f64,
     },
     /// Several quantiles, each by an output of its own: the mean of their losses.
     Quantiles {
-        /// The shares, ascending.
+        /// Shares in ascending order.
         shares: Vec<f64>,
     },
-    /// Tweedie's unit deviance, of counts (power 1: Poisson), of amounts above 0 (power 2: gamma) and of amounts most of
+    /// Tweedie's unit deviance, for counts (power 1: Poisson), amounts above 0 (power 2: gamma) and amounts most of
     /// which are 0 (between). The network predicts the mean's logarithm.
     Tweedie {
-        /// The variance grows with this power of the mean.
+        /// Power of the mean with which the variance grows.
         power: f64,
     },
-    /// −ln of the probability of the row's class: of classifiers, and theirs only.
+    /// −ln of the probability of the row's class; for classifiers only.
     LogLoss,
-    /// −(1 − p)^γ ln p of the probability p of the row's class (Lin et al. 2017, arXiv:1708.02002): of classifiers.
+    /// −(1 − p)^γ ln p of the probability p of the row's class (Lin et al. 2017, arXiv:1708.02002); for classifiers
+    /// only.
     Focal {
         /// γ.
         gamma: f64,
     },
 }
 
-/// The weights of classes.
+/// Weights of classes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassWeights {
-    /// All the same.
+    /// Equal weights.
     #[default]
     Equal,
-    /// Rows of each class weigh as much as those of another: training rows / (classes · training rows of the class).
+    /// Weights that balance the classes: training rows / (classes · training rows of the class).
     Balanced,
-    /// Of each class that is named, by its value as text; 1 of the others.
+    /// Weights of the named classes, by their value as text; 1 for the others.
     Given(Vec<(String, f64)>),
 }
 
 impl Loss {
-    /// Whether it is of classifiers.
+    /// Checks whether the loss is for classifiers.
     pub fn is_of_classes(&self) -> bool {
         matches!(self, Self::LogLoss | Self::Focal { .. })
     }
 
-    /// Whether the network predicts the logarithm of what the loss is of.
+    /// Checks whether the network predicts the mean's logarithm.
     pub fn has_log_link(&self) -> bool {
         matches!(self, Self::Tweedie { .. })
     }
 
-    /// Whether it has a slope everywhere and is convex in the outputs.
+    /// Checks whether it is differentiable everywhere and convex in the outputs.
     pub fn is_smooth(&self) -> bool {
         !matches!(
             self,
@@ -84,7 +85,7 @@ impl Loss {
         )
     }
 
-    /// The shares of several quantiles, if it is of those.
+    /// Returns the shares, if there are several quantiles.
     pub fn shares(&self) -> Option<&[f64]> {
         match self {
             Self::Quantiles { shares } => Some(shares),
@@ -92,12 +93,12 @@ impl Loss {
         }
     }
 
-    /// Which of a row's quantiles is its prediction: the nearest to the median, the lower of two as near. 0 of other
-    /// losses.
+    /// Returns the index of the quantile that is a row's prediction: the nearest to the median, the lower of two
+    /// equally near. 0 for other losses.
     pub fn median(&self) -> usize {
         let shares = self.shares().unwrap_or_default();
         let distance = |at: usize| (shares[at] - 0.5).abs();
-        // As near but for rounding is as near.
+        // Distances that differ by rounding alone count as equal.
         let nearer = |best: usize, at: usize| match distance(at) < distance(best) - 1e-9 {
             true => at,
             false => best,
@@ -145,7 +146,7 @@ fn check_shares(shares: &[f64]) -> Result<()> {
     Err(option("quantile", &listed(shares), &expected))
 }
 
-/// As in `quantile = […]`.
+/// Formats shares as in `quantile = […]`.
 fn listed(shares: &[f64]) -> String {
     let shares: Vec<_> = shares.iter().map(f64::to_string).collect();
     format!("[{}]", shares.join(", "))

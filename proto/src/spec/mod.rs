@@ -1,9 +1,8 @@
-//! What is to be trained: the declarative training spec, complete and validated.
+//! Training spec: the complete, validated description of a training.
 //!
-//! A spec says everything a rank needs besides the rows: which columns play which role, the
-//! network, loss, optimizer, and how the work is spread. It is made once, by the client, from what
-//! the user typed; it crosses the wire inside the plan and is kept beside the model. It is not a
-//! builder and holds no defaults of the user interface.
+//! A spec contains everything that a rank needs besides the rows: the roles of the columns, the network, loss,
+//! optimizer, and the distribution of the work. The client makes it once, from what the user typed; it crosses the wire
+//! inside the plan and is kept beside the model. It is not a builder and holds no defaults of the user interface.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -43,129 +42,129 @@ pub use refit::Refit;
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::{MOST_BUCKETS, VocabularyRule};
 
-/// One training run, complete.
+/// Spec of one training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
-    /// The run's id: the same across attempts.
+    /// Id of the run, the same across attempts.
     pub train_id: TrainId,
-    /// The model to publish.
+    /// Name of the model to publish.
     pub model: ModelName,
-    /// What to do when the model exists.
+    /// Action if the model exists.
     pub if_exists: IfExists,
-    /// The store to publish to.
+    /// URL of the store to publish to.
     #[serde(with = "crate::name::url_text")]
     pub store: Url,
-    /// What is computed of the query's rows before all else; nothing in specs of old.
+    /// Columns computed from the query's rows first; none in old specs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
-    /// The feature columns, in the order of the network's inputs.
+    /// Feature columns, in the order of the network's inputs.
     pub features: Vec<Feature>,
-    /// Which values of categorical features have an embedding of their own; all in specs of old.
+    /// Rule for the values of categorical features that get their own embedding; all in old specs.
     #[serde(default)]
     pub vocabulary: VocabularyRule,
-    /// What is predicted of the label.
+    /// Kind of prediction.
     #[serde(default)]
     pub task: Task,
-    /// The label columns.
+    /// Label columns.
     pub label: Label,
-    /// How continuous features are scaled; not at all in specs of old.
+    /// Scaling of continuous features; none in old specs.
     #[serde(default)]
     pub numeric_transform: NumericTransform,
-    /// How rows are split into training and evaluation.
+    /// Split of the rows into training and evaluation.
     pub split: Split,
-    /// Columns whose values decide where a row goes in a random split; all that the query gives, if there are none.
+    /// Columns whose values assign a row in a random split; all of the query's if empty.
     #[serde(default)]
     pub split_key: Vec<String>,
-    /// The network.
+    /// Network.
     pub network: Network,
-    /// The loss.
+    /// Loss.
     pub loss: Loss,
-    /// The column of the rows' weights in the loss, in metrics and in means and deviations of numbers; 1 each, where there
-    /// is none. Rows of weight 0 are left out.
+    /// Column of the rows' weights in the loss, in metrics and in means and deviations of numbers; 1 each without one.
+    /// Rows of weight 0 are left out.
     #[serde(default)]
     pub sample_weight: Option<String>,
-    /// The weights of a classifier's classes in training.
+    /// Weights of a classifier's classes in training.
     #[serde(default)]
     pub class_weights: ClassWeights,
-    /// The optimizer.
+    /// Optimizer.
     pub optimizer: Optimizer,
     /// L1 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l1 · Σ |w|` to the loss.
     #[serde(default)]
     pub l1: f64,
     /// L2 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l2 · Σ w²` to the loss
-    /// (Keras' form). Where it is not said, 1 / (2 · training rows), as scikit-learn's `C = 1`.
+    /// (Keras' form). By default 1 / (2 · training rows), as scikit-learn's `C = 1`.
     pub l2: Option<f64>,
-    /// Rows of a step; as the number of rows asks for, where it is not said.
+    /// Rows of a step; by default chosen by the number of rows.
     pub batch_size: Option<BatchSize>,
-    /// Backward passes of a step, whose gradients a rank adds up: its rows are computed in so many parts. A batch size of
-    /// a rank is that of a pass.
+    /// Backward passes of a step, whose gradients a rank adds up: its rows are computed in that many parts. A batch
+    /// size of a rank is that of a pass.
     #[serde(default = "one")]
     pub accumulate: usize,
-    /// Passes over the training rows, at most; as many as the rows ask for, where it is not said.
+    /// Maximum number of passes over the training rows; by default chosen by the number of rows.
     pub epochs: Option<usize>,
-    /// When training ends before that.
+    /// Condition for ending training earlier.
     #[serde(default)]
     pub early_stop: Option<EarlyStop>,
-    /// Which epoch's weights are kept.
+    /// Choice of the epoch whose weights are kept.
     pub keep: Keep,
-    /// Whether the network is trained anew on all rows then.
+    /// Rule for training the network again on all rows afterwards.
     #[serde(default)]
     pub refit: Refit,
-    /// Seeds initial weights, row order and dropout masks.
+    /// Seed of initial weights, row order and dropout masks.
     pub seed: u64,
-    /// How many ranks train.
+    /// Number of ranks.
     pub ranks: Ranks,
-    /// What becomes of the ranks when executors are lost or join.
+    /// Changes to the ranks when executors are lost or join.
     pub elastic: Elastic,
-    /// What training starts from.
+    /// Start of the training.
     pub start: Start,
-    /// Optimizer steps between checkpoints, besides the one after every epoch.
+    /// Optimizer steps between checkpoints, in addition to the checkpoint after every epoch.
     pub checkpoint_every: Option<u64>,
-    /// Whether each rank notes what it did when, for a file beside the model.
+    /// True if each rank records its timeline, for a file beside the model.
     #[serde(default)]
     pub trace: bool,
-    /// Virtual shards that rows are hashed into; each rank takes a slice of them.
+    /// Number of virtual shards that rows are hashed into; each rank takes a slice of them.
     pub shards: usize,
-    /// Columns whose hash picks a row's shard; empty means all columns.
+    /// Columns whose hash picks a row's shard; all columns if empty.
     pub shard_by: Vec<String>,
-    /// Where ranks compute.
+    /// Device of the ranks.
     pub device: Device,
-    /// The precision of products of matrices; where it is not said, TF32 on a GPU that has it and `f32` on the CPU.
+    /// Precision of matrix products; by default TF32 on a GPU that has it and `f32` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// The most threads that a rank computes with on the CPU; as many as its executor has slots, where it is not said.
+    /// Maximum number of CPU threads of a rank; by default its executor's number of slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<NonZeroUsize>,
-    /// Lets its ranks share GPUs with each other, and with ranks of other trainings that share theirs.
+    /// True if its ranks may share GPUs with each other, and with ranks of other trainings that share theirs.
     #[serde(default)]
     pub device_share: bool,
-    /// How long ranks wait for each other to arrive.
+    /// Time limit for all ranks to arrive.
     #[serde(with = "humantime_serde")]
     pub rendezvous_timeout: Duration,
-    /// How long one collective operation may wait for a peer.
+    /// Time that one collective operation may wait for a peer.
     #[serde(with = "humantime_serde")]
     pub collective_timeout: Duration,
-    /// How long a rank that has streamed its shards waits for peers that still do; an hour in specs of old.
+    /// Time that a rank waits for peers that still stream their shards; an hour in old specs.
     #[serde(with = "humantime_serde", default = "an_hour")]
     pub loading_timeout: Duration,
 }
 
-/// Rows of a step: the same from its first to its last, also when ranks are lost or join.
+/// Rows of a step: constant over the training, also when ranks are lost or join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BatchSize {
-    /// This many of all ranks together, however many there are.
+    /// Rows of all ranks together, however many there are.
     Global {
-        /// Rows.
+        /// Number of rows.
         global: usize,
     },
-    /// This many of each rank that training begins with, in each backward pass.
+    /// Rows of each rank that training begins with, in each backward pass.
     OfRank(usize),
 }
 
 impl BatchSize {
-    /// The option that sets it, and the number it is set to.
+    /// Returns the option that sets it, and its value.
     pub fn option(self) -> (&'static str, usize) {
         match self {
             Self::Global { global } => ("global_batch_size", global),
@@ -182,7 +181,7 @@ fn an_hour() -> Duration {
     Duration::from_secs(60 * 60)
 }
 
-/// What `CREATE MODEL` does when the model exists.
+/// Action of `CREATE MODEL` if the model exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
@@ -192,52 +191,52 @@ pub enum IfExists {
     Replace,
 }
 
-/// A feature column.
+/// Feature column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {
-    /// The column's name.
+    /// Name of the column.
     pub column: String,
-    /// How it enters the network.
+    /// Kind of the feature.
     pub kind: FeatureKind,
 }
 
-/// How a feature enters the network.
+/// Kind of a feature, by which it enters the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeatureKind {
     /// Through an embedding; null is a value of its own.
     Categorical,
-    /// Scaled, as `f32` from then on, and batch-normalised; null is the mean, and an input says where it was. Dates and times are
-    /// days since 1970-01-01.
+    /// Scaled, as `f32` from then on, and batch-normalised; null is the mean, with an indicator input. Dates and times
+    /// are days since 1970-01-01.
     Continuous,
 }
 
-/// What is predicted of the label.
+/// Kind of prediction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     /// A number.
     #[default]
     Regression,
-    /// Which of its values it is.
+    /// One of the label's values.
     Classification,
 }
 
-/// How continuous features are scaled before they enter the network, by what the training rows hold.
+/// Scaling of continuous features before they enter the network, fitted to the training rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NumericTransform {
-    /// They enter as they are.
+    /// No scaling.
     #[default]
     None,
-    /// Less their mean, in standard deviations.
+    /// Numbers less their mean, in standard deviations.
     Standardize,
-    /// As normal scores of their ranks: see [`Quantiles`](crate::store::Quantiles).
+    /// Normal scores of the numbers' ranks: see [`Quantiles`](crate::store::Quantiles).
     Quantile,
 }
 
 impl NumericTransform {
-    /// All of them, with their names.
+    /// All transforms, with their names.
     pub const ALL: [(&'static str, Self); 3] = [
         ("standardize", Self::Standardize),
         ("quantile", Self::Quantile),
@@ -252,65 +251,65 @@ impl fmt::Display for NumericTransform {
     }
 }
 
-/// How rows are split into training and evaluation.
+/// Split of the rows into training and evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
     /// All rows are trained on.
     None,
-    /// A column says: text as in [`split`], or a boolean that is true for evaluation.
+    /// Split by a column: text as in [`split`], or a boolean that is true for evaluation.
     Column(String),
-    /// A share of the rows, drawn by the hash of each and the seed, is evaluated: see [`split::HASH`].
+    /// Share of the rows that is evaluated, drawn by each row's hash and the seed: see [`split::HASH`].
     Random(f64),
-    /// Each member of an ensemble holds out a fold of its own, drawn by the hash of each row and the seed, and out-of-fold
-    /// predictions are evaluated. Where there is no ensemble, its members share parameters, or a fold would have no rows,
-    /// this share is evaluated as with [`Random`](Self::Random).
+    /// Cross-validation: each member of an ensemble holds out a fold of its own, drawn by each row's hash and the seed,
+    /// and out-of-fold predictions are evaluated. If there is no ensemble, its members share parameters, or a fold
+    /// would have no rows, this share is evaluated as with [`Random`](Self::Random).
     CrossValidation(f64),
-    /// This share of the rows, those with the greatest values of a column, is evaluated.
+    /// Share of the rows that is evaluated: those with the greatest values of a column.
     Sequential {
-        /// A number, a date or a time; where it is null, the row is evaluated.
+        /// Column of numbers, dates or times; a row with null is evaluated.
         column: String,
-        /// The share.
+        /// Share of the rows.
         share: f64,
     },
 }
 
-/// Which epoch's weights are published.
+/// Choice of the epoch whose weights are published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// The one with the least evaluation loss (training loss where nothing is evaluated).
+    /// The epoch with the least evaluation loss (training loss if nothing is evaluated).
     Best,
-    /// The last one.
+    /// The last epoch.
     Last,
 }
 
-/// How many ranks train.
+/// Number of ranks that train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ranks {
-    /// This many, or the job fails.
+    /// Exactly this many, or the job fails.
     Exactly(usize),
     /// One for each executor registered when the gang is bound, at most one a shard.
     All,
 }
 
-/// What becomes of the ranks when executors are lost or join.
+/// Changes to the ranks when executors are lost or join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Elastic {
-    /// Training goes on with no fewer ranks.
+    /// Minimum number of ranks that training continues with.
     pub min_ranks: usize,
-    /// It grows to no more when executors join; `None` for one an executor.
+    /// Maximum number of ranks when executors join; `None` for one per executor.
     pub max_ranks: Option<usize>,
-    /// How long a replacement for a lost rank is waited for before fewer ranks go on.
+    /// Time to wait for a replacement of a lost rank before fewer ranks continue.
     #[serde(with = "humantime_serde")]
     pub regroup_timeout: Duration,
-    /// What happens when fewer than `min_ranks` could go on.
+    /// Action if fewer than `min_ranks` could continue.
     pub too_few: TooFew,
 }
 
-/// What happens when fewer executors are left than training needs at least.
+/// Action if fewer executors are left than training needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TooFew {
@@ -320,7 +319,7 @@ pub enum TooFew {
     Fail,
 }
 
-/// What training starts from.
+/// Start of a training.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
@@ -332,15 +331,15 @@ pub enum Start {
     Warm(ModelRef),
 }
 
-/// Where ranks compute.
+/// Device that ranks compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
-    /// A GPU where the executor has one, else the CPU.
+    /// A GPU if the executor has one, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU, whichever the scheduler deals.
+    /// A GPU that the scheduler assigns.
     AnyCuda,
     /// The executor's GPU with this ordinal.
     Cuda(usize),
@@ -377,7 +376,7 @@ impl fmt::Display for Device {
 }
 
 impl TrainSpec {
-    /// Rows of a step of so many ranks, where that is given.
+    /// Returns the rows of a step of `ranks` ranks, if the spec gives them.
     pub fn step_rows(&self, ranks: usize) -> Option<u64> {
         self.batch_size.map(|batch_size| match batch_size {
             BatchSize::Global { global } => global as u64,
@@ -385,7 +384,7 @@ impl TrainSpec {
         })
     }
 
-    /// The most ranks that training may grow to.
+    /// Returns the maximum number of ranks that training may grow to.
     pub fn most_ranks(&self) -> usize {
         self.elastic
             .max_ranks
@@ -393,7 +392,7 @@ impl TrainSpec {
             .min(self.shards)
     }
 
-    /// Outputs of a regressor's network: one for each label, or for each quantile of one.
+    /// Returns the outputs of a regressor's network: one for each label, or for each quantile of one.
     pub fn outputs(&self) -> usize {
         match self.loss.shares() {
             Some(shares) => shares.len(),
@@ -401,7 +400,7 @@ impl TrainSpec {
         }
     }
 
-    /// The kind of model, as its option has it.
+    /// Returns the kind of model, as its option names it.
     pub fn model_type(&self) -> &'static str {
         let linear = self.network.linear == Linear::Alone;
         match (self.task, linear) {

@@ -1,6 +1,6 @@
 //! Precision of matrix products: the one that a training asks for, and the one that a device computes with.
 //!
-//! Pure. How a device computes in a precision is the trainer's.
+//! These are pure functions; the trainer computes in the precision.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::{Device, option};
 use crate::{Error, Result, did_you_mean};
 
-/// The precision in which products of matrices are computed.
+/// Precision of matrix products.
 ///
 /// It is that of their factors: sums are `f32`, and so are weights, gradients, the optimizer's moments and everything
-/// that is not a product of matrices, whatever the precision. A device computes in the precision asked for or in a
-/// finer one; [`on`](Self::on) says which.
+/// that is not a matrix product, whatever the precision. A device computes in the precision asked for or in a finer
+/// one, as [`on`](Self::on) determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -26,17 +26,17 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them with their names, finest first.
+    /// All precisions with their names, finest first.
     pub const ALL: [(&'static str, Self); 3] = [
         ("f32", Self::F32),
         ("tf32", Self::Tf32),
         ("bf16", Self::Bf16),
     ];
 
-    /// The precision in which a device computes, given the one asked for, if any.
+    /// Returns the precision in which a device computes, given the one asked for, if any.
     ///
-    /// The CPU computes in `f32` only. A GPU computes in any of them, and in TF32 where none is asked for: this is of
-    /// compute capability 8.0 and later, and an older GPU computes in `f32`.
+    /// The CPU computes in `f32` only. A GPU computes in any of them, and in TF32 by default. This holds from compute
+    /// capability 8.0; an older GPU computes in `f32`.
     ///
     /// ```
     /// use volley_proto::spec::{DeviceKind, Precision};
@@ -72,7 +72,7 @@ impl std::str::FromStr for Precision {
     }
 }
 
-/// A kind of device, whichever of its kind it is.
+/// Kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
@@ -83,7 +83,7 @@ pub enum DeviceKind {
 }
 
 impl Device {
-    /// Its kind; not known of [`Auto`](Self::Auto), which each executor resolves.
+    /// Returns the kind; `None` for [`Auto`](Self::Auto), which each executor resolves.
     pub fn kind(self) -> Option<DeviceKind> {
         match self {
             Self::Auto => None,
@@ -93,18 +93,18 @@ impl Device {
     }
 }
 
-/// The device and the precision that a rank computes with.
+/// Device and precision that a rank computes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankDevice {
-    /// The kind of device.
+    /// Kind of device.
     pub device: DeviceKind,
-    /// The precision of products of matrices.
+    /// Precision of matrix products.
     pub precision: Precision,
 }
 
 impl RankDevice {
-    /// A device of this kind, given the precision asked for.
+    /// Returns a device of this kind, with the precision that follows from the one asked for.
     pub fn new(device: DeviceKind, asked: Option<Precision>) -> Self {
         Self {
             device,
@@ -112,7 +112,7 @@ impl RankDevice {
         }
     }
 
-    /// The precisions of these ranks with the reason for each, for users to read; each kind of device once.
+    /// Returns the precisions of these ranks and their reasons, for users to read; each kind of device once.
     ///
     /// ```
     /// use volley_proto::spec::{DeviceKind, Precision, RankDevice};
@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(reasons(asked, devices), due);
         }
-        // A GPU that has no bfloat16.
+        // A GPU without bfloat16.
         let old = RankDevice {
             device: Cuda,
             precision: F32,

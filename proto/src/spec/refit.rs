@@ -1,30 +1,30 @@
-//! Refit: training anew on all rows, once those that are evaluated have said for how many epochs.
+//! Refit: training again on all rows, once evaluated rows have determined the number of epochs.
 //!
-//! Metrics are those of the training before.
+//! Metrics are those of the first training.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Split, Start, TrainSpec, option};
 use crate::Result;
 
-/// Whether a network is trained anew on all rows, for as many epochs as were the best by those that are evaluated.
+/// Rule for training a network again on all rows, for the number of epochs with the best evaluation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refit {
-    /// Evaluated rows are never trained on.
+    /// Never refit: evaluated rows are never trained on.
     #[default]
     Never,
-    /// Where there are at most [`SMALL`](Self::SMALL) rows: there a fifth more of them is worth the time.
+    /// Refit if there are at most [`SMALL`](Self::SMALL) rows: there a fifth more of them is worth the time.
     Small,
-    /// However many rows there are.
+    /// Refit for any number of rows.
     Always,
 }
 
 impl Refit {
-    /// Rows to train on and to evaluate, of a small table.
+    /// Maximum rows, to train on and to evaluate, of a small table.
     pub const SMALL: u64 = 50_000;
 
-    /// Whether a training of so many rows, some of which were evaluated, is followed by one of all of them.
+    /// Checks whether a training of `rows` rows, some of which were evaluated if `evaluates`, is followed by a refit.
     pub fn is_due(self, rows: u64, evaluates: bool) -> bool {
         match self {
             _ if !evaluates => false,

@@ -1,34 +1,34 @@
-//! Which rows are for evaluation.
+//! Split of the rows into training and evaluation.
 
 use std::fmt;
 
 use super::{Split, TrainSpec};
 use crate::splitmix::{at, mix, part, unit};
 
-/// The row is trained on.
+/// Value of rows that are trained on.
 pub const TRAIN: &str = "TRAIN";
-/// The row is evaluated after each epoch, never trained on.
+/// Value of rows that are evaluated after each epoch, never trained on.
 pub const EVAL: &str = "EVAL";
-/// The row lends its values to the vocabularies and nothing else; its label is not read.
+/// Value of rows that contribute values to the vocabularies and nothing else; their labels are not read.
 pub const TEST: &str = "TEST";
 
-/// The column of the rows' hashes, where a random share of them is evaluated.
+/// Column of the rows' hashes, by which a random share of them is evaluated.
 pub const HASH: &str = "__volley_row_hash";
 
-/// What keeps these draws apart from others of the same seed.
+/// Purpose that keeps these draws apart from others of the same seed.
 const PURPOSE: u64 = 5;
 
-/// Draws a number in `0..1` for each hash of a row. Rows below the share that is evaluated are evaluated.
+/// Random draws in `0..1`, one per row hash. A row is evaluated if its number is below the evaluated share.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The draws of a seed.
+    /// Returns the draws of a seed.
     pub fn of(seed: u64) -> Self {
         Self(part(mix(seed), PURPOSE))
     }
 
-    /// The number that the hash of a row draws.
+    /// Returns the number of a row's hash.
     #[inline]
     pub fn number(self, hash: u64) -> f64 {
         unit(at(part(self.0, hash), 0))
@@ -36,13 +36,13 @@ impl Draw {
 }
 
 impl TrainSpec {
-    /// Whether members of an ensemble are cross-validated, as far as there are [folds](Self::folds).
+    /// Checks whether members of an ensemble are cross-validated, if there are [folds](Self::folds).
     pub fn cross_validates(&self) -> bool {
         matches!(self.split, Split::CrossValidation(_))
     }
 
-    /// Folds of a cross-validation of so many rows, one for each member of the ensemble: none without an ensemble, or where
-    /// its members share parameters.
+    /// Returns the number of folds of a cross-validation of `rows` rows, one for each member of the ensemble; `None`
+    /// without an ensemble, or if its members share parameters.
     pub fn folds(&self, rows: u64) -> Option<usize> {
         let members = self.network.members(rows);
         let has_folds = members > 1 && !self.network.shares_parameters();

@@ -1,25 +1,25 @@
-//! Which values of a categorical feature have an embedding of their own. What becomes of the others is the trainer's.
+//! Rule for the values of a categorical feature that get an embedding of their own. The trainer handles the others.
 
 use serde::{Deserialize, Serialize};
 
 use super::option;
 use crate::Result;
 
-/// Codes of a feature whose values are hashed, at most: each is an embedding in every rank's memory.
+/// Maximum number of buckets of a hashed feature: each has an embedding in every rank's memory.
 pub const MOST_BUCKETS: usize = 1 << 24;
 
-/// Which values of each categorical feature have an embedding of their own. All others share one.
+/// Rule for the values of each categorical feature that get an embedding of their own. All others share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VocabularyRule {
-    /// Those that the rows hold, null among them.
+    /// Values that the rows hold, null included.
     Values {
-        /// Which occur in so many rows that are not for testing; 0 for all.
+        /// Minimum number of rows, not counting those for testing, that hold such a value; 0 for all values.
         min_frequency: u64,
-        /// Not more than these, the most frequent ones, the least of those that are equally frequent.
+        /// Maximum number of values: the most frequent ones, of equally frequent values the smallest.
         most: Option<usize>,
     },
-    /// None: values are hashed into so many buckets, which have one each. Null has one as well.
+    /// Hashing of values into this many buckets, which have an embedding each. Null has one as well.
     Buckets(usize),
 }
 
