@@ -1,22 +1,22 @@
-//! Checkpoints: what an unfinished run left, so that it need not begin again.
+//! Checkpoints: saved states of an unfinished run, so that it need not start over.
 //!
 //! ```text
-//! models/<name>/checkpoints/<train id>/<generation, 6 digits>-<steps, 12 digits>.state   what the trainer wrote
+//! models/<name>/checkpoints/<train id>/<generation, 6 digits>-<steps, 12 digits>.state   written by the trainer
 //!                                     /<generation>-<steps>.json    written last: the checkpoint exists
 //! ```
 //!
-//! On an object store, where a put may arrive after the one that was to replace it, a state has a name that is never used again,
-//! `<generation>-<steps>.<random>.state`, and its information names it. Who writes at the same step again replaces
-//! the information by a put that depends on the version it replaces.
+//! On an object store, where a put may arrive after the put that was to replace it, a state has a name that is never
+//! used again, `<generation>-<steps>.<random>.state`, and its information file names it. A writer at the same step
+//! replaces the information by a put that depends on the version it replaces.
 //!
-//! The generation is a fencing token: its names are its own, so that a superseded one that goes on all the same writes
-//! over nothing of a later one. It refuses to begin where a later one has written, and deletes only what it saw before it wrote,
-//! all of which is of its own generation or of earlier ones. The newest checkpoint is the one of the
-//! latest generation, and of that the one of most steps; the newest two of a run are kept.
+//! The generation is a fencing token: each generation uses its own names, so that a superseded one that is still
+//! running overwrites nothing of a later one. It refuses to write where a later one has written, and deletes only files
+//! that it saw before it wrote, all of which are of its own generation or earlier ones. The newest checkpoint is that
+//! of the latest generation with the most steps; the newest two of a run are kept.
 //!
-//! A reader checks length and hash, and goes back to the one before where a file is not what was written. The store
-//! does not know what a state holds, and a checkpoint is no version: models are listed, read and
-//! predicted with as if there were none.
+//! A reader checks length and hash, and falls back to the previous checkpoint if a file differs from the written one.
+//! The store does not know a state's contents, and a checkpoint is not a version: models are listed, read and predicted
+//! with as if there were none.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,24 +36,24 @@ use crate::limits::DOCUMENT_LIMIT;
 use crate::spec::Transform;
 use crate::{Error, ModelName, Result, TrainId};
 
-/// The layout this build writes and reads.
+/// Version of the layout that this build writes and reads.
 const FORMAT: u32 = 1;
 
 const DIRECTORY: &str = "checkpoints";
 
-/// A place in training: what comes next, and how much is done.
+/// Position in a training: the next step, and the number of steps done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// The epoch under way, from 1.
+    /// Epoch under way, from 1.
     pub epoch: usize,
-    /// The next step within it, from 0; the number of steps when only its evaluation is left.
+    /// Next step within the epoch, from 0; the number of steps when only the evaluation is left.
     pub step: u64,
     /// Optimizer steps done since training began.
     pub steps: u64,
 }
 
 impl Position {
-    /// Where training begins.
+    /// Start of training.
     pub const START: Self = Self {
         epoch: 1,
         step: 0,
@@ -67,19 +67,19 @@ impl fmt::Display for Position {
     }
 }
 
-/// Who writes checkpoints: the rank 0 of a run's generation.
+/// Writer of checkpoints: rank 0 of a run's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writer {
-    /// The run.
+    /// Run of the writer.
     pub run: TrainId,
-    /// The generation, from 1.
+    /// Generation, from 1.
     pub generation: u64,
 }
 
-/// Which checkpoint of a run, in the order in which they are the newest.
+/// Key of a checkpoint within a run, ordered from oldest to newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// 0 in names of old, which say nothing of it.
+    /// 0 in old names, which do not contain it.
     generation: u64,
     steps: u64,
 }
@@ -103,66 +103,66 @@ impl fmt::Display for Key {
     }
 }
 
-/// What is known of a checkpoint without reading its state.
+/// Information about a checkpoint, apart from its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointInfo {
-    /// The layout's version.
+    /// Version of the layout.
     pub format: u32,
-    /// The run that wrote it.
+    /// Run that wrote it.
     pub train_id: TrainId,
-    /// The generation that wrote it; 0 in those of old.
+    /// Generation that wrote it; 0 in old checkpoints.
     #[serde(default)]
     pub generation: u64,
-    /// Where training stood.
+    /// Position of the training.
     #[serde(flatten)]
     pub position: Position,
-    /// The state's length.
+    /// Length of the state in bytes.
     pub bytes: u64,
-    /// The state's hash (XXH64, seed 0), in hexadecimal.
+    /// Hash of the state (XXH64, seed 0), in hexadecimal.
     pub hash: String,
-    /// When it was written.
+    /// Time at which it was written.
     #[serde(with = "humantime_serde")]
     pub written: SystemTime,
-    /// The file of its state; none where that has the name of this one.
+    /// File of the state; none if its name is that of this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What the run computes of its rows, with the numbers that it fitted: those who go on fit no others.
+    /// Columns that the run computes from its rows, with the fitted numbers: a run that resumes fits none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
 }
 
-/// What was found of a model's checkpoints.
+/// Result of a search for a model's checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FoundCheckpoint {
-    /// The newest whole one.
+    /// Newest intact checkpoint.
     pub checkpoint: Option<(CheckpointInfo, Bytes)>,
-    /// Of each newer one that cannot be used, why not.
+    /// Reasons why newer ones cannot be used.
     pub skipped: Vec<String>,
 }
 
-/// The files of one checkpoint that are there.
+/// Existing files of one checkpoint.
 #[derive(Debug, Default)]
 struct Files {
-    /// One in a folder.
+    /// One file if the store is a folder.
     states: Vec<ObjectMeta>,
     info: Option<ObjectMeta>,
 }
 
-/// A checkpoint that may be whole.
+/// Checkpoint that may be intact.
 #[derive(Debug)]
 struct Candidate {
     run: TrainId,
     key: Key,
-    /// Its information, or why there is none.
+    /// Information, or the reason why there is none.
     info: Result<CheckpointInfo, String>,
     written: SystemTime,
 }
 
 impl ModelStore {
-    /// Writes a run's checkpoint, which is on the disk then, and removes all but the one before.
+    /// Writes a run's checkpoint, which is on disk when the call returns, and removes all but the previous one.
     ///
     /// # Errors
-    /// When a later generation has written one, or the store cannot be written; the checkpoint before is whole then.
+    /// When a later generation has written one, or the store cannot be written; then the previous checkpoint is intact.
     pub async fn save_checkpoint(
         &self,
         model: &ModelName,
@@ -205,7 +205,7 @@ impl ModelStore {
                     info: Some(old), ..
                 }) = earlier.get(&key)
                 {
-                    self.delete(&old.location).await?; // it says nothing of the state that replaces its own
+                    self.delete(&old.location).await?; // it does not describe the new state
                 }
                 let [state_path, info_path] = self.checkpoint_paths(model, key, &info);
                 self.write(&state_path, state).await?;
@@ -221,7 +221,7 @@ impl ModelStore {
             if other < key && Some(other) != before {
                 self.delete_checkpoint(files).await?;
             } else if other == key && self.kind == Kind::Objects {
-                // The states that were replaced.
+                // The replaced states.
                 for state in files.states {
                     self.delete(&state.location).await?;
                 }
@@ -230,7 +230,7 @@ impl ModelStore {
         Ok(())
     }
 
-    /// Puts a checkpoint's state at a name of its own, and then what names it.
+    /// Puts a checkpoint's state under a name of its own, and then the information that names it.
     async fn put_checkpoint(
         &self,
         model: &ModelName,
@@ -263,10 +263,10 @@ impl ModelStore {
         Err(self.unwritten(&info_path, source))
     }
 
-    /// The newest whole checkpoint of a run, or of all unfinished runs of the model.
+    /// Returns the newest intact checkpoint of a run, or of all unfinished runs of the model.
     ///
     /// # Errors
-    /// When the store cannot be read. A checkpoint that is not whole is no error: it is skipped.
+    /// When the store cannot be read. A damaged checkpoint is not an error: it is skipped.
     pub async fn newest_checkpoint(
         &self,
         model: &ModelName,
@@ -324,14 +324,14 @@ impl ModelStore {
         let path = self.checkpoints(model, run);
         let folder = self.local(&path)?;
         let clear = move || {
-            // With what was being written when its writer died; whatever stays counts for nothing.
+            // Includes the files of an interrupted write; a file that cannot be removed does no harm.
             std::fs::remove_dir_all(&folder).ok();
             Ok(())
         };
         self.on_disk(format!("clear {path}"), clear).await
     }
 
-    /// Removes what runs that have published have left, but for one run that is still at it.
+    /// Removes the checkpoints of runs that have published, except those of one run that is still active.
     ///
     /// # Errors
     /// When the store cannot be read or written.
@@ -348,19 +348,19 @@ impl ModelStore {
         Ok(())
     }
 
-    /// The runs of the model's published versions.
+    /// Returns the runs of the model's published versions.
     async fn published_runs(&self, model: &ModelName) -> Result<Vec<TrainId>> {
         let published = self.published(model).await?;
         Ok(published.into_iter().map(|(_, run)| run).collect())
     }
 
-    /// A run's checkpoints, whole or not, newest first.
+    /// Returns a run's checkpoints, intact or not, newest first.
     async fn candidates(&self, model: &ModelName, run: TrainId) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
         for (key, files) in self.checkpoint_files(model, run).await?.into_iter().rev() {
             let (info, met) = match (files.info, files.states.into_iter().next()) {
                 (Some(meta), _) => {
-                    // One that was given up may delete meanwhile, though never the newest.
+                    // A superseded generation may delete it meanwhile, but never the newest.
                     let read = self.read_at_most(&meta.location, DOCUMENT_LIMIT).await?;
                     let info = match read {
                         None => continue,
@@ -389,7 +389,7 @@ impl ModelStore {
         Ok(candidates)
     }
 
-    /// The checkpoint, or why it is none.
+    /// Reads a checkpoint; returns the reason if it is not intact.
     async fn read_checkpoint(
         &self,
         model: &ModelName,
@@ -433,7 +433,7 @@ impl ModelStore {
         })
     }
 
-    /// The files of a run's checkpoints, oldest first.
+    /// Lists the files of a run's checkpoints, oldest first.
     async fn checkpoint_files(
         &self,
         model: &ModelName,
@@ -475,7 +475,7 @@ impl ModelStore {
         self.directory(model).join(DIRECTORY).join(run.to_string())
     }
 
-    /// Where a checkpoint's state and its information are.
+    /// Returns the paths of a checkpoint's state and of its information.
     fn checkpoint_paths(&self, model: &ModelName, key: Key, info: &CheckpointInfo) -> [Path; 2] {
         let state = info.state.clone();
         let files = [

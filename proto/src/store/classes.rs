@@ -1,4 +1,4 @@
-//! The classes that a classifier tells apart, and the columns that a prediction adds.
+//! Classes of a classifier, and the columns that a prediction adds.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Classes {
     Date(Vec<i32>),
 }
 
-/// What kind of values classes are.
+/// Type of the values of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassType {
@@ -35,26 +35,26 @@ pub enum ClassType {
     Date,
 }
 
-/// The columns that a prediction adds to its input's.
+/// Columns that a prediction adds to its input.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PredictedColumns {
-    /// The name of the first label's: `predicted_<label>`, as in BigQuery ML.
+    /// Name of the first label's column: `predicted_<label>`, as in BigQuery ML.
     pub name: String,
-    /// The names of those of further labels, which are numbers.
+    /// Names of the columns of further labels, which are numbers.
     #[serde(default)]
     pub further: Vec<String>,
-    /// What classes are; `None` for a number.
+    /// Type of the classes; `None` for a number.
     pub class: Option<ClassType>,
-    /// Whether a number has several quantiles.
+    /// True if a number has several quantiles.
     #[serde(default)]
     pub has_quantiles: bool,
-    /// How many features each prediction is explained by, if it is.
+    /// Number of features that explain each prediction, if it is explained.
     #[serde(default)]
     pub explained_by: Option<usize>,
 }
 
 impl Classes {
-    /// How many there are.
+    /// Returns the number of classes.
     #[allow(clippy::len_without_is_empty)] // a model has two at least
     pub fn len(&self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl Classes {
         }
     }
 
-    /// What they are.
+    /// Returns the type of the classes.
     pub fn class_type(&self) -> ClassType {
         match self {
             Self::Integer(_) => ClassType::Integer,
@@ -75,14 +75,14 @@ impl Classes {
         }
     }
 
-    /// Their values in order, as text.
+    /// Returns the values in order, as text.
     pub fn texts(&self) -> Vec<String> {
         let array = self.array();
         let text = |at| array_value_to_string(&array, at).unwrap_or_default();
         (0..self.len()).map(text).collect()
     }
 
-    /// Their values in order.
+    /// Returns the values in order.
     pub fn array(&self) -> ArrayRef {
         match self {
             Self::Integer(values) => Arc::new(Int64Array::from(values.clone())),
@@ -94,7 +94,7 @@ impl Classes {
 }
 
 impl ClassType {
-    /// The type of a column of such classes.
+    /// Returns the type of a column of such classes.
     pub fn data_type(self) -> DataType {
         match self {
             Self::Integer => DataType::Int64,
@@ -104,7 +104,7 @@ impl ClassType {
         }
     }
 
-    /// The fields of a class' probability: the class, and its share of 1.
+    /// Returns the fields of a class' probability: the class, and its share of 1.
     pub fn probability(self) -> Fields {
         Fields::from(vec![
             Field::new("label", self.data_type(), false),
@@ -114,7 +114,7 @@ impl ClassType {
 }
 
 impl PredictedColumns {
-    /// The names of the labels' predictions.
+    /// Returns the names of the labels' predictions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         [&self.name]
             .into_iter()
@@ -122,17 +122,17 @@ impl PredictedColumns {
             .map(String::as_str)
     }
 
-    /// The name of the column of all classes' probabilities.
+    /// Returns the name of the column of all classes' probabilities.
     pub fn probabilities(&self) -> String {
         format!("{}_probs", self.name)
     }
 
-    /// The name of the column of all quantiles.
+    /// Returns the name of the column of all quantiles.
     pub fn quantiles(&self) -> String {
         format!("{}_quantiles", self.name)
     }
 
-    /// The fields of a quantile: the share of labels below it, and the number.
+    /// Returns the fields of a quantile: the share of labels below it, and the number.
     pub fn quantile() -> Fields {
         Fields::from(vec![
             Field::new("quantile", DataType::Float64, false),
@@ -140,8 +140,9 @@ impl PredictedColumns {
         ])
     }
 
-    /// The columns: of a number, an `f64` for each label, and all its quantiles if it has several; of a class, the likeliest
-    /// and the probabilities of all; of an explanation, what it is explained by, what is explained, and how nearly.
+    /// Returns the columns: for a number, an `f64` for each label, and all quantiles if there are several; for a class,
+    /// the likeliest class and the probabilities of all; for an explanation, the attributions, the explained numbers,
+    /// and the approximation error.
     pub fn fields(&self) -> Vec<Field> {
         let mut fields = match self.class {
             None => vec![Field::new(&self.name, DataType::Float64, false)],
@@ -172,8 +173,8 @@ impl PredictedColumns {
         fields
     }
 
-    /// The fields of a feature's attribution: the feature, and its share in the prediction's difference from the
-    /// baseline's.
+    /// Returns the fields of a feature's attribution: the feature, and its share in the prediction's difference from
+    /// the baseline's.
     pub fn attribution() -> Fields {
         Fields::from(vec![
             Field::new("feature", DataType::Utf8, false),
@@ -181,7 +182,7 @@ impl PredictedColumns {
         ])
     }
 
-    /// An item of a list of attributions.
+    /// Returns the field of an item of a list of attributions.
     pub fn attribution_item() -> Field {
         Field::new_struct("item", Self::attribution(), false)
     }

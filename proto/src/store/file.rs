@@ -1,7 +1,6 @@
-//! Whether a file is what was written: its length and its hash, kept in another file.
+//! Integrity check of a file by its length and hash, which another file keeps.
 //!
-//! It tells half a file and a damaged one, by accident and not by intent: XXH64 keeps nobody from making another file
-//! of the same hash.
+//! It detects truncation and accidental damage, not tampering: XXH64 does not prevent another file with the same hash.
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
@@ -10,19 +9,19 @@ use twox_hash::XxHash64;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenFile {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its hash (XXH64, seed 0), in hexadecimal.
+    /// Hash (XXH64, seed 0), in hexadecimal.
     pub hash: String,
-    /// Where it is under the model's own path; none for a file beside its manifest.
+    /// Path under the model's own path; none for a file beside its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
 impl WrittenFile {
-    /// A file of this name and content.
+    /// Returns the record of a file with this name and content.
     pub(super) fn of(name: &str, content: &[u8]) -> Self {
         Self {
             name: name.to_owned(),
@@ -32,7 +31,7 @@ impl WrittenFile {
         }
     }
 
-    /// What a file has and what it should have, where this is not its content.
+    /// Returns the actual and the expected length or hash, if this is not the file's content.
     pub(super) fn differs(&self, content: &[u8]) -> Option<[String; 2]> {
         let bytes = content.len() as u64;
         if bytes != self.bytes {
@@ -43,7 +42,7 @@ impl WrittenFile {
     }
 }
 
-/// A content's hash, in hexadecimal.
+/// Returns a content's hash, in hexadecimal.
 fn hash(content: &[u8]) -> String {
     format!("{:016x}", XxHash64::oneshot(0, content))
 }
