@@ -1,4 +1,4 @@
-//! Single files of the store: listed, read, written, deleted, with errors that name the store and the file.
+//! Operations on single files of the store: list, read, write, delete, with errors that name the store and the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl ModelStore {
             .collect())
     }
 
-    /// The objects right under a path.
+    /// Lists the objects directly under a path.
     pub(super) async fn objects_in(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
         let found = self.objects.list_here(path).await;
         found
@@ -33,7 +33,7 @@ impl ModelStore {
             .map_err(|source| self.error(format!("list {path}"), source))
     }
 
-    /// All that is under a path.
+    /// Lists all files under a path.
     pub(super) async fn files_under(&self, path: &Path) -> Result<Vec<Path>> {
         let found = self.objects.list_all(path).await;
         let found = found.map_err(|source| self.error(format!("list {path}"), source))?;
@@ -53,10 +53,10 @@ impl ModelStore {
         read.map_err(|source| self.error(format!("read {path}"), source))
     }
 
-    /// What a document has, unless it is gone.
+    /// Reads a document, unless it is gone.
     ///
     /// # Errors
-    /// When it cannot be read, or is larger than any document.
+    /// When it cannot be read, or exceeds the size limit of documents.
     pub(super) async fn read_if_there(&self, path: &Path) -> Result<Option<Bytes>> {
         match self.read_at_most(path, DOCUMENT_LIMIT).await? {
             None => Ok(None),
@@ -68,7 +68,7 @@ impl ModelStore {
         }
     }
 
-    /// What a file has, unless it is gone; how many bytes, where they are more than so many.
+    /// Reads a file, unless it is gone; returns its size instead if that exceeds `most` bytes.
     pub(super) async fn read_at_most(
         &self,
         path: &Path,
@@ -81,7 +81,7 @@ impl ModelStore {
         }
     }
 
-    /// Writes a file instead of the one that may be there; it is on the disk, or stored, then.
+    /// Writes a file, replacing the one that may exist; it is on disk, or stored, when the call returns.
     pub(super) async fn write(&self, path: &Path, bytes: Bytes) -> Result<()> {
         if self.kind == Kind::Objects {
             let written = self.objects.replace(path, &bytes).await;
@@ -95,14 +95,14 @@ impl ModelStore {
         self.on_disk(format!("write {path}"), write).await
     }
 
-    /// Where a path is on this host.
+    /// Returns the local path of an object.
     pub(super) fn local(&self, path: &Path) -> Result<PathBuf> {
         LocalFileSystem::new()
             .path_to_filesystem(path)
             .map_err(|source| self.error(format!("find {path}"), source))
     }
 
-    /// Does what blocks where that keeps nobody.
+    /// Runs blocking work on a blocking thread, if there is a runtime.
     pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         action: String,
@@ -130,7 +130,7 @@ impl ModelStore {
         deleted.map_err(|source| self.error(format!("delete {path}"), source))
     }
 
-    /// A file that cannot be written.
+    /// Returns the error of a file that cannot be written.
     pub(super) fn unwritten(&self, path: &Path, source: object_store::Error) -> Error {
         self.error(format!("write {path}"), source)
     }

@@ -1,4 +1,4 @@
-//! The store's operations over an `object_store`.
+//! Operations of the model store over an `object_store`.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -17,14 +17,14 @@ use crate::limits::DOCUMENT_LIMIT;
 use crate::{Error, ModelName, ModelRef, Result, TrainId, did_you_mean};
 
 pub(super) const MANIFEST: &str = "manifest.json";
-/// What a model's ranks did when, if they were asked to note it.
+/// Timeline of a model's ranks, if the spec asked for it.
 pub const TRACE_FILE: &str = "trace.json";
-/// What was made of a version for people to read.
+/// Report of a version, for people to read.
 const REPORT: &str = "report.html";
-/// Versions that are asked for at a time.
+/// Number of versions that are looked up concurrently.
 const AT_ONCE: usize = 16;
 
-/// A model store, by its URL.
+/// Model store, by its URL.
 #[derive(Clone)]
 pub struct ModelStore {
     pub(super) url: Url,
@@ -33,14 +33,14 @@ pub struct ModelStore {
     pub(super) kind: Kind,
 }
 
-/// One line of a store's listing.
+/// Entry of a store's listing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSummary {
-    /// The model.
+    /// Name of the model.
     pub name: ModelName,
-    /// Its published versions, ascending.
+    /// Published versions, ascending.
     pub versions: Vec<u32>,
-    /// When the current version was published.
+    /// Time at which the current version was published.
     pub published: SystemTime,
 }
 
@@ -52,19 +52,19 @@ impl fmt::Debug for ModelStore {
     }
 }
 
-/// A manifest's format, whatever else is in it.
+/// Format of a manifest, whatever else it contains.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
 }
 
 impl ModelStore {
-    /// The store's URL.
+    /// Returns the store's URL.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Where a file that was published with a version is.
+    /// Returns the URL of a file that was published with a version.
     pub fn file_url(&self, model: &ModelName, manifest: &Manifest, file: &str) -> Url {
         let written = manifest.files.iter().find(|written| written.name == file);
         let elsewhere = written.and_then(|written| written.path.as_deref());
@@ -83,7 +83,7 @@ impl ModelStore {
         url
     }
 
-    /// Where such a file is among the objects.
+    /// Returns the path of such a file among the objects.
     fn path_of(&self, name: &ModelName, version: u32, written: &WrittenFile) -> Path {
         match &written.path {
             Some(path) => {
@@ -94,10 +94,10 @@ impl ModelStore {
         }
     }
 
-    /// Fails unless the store can be written to, and keeps to what publishing rests on.
+    /// Checks that the store can be written to, and has the guarantees that publishing relies on.
     ///
     /// # Errors
-    /// Says what the store answered.
+    /// The store's answer, or the missing guarantee.
     pub async fn check_writable(&self) -> Result<()> {
         let probe = self
             .root
@@ -128,7 +128,7 @@ impl ModelStore {
         deleted.map_err(|source| self.error(format!("delete {probe}"), source))
     }
 
-    /// The models with at least one published version, by name.
+    /// Returns the models with at least one published version, by name.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -148,7 +148,7 @@ impl ModelStore {
         Ok(summaries)
     }
 
-    /// The model's published versions, ascending; empty when there is no such model.
+    /// Returns the model's published versions, ascending; empty if there is no such model.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -172,7 +172,7 @@ impl ModelStore {
         self.exists(&self.file(name, version, MANIFEST)).await
     }
 
-    /// The newest published version, if there is one.
+    /// Returns the newest published version, if there is one.
     pub(super) async fn current(&self, name: &ModelName) -> Result<Option<u32>> {
         let mut numbers = self.numbers(name).await?;
         numbers.sort_unstable();
@@ -184,10 +184,10 @@ impl ModelStore {
         Ok(None)
     }
 
-    /// The manifest of a version, or of the current one.
+    /// Returns the manifest of a version, or of the current one.
     ///
     /// # Errors
-    /// When there is no such model (the nearest name is suggested) or version, or it is malformed.
+    /// When there is no such model (the nearest name is suggested) or version, or the manifest is malformed.
     pub async fn manifest(&self, name: &ModelName, version: Option<u32>) -> Result<Manifest> {
         let asked = match version {
             Some(version) => Some(version),
@@ -202,7 +202,7 @@ impl ModelStore {
         else {
             return Err(self.no_version(name, version).await?);
         };
-        // A later format has fields that this build does not know: that is not what is to be said of it.
+        // A later format has fields that this build does not know: the error should name the format instead.
         let Format { format } =
             serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))?;
         let known = Manifest::FORMAT;
@@ -213,7 +213,7 @@ impl ModelStore {
         serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))
     }
 
-    /// A manifest that cannot be read, by its URL.
+    /// Returns the error of a manifest that cannot be read, with its URL.
     fn broken(&self, name: &ModelName, version: u32, source: serde_json::Error) -> Error {
         Error::Unreadable {
             file: self
@@ -223,7 +223,7 @@ impl ModelStore {
         }
     }
 
-    /// What is to be said of a version that is not there.
+    /// Returns the error of a missing version.
     async fn no_version(&self, name: &ModelName, version: u32) -> Result<Error> {
         let versions = self.versions(name).await?;
         if versions.is_empty() {
@@ -238,10 +238,10 @@ impl ModelStore {
         })
     }
 
-    /// One of the files published with a version, whose manifest knows what is in it.
+    /// Reads a file published with a version, and checks it against the manifest.
     ///
     /// # Errors
-    /// When there is no such file, it cannot be read, or it is not what was published.
+    /// When there is no such file, it cannot be read, or it differs from the published one.
     pub async fn read(&self, model: &ModelRef, manifest: &Manifest, file: &str) -> Result<Bytes> {
         let Some(written) = manifest.files.iter().find(|written| written.name == file) else {
             let path = self.file(&model.name, model.version, file);
@@ -268,7 +268,7 @@ impl ModelStore {
         }
     }
 
-    /// Keeps a version's report, an HTML page, instead of the one before.
+    /// Stores a version's report, an HTML page, replacing the previous one.
     ///
     /// # Errors
     /// When there is no such model or version, or the store cannot be written.
@@ -278,7 +278,7 @@ impl ModelStore {
             .await
     }
 
-    /// A version's report, if one is kept.
+    /// Returns a version's report, if there is one.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -286,13 +286,13 @@ impl ModelStore {
         self.read_if_there(&self.file(name, version, REPORT)).await
     }
 
-    /// Whether a version's report is kept.
+    /// Checks whether a version has a report.
     pub(crate) async fn has_report(&self, name: &ModelName, version: u32) -> Result<bool> {
         self.exists(&self.file(name, version, REPORT)).await
     }
 
-    /// Removes every version of a model, and what checkpoints it has. Returns how many versions
-    /// were published. What is being published stays.
+    /// Removes every version of a model, and its checkpoints. Returns the number of published versions. Files that are
+    /// being published stay.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be deleted.
@@ -302,7 +302,7 @@ impl ModelStore {
             return Err(self.unknown(name).await);
         }
         let files = self.files_under(&self.directory(name)).await?;
-        // First the manifests, of versions published meanwhile too: a version is gone with its own.
+        // Manifests first, also those published meanwhile: a version is gone with its manifest.
         let (manifests, others): (Vec<_>, Vec<_>) = files
             .into_iter()
             .partition(|file| file.filename() == Some(MANIFEST) && !self.is_staged(name, file));
@@ -319,7 +319,7 @@ impl ModelStore {
         Ok(versions.len())
     }
 
-    /// Whether a file is of something that is being published, or, of an object store, was.
+    /// Checks whether a file belongs to a version being published or, on an object store, to a published one.
     fn is_staged(&self, name: &ModelName, file: &Path) -> bool {
         let staged = match self.kind {
             Kind::Folder => UNPUBLISHED,
@@ -328,13 +328,13 @@ impl ModelStore {
         file.prefix_matches(&self.directory(name).join(staged))
     }
 
-    /// The files of a version that are not beside its manifest.
+    /// Returns the files of a version that are not beside its manifest.
     pub(super) async fn files_elsewhere(
         &self,
         name: &ModelName,
         manifest: &Path,
     ) -> Result<Vec<Path>> {
-        /// Of a manifest of any format.
+        /// Files in a manifest of any format.
         #[derive(Deserialize)]
         struct Files {
             #[serde(default)]
@@ -351,16 +351,16 @@ impl ModelStore {
         Ok(elsewhere.map(|file| self.path_of(name, 0, file)).collect())
     }
 
-    /// The version that a run has published.
+    /// Returns the version that a run has published.
     pub(super) async fn published_by(&self, name: &ModelName, run: TrainId) -> Result<Option<u32>> {
         let published = self.published(name).await?;
         let of_run = published.into_iter().find(|(_, by)| *by == run);
         Ok(of_run.map(|(version, _)| version))
     }
 
-    /// The published versions and their runs.
+    /// Returns the published versions and their runs.
     pub(super) async fn published(&self, name: &ModelName) -> Result<Vec<(u32, TrainId)>> {
-        /// Of a manifest of any format.
+        /// Run in a manifest of any format.
         #[derive(Deserialize)]
         struct Published {
             spec: Spec,
@@ -375,7 +375,7 @@ impl ModelStore {
             let read = self.read_at_most(&path, DOCUMENT_LIMIT).await?;
             let bytes = read.and_then(Result::ok);
             let manifest = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            // A version that cannot be read is the concern of who uses it.
+            // A version that cannot be read is reported where it is used.
             if let Some(Published { spec }) = manifest {
                 published.push((version, spec.train_id));
             }
@@ -383,7 +383,7 @@ impl ModelStore {
         Ok(published)
     }
 
-    /// The names under `models/`, sorted, whether anything is published under them or not.
+    /// Returns the names under `models/`, sorted, with or without published versions.
     async fn names(&self) -> Result<Vec<ModelName>> {
         let mut names: Vec<_> = self
             .directories(&self.root.clone().join("models"))
@@ -395,7 +395,7 @@ impl ModelStore {
         Ok(names)
     }
 
-    /// The versions that are or were there, or were begun by a build that began them in place; in no order.
+    /// Returns the versions that exist, existed, or were begun by a build that wrote in place; in no order.
     pub(super) async fn numbers(&self, name: &ModelName) -> Result<Vec<u32>> {
         let directories = self.directories(&self.directory(name)).await?;
         Ok(directories
@@ -407,7 +407,7 @@ impl ModelStore {
     async fn unknown(&self, name: &ModelName) -> Error {
         let mut known = self.names().await.unwrap_or_default();
         for at in (0..known.len()).rev() {
-            // An unfinished run leaves a name, but no model.
+            // An unfinished run leaves a name, but not a model.
             if self.versions(&known[at]).await.is_ok_and(|v| v.is_empty()) {
                 known.remove(at);
             }

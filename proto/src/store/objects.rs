@@ -1,16 +1,14 @@
-//! An object store as the model store uses it: every request has a deadline, and is made again when it fails by no
-//! fault of its own.
+//! Object store with deadlines and retries: every request has a deadline, and is repeated after a transient failure.
 //!
 //! ```text
-//!   request ──► answered                                            ──► what it says
+//!   request ──► answered                                            ──► result
 //!           └─► 503, reset, silence ──► may it have been done? ──no──► pause, again
-//!                                        └─yes─► conditional put: read what is there; one's own is a success
+//!                                        └─yes─► conditional put: read the object; one's own content is a success
 //! ```
 //!
-//! Reads, deletions and puts of the same bytes may be made twice. A conditional put may not: the store may have done it
-//! when the answer was lost, and then refuses it, or is asked again. So a refused put
-//! is followed by a read, and counts as done when the object has the same bytes: each writer's have to be unique.
-//! It is not the place for what objects mean.
+//! Reads, deletions and puts of the same bytes may be repeated. A conditional put may not: if the store has done it and
+//! the answer was lost, it refuses the repeated put. So a refused put is followed by a read, and counts as done when
+//! the object has the same bytes: each writer's must be unique. This module does not know what objects mean.
 
 use std::fmt;
 use std::future::Future;
@@ -28,14 +26,14 @@ use object_store::{
 
 use crate::object_stores::{Attempts, RetryPolicy, is_transient, retried};
 
-/// What is longer is put in parts of this length: at least 5 MiB on S3, equal ones on R2.
+/// Longer objects are put in parts of this length: at least 5 MiB on S3, equal ones on R2.
 pub(super) const PART: usize = 8 * 1024 * 1024;
-/// S3 and R2 take no more parts than this.
+/// Maximum number of parts on S3 and R2.
 const PARTS: usize = 10_000;
-/// Parts of one object that are on their way at a time.
+/// Number of parts of one object that are sent concurrently.
 const PARTS_AT_ONCE: usize = 4;
 
-/// An object store, and how patient one is with it.
+/// Object store with its retry policy.
 #[derive(Clone)]
 pub(super) struct Objects {
     pub(super) store: Arc<dyn ObjectStore>,
@@ -52,20 +50,20 @@ impl fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// What is known of an object.
+    /// Returns an object's metadata.
     pub(super) async fn head(&self, path: &Path) -> Result<ObjectMeta> {
         self.retried(move || self.in_time(self.store.head(path)).boxed())
             .await
     }
 
-    /// An object's content.
+    /// Returns an object's content.
     pub(super) async fn read(&self, path: &Path) -> Result<Bytes> {
         let read = self.read_at_most(path, u64::MAX).await?;
-        // No object has more.
+        // No object exceeds the limit.
         Ok(read.unwrap_or_default())
     }
 
-    /// An object's content; how many bytes it has, where they are more than so many.
+    /// Returns an object's content, or its size if that exceeds `most` bytes.
     pub(super) async fn read_at_most(
         &self,
         path: &Path,
@@ -92,7 +90,7 @@ impl Objects {
         Ok(Ok(read.freeze()))
     }
 
-    /// What is right under a path, and which paths go on below it.
+    /// Lists the objects directly under a path, and the prefixes below it.
     pub(super) async fn list_here(&self, path: &Path) -> Result<ListResult> {
         let list = move || {
             let list = self.store.list_with_delimiter(Some(path));
@@ -101,7 +99,7 @@ impl Objects {
         self.retried(list).await
     }
 
-    /// All objects under a path.
+    /// Lists all objects under a path.
     pub(super) async fn list_all(&self, path: &Path) -> Result<Vec<ObjectMeta>> {
         self.retried(move || self.list_once(path).boxed()).await
     }
@@ -126,13 +124,13 @@ impl Objects {
         }
     }
 
-    /// Writes an object instead of the one that may be there.
+    /// Writes an object, replacing the one that may exist.
     pub(super) async fn replace(&self, path: &Path, content: &Bytes) -> Result<()> {
         let put = move || self.put_once(path, content, PutMode::Overwrite).boxed();
         self.retried(put).await
     }
 
-    /// Writes an object at a path that nobody else writes to, in parts where it is large.
+    /// Writes an object at a path that nobody else writes to, in parts if it is large.
     pub(super) async fn write_own(&self, path: &Path, content: &Bytes) -> Result<()> {
         if content.len() <= PART {
             return self.replace(path, content).await;
@@ -141,12 +139,12 @@ impl Objects {
             .await
     }
 
-    /// Writes an object unless one is there. Says whether this content is there now.
+    /// Writes an object unless one exists. Returns whether the object has this content now.
     pub(super) async fn create(&self, path: &Path, content: &Bytes) -> Result<bool> {
         self.put_if(path, content, &PutMode::Create).await
     }
 
-    /// Writes an object instead of this version of it. Says whether this content is there now.
+    /// Replaces this version of an object. Returns whether the object has this content now.
     pub(super) async fn update(
         &self,
         path: &Path,
@@ -165,15 +163,15 @@ impl Objects {
                 Err(failure) if is_transient(&failure) => failure,
                 Err(failure) => return Err(failure),
             };
-            // The store may have done it, this time or at an attempt before.
+            // The store may have done it, in this attempt or an earlier one.
             match (self.read(path).await, &failure) {
                 (Ok(found), _) if found == *content => return Ok(true),
                 (Ok(_), Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                     return Ok(false);
                 }
-                // Another's where none must be; of an update it is what is to be replaced.
+                // Another object where none must be; in an update it is the one to be replaced.
                 (Ok(_), _) if *mode == PutMode::Create => return Ok(false),
-                // What is to be replaced is gone.
+                // The object to be replaced is gone.
                 (Err(Error::NotFound { .. }), Error::Precondition { .. }) => return Ok(false),
                 (Ok(_) | Err(Error::NotFound { .. }), _) => {}
                 (Err(unread), _) => return Err(unread),
@@ -204,14 +202,14 @@ impl Objects {
             .try_collect::<Vec<()>>()
             .await;
         if let Err(failure) = put {
-            // Best effort: what stays is no object, and goes by the store's own rules.
+            // Best effort: remaining parts are not an object, and expire by the store's own rules.
             self.in_time(upload.abort()).await.ok();
             return Err(failure);
         }
         let Err(failure) = self.in_time(upload.complete()).await else {
             return Ok(());
         };
-        // An upload that was completed is not known any more to who completes it again.
+        // The store no longer knows an upload that was completed, so that completing it again fails.
         match self.head(path).await {
             Ok(found) if found.size == content.len() as u64 => Ok(()),
             _ => {
@@ -243,7 +241,7 @@ async fn in_time<T>(idle_timeout: Duration, request: impl Future<Output = Result
     }
 }
 
-/// That of an upload which the store does not know: another one may succeed.
+/// Makes the failure of an upload that the store does not know transient: another upload may succeed.
 fn made_transient(failure: Error) -> Error {
     match failure {
         Error::NotFound { path, source } => Error::Generic {

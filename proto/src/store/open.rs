@@ -1,4 +1,4 @@
-//! From a URL to the store that is there.
+//! Opening of a store by its URL.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use super::objects::Objects;
 use crate::object_stores::{self, RetryPolicy, StoreOptions};
 use crate::{Error, Result};
 
-/// Schemes of object stores that can hold models: those of web servers can only be read.
+/// Schemes of object stores that can hold models; web servers are read-only.
 const OBJECTS: &[&str] = &["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"];
 
-/// What a store can do beyond putting and getting: how something becomes visible whole depends on it.
+/// Kind of store, by its means to make something visible atomically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A folder: rename(2) and fsync(2).
+    /// Folder: rename(2) and fsync(2).
     Folder,
-    /// An object store: puts that depend on what is there.
+    /// Object store: conditional puts.
     Objects,
 }
 
 impl ModelStore {
-    /// Opens the store at a URL: `file:///…`, `s3://bucket/prefix`, `gs://…`, `az://…`. A local directory is made when
-    /// something is written; credentials come from the environment. Nothing is asked of a store over a network yet.
+    /// Opens the store at a URL: `file:///…`, `s3://bucket/prefix`, `gs://…`, `az://…`. A local directory is made at
+    /// the first write; credentials come from the environment. No request is sent to a store over a network yet.
     ///
     /// # Errors
-    /// When the URL's scheme is not supported, it holds a secret, or the environment does not say how to reach it.
+    /// When the URL's scheme is not supported, it contains a secret, or the environment does not say how to reach it.
     pub fn open(url: &Url) -> Result<Self> {
         Self::open_with(url, &StoreOptions::of_environment())
     }
 
-    /// Opens the store at a URL as these options say, and the environment where they say nothing.
+    /// Opens the store at a URL by these options, and by the environment for options that are not given.
     ///
     /// # Errors
-    /// As [`ModelStore::open`], and when an option is not the store's.
+    /// Those of [`ModelStore::open`], and when an option is not the store's.
     pub fn open_with(url: &Url, options: &StoreOptions) -> Result<Self> {
         let refuse = |reason: String| Error::StoreUrl {
             url: without_secrets(url).to_string(),
@@ -64,7 +64,7 @@ impl ModelStore {
         }
     }
 
-    /// The store of these objects.
+    /// Returns the store of these objects.
     pub(super) fn over(url: Url, store: Arc<dyn ObjectStore>, root: Path, kind: Kind) -> Self {
         let retry = match kind {
             Kind::Folder => RetryPolicy::LOCAL,
@@ -78,7 +78,7 @@ impl ModelStore {
         }
     }
 
-    /// The store's URL for a directory, which need not exist yet.
+    /// Returns the store URL of a directory, which need not exist yet.
     ///
     /// # Errors
     /// When the path cannot be made absolute.
@@ -92,12 +92,12 @@ impl ModelStore {
     }
 }
 
-/// The URL as it may be shown.
+/// Returns the URL without secrets, for messages.
 fn without_secrets(url: &Url) -> Url {
     let mut shown = url.clone();
     shown.set_query(None);
     shown.set_fragment(None);
-    // A URL that can have none has none.
+    // Setting fails only for a URL that cannot have a password.
     shown.set_password(None).ok();
     shown
 }

@@ -1,30 +1,30 @@
-//! Publishing: a version becomes visible whole, and at one place.
+//! Publishing: a version becomes visible whole, and under one number.
 //!
-//! In a folder it is made elsewhere, and moved into place:
+//! In a folder it is written elsewhere, and moved into place:
 //!
 //! ```text
 //! models/<name>/unpublished/<train id>-<random>/   weights.safetensors, …, manifest.json: each synced
-//!     │ rename(2), which puts no folder over one that has files
+//!     │ rename(2), which does not replace a folder that has files
 //!     ▼
 //! models/<name>/<version>/
 //! ```
 //!
-//! An object store renames nothing: there the files stay where they were put, and the manifest names them.
+//! An object store cannot rename: there the files stay where they were put, and the manifest names them.
 //!
 //! ```text
 //! models/<name>/files/<train id>-<generation>-<random>/   weights.safetensors, …
 //!     ▲ named by
-//! models/<name>/<version>/manifest.json    put last, and only where none is: If-None-Match: *
+//! models/<name>/<version>/manifest.json    put last, and only if there is none: If-None-Match: *
 //! ```
 //!
-//! Several may publish for one run: a rank that was given up while it was at it, and the one of the next generation.
-//! Each has files of its own, so nobody writes into another's files or into a version. Of those who want the
-//! same place one gets it; who finds the place taken looks whose it is, and goes on to
-//! the next place only if it is another run's. Places are taken in order, so that a run never has two.
+//! Several ranks may publish for one run: a rank that was given up while it published, and the rank of the next
+//! generation. Each has files of its own, so nobody writes into another's files or into a version. One of those that
+//! compete for a number gets it; a rank that finds the number taken checks whose it is, and tries the next number only
+//! if it belongs to another run. Numbers are taken in order, so that a run never has two.
 //!
-//! Who has published removes what others of its run have left: in a folder all of it, on an object store that of no later
-//! generation. There one may have been about to put its manifest, and looks after that whether its files are there still:
-//! it may only have got the place because the run's version was dropped meanwhile.
+//! A rank that has published removes the remains of others of its run: in a folder all of them, on an object store
+//! those of no later generation. There another rank may have been about to put its manifest; it then checks whether its
+//! files still exist, as it may have got the number only because the run's version was dropped meanwhile.
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -36,39 +36,39 @@ use super::{Manifest, ModelStore, WrittenFile};
 use crate::spec::IfExists;
 use crate::{Error, ModelName, Result, TrainId, disk};
 
-/// The folder of what is being published.
+/// Folder of versions that are being published.
 pub(super) const UNPUBLISHED: &str = "unpublished";
-/// Where files of versions are on object stores, and of those that are being published.
+/// Folder of the files of versions on object stores, published or being published.
 pub(super) const ATTEMPTS: &str = "files";
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 enum Published {
-    /// It is this version.
+    /// The attempt published this version.
     Own(u32),
-    /// Another of its run was sooner.
+    /// Another attempt of the run published first.
     Other(u32),
 }
 
-/// One who publishes.
+/// Attempt to publish.
 struct Attempt {
     run: TrainId,
     generation: u64,
-    /// The name of what it writes.
+    /// Name of the folder that it writes to.
     own: String,
     staged: Path,
-    /// Whether a manifest may be on its way: what it names must not be removed.
+    /// True if a manifest may be on its way: the files that it names must not be removed.
     is_claiming: bool,
 }
 
 impl ModelStore {
-    /// Publishes a new version for a generation of its run, which is on the disk then. Returns the version.
+    /// Publishes a new version for a generation of its run; it is on disk when the call returns. Returns the version.
     ///
-    /// A run publishes once: when it has published already, that version is returned.
+    /// A run publishes once: if it has published already, that version is returned.
     ///
     /// # Errors
-    /// When the store cannot be written, or when the spec asks to fail if the model exists and
-    /// another run has published it meanwhile; nothing is visible then.
+    /// When the store cannot be written, or the spec asks to fail if the model exists and another run has published it
+    /// meanwhile; then nothing is visible.
     pub async fn publish(
         &self,
         generation: u64,
@@ -90,7 +90,7 @@ impl ModelStore {
             is_claiming: false,
         };
         let published = match self.publish_as(&mut attempt, manifest, files).await {
-            // Another generation of the run was sooner, and has cleared away.
+            // Another generation of the run was first, and has removed the files.
             Err(error) => match self.published_by(&name, run).await.ok().flatten() {
                 Some(version) => Ok(Published::Other(version)),
                 None => Err(error),
@@ -111,7 +111,7 @@ impl ModelStore {
     ) -> Result<Published> {
         let (name, run) = (manifest.spec.model.clone(), attempt.run);
         let last = self.numbers(&name).await?.into_iter().max().unwrap_or(0);
-        // Looked for after the places: one that the run takes from here on is among those that are tried.
+        // Checked after the numbers: a number that the run takes from here on is among those that are tried.
         if let Some(published) = self.published_by(&name, run).await? {
             return Ok(Published::Other(published));
         }
@@ -170,7 +170,7 @@ impl ModelStore {
         Ok(())
     }
 
-    /// Moves a version to its place, unless something is there. Says whether it has.
+    /// Moves a version to its place, unless something is there. Returns whether it did.
     async fn move_into_place(&self, staged: &Path, manifest: &Manifest) -> Result<bool> {
         let path = staged.clone().join(MANIFEST);
         self.write_in_place(&path, json(manifest)?).await?;
@@ -183,7 +183,7 @@ impl ModelStore {
             .await
     }
 
-    /// Puts a version's manifest at its place, unless one is there. Says whether it has.
+    /// Puts a version's manifest at its place, unless one is there. Returns whether it did.
     async fn claim_place(&self, attempt: &mut Attempt, manifest: &Manifest) -> Result<bool> {
         let path = self.file(&manifest.spec.model, manifest.version, MANIFEST);
         self.check_if_exists(manifest).await?;
@@ -202,7 +202,7 @@ impl ModelStore {
         Ok(true)
     }
 
-    /// Fails unless all files are there: a later generation that has published removes them.
+    /// Fails unless all files exist: a later generation that has published removes them.
     async fn check_staged(&self, attempt: &Attempt, manifest: &Manifest) -> Result<()> {
         let there = self.files_under(&attempt.staged).await?;
         let is_there = |file: &&WrittenFile| {
@@ -220,14 +220,14 @@ impl ModelStore {
         }
     }
 
-    /// Writes a file into a folder that is there: one that was removed is not made again.
+    /// Writes a file into an existing folder; a removed folder is not made again.
     async fn write_in_place(&self, path: &Path, bytes: Bytes) -> Result<()> {
         let file = self.local(path)?;
         let write = move || disk::replace(&file, &bytes);
         self.on_disk(format!("write {path}"), write).await
     }
 
-    /// Fails when the model exists and the spec says that it must not.
+    /// Fails if the model exists and the spec forbids that.
     async fn check_if_exists(&self, manifest: &Manifest) -> Result<()> {
         if manifest.spec.if_exists == IfExists::Replace {
             return Ok(());
@@ -242,12 +242,12 @@ impl ModelStore {
         }
     }
 
-    /// Removes what is not to be published any more.
+    /// Removes files that will not be published any more.
     async fn clear(&self, name: &ModelName, attempt: &Attempt, published: Option<&Published>) {
         let cleared = match self.kind {
             Kind::Folder => {
                 let over = match published {
-                    // Of every generation: whoever is still at it is too late.
+                    // Those of every generation: an attempt still under way is too late.
                     Some(_) => attempt.run.to_string(),
                     None => attempt.own.clone(),
                 };
@@ -261,7 +261,7 @@ impl ModelStore {
         }
     }
 
-    /// Removes folders by what their names begin with.
+    /// Removes folders by the prefix of their names.
     async fn clear_folders(&self, unpublished: &Path, prefix: String) -> Result<()> {
         let folder = self.local(unpublished)?;
         let clear = move || {
@@ -278,7 +278,7 @@ impl ModelStore {
         self.on_disk(format!("clear {unpublished}"), clear).await
     }
 
-    /// Removes the files of an attempt that was not published, or of those that one that was has outlived.
+    /// Removes the files of an unpublished attempt, or those that a published one has superseded.
     async fn clear_attempts(
         &self,
         name: &ModelName,
@@ -296,7 +296,7 @@ impl ModelStore {
                 });
                 names
             }
-            // Its manifest may yet arrive.
+            // Its manifest may still arrive.
             None | Some(Published::Other(_)) if attempt.is_claiming => Vec::new(),
             None | Some(Published::Other(_)) => vec![attempt.own.clone()],
         };
@@ -309,7 +309,7 @@ impl ModelStore {
     }
 }
 
-/// The generation of an attempt of this run, by its name.
+/// Returns the generation of an attempt of this run, from its name.
 fn attempt_of(name: &str, run: TrainId) -> Option<u64> {
     let of_run = name.strip_prefix(&run.to_string())?.strip_prefix('-')?;
     of_run.split_once('-')?.0.parse().ok()
