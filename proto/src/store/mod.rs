@@ -1,16 +1,16 @@
-//! The model store: where models live, laid out so that a reader never sees half of one.
+//! Model store: storage of models, laid out so that a reader never sees half of one.
 //!
 //! ```text
-//! <store URL>/models/<name>/<version>/manifest.json      the version exists; it knows the other files' hashes
-//!                                    /weights.safetensors and what else the trainer wrote
+//! <store URL>/models/<name>/<version>/manifest.json      the version exists; it contains the other files' hashes
+//!                                    /weights.safetensors and the trainer's other files
 //!                                    /report.html        a page about it, if one is kept
 //!                           /unpublished/<train id>-…/    versions that are being written
-//!                           /checkpoints/<train id>/…     what unfinished runs left
+//!                           /checkpoints/<train id>/…     checkpoints of unfinished runs
 //! ```
 //!
-//! A rank writes, clients and predictors read. A version is moved into place whole, and exists while its manifest
-//! does, which is removed first when a model is dropped. The current version of a model is its highest. The
-//! store knows the files' names and the manifest, not what the other files hold.
+//! A rank writes, clients and predictors read. A version is moved into place whole, and exists as long as its manifest,
+//! which is removed first when a model is dropped. The current version of a model is its highest. The store knows the
+//! files' names and the manifest, not the contents of the other files.
 
 mod access;
 mod checkpoint;

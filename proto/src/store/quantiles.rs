@@ -1,29 +1,29 @@
-//! Quantiles of a column's numbers, and a number's normal score by them.
+//! Quantiles of a column's numbers, and normal scores by them.
 //!
 //! The score is that of scikit-learn's `QuantileTransformer(output_distribution='normal')`: a number's rank among
-//! quantiles that are equally far apart, as a share, through the inverse of the normal distribution. Not here: which
-//! numbers they are of.
+//! equally spaced quantiles, as a share, through the inverse of the normal distribution. This module does not choose
+//! the numbers.
 
 use std::cmp::Ordering;
 
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Quantiles of numbers, from the least to the greatest, equally far apart in rank.
+/// Quantiles of numbers, from the smallest to the largest, equally spaced in rank.
 ///
 /// Between two quantiles, ranks are interpolated; a number that several quantiles equal has the middle of their ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Stored")]
 pub struct Quantiles {
-    /// Those that differ, ascending.
+    /// Distinct quantiles, ascending.
     #[serde(serialize_with = "exact")]
     values: Vec<f64>,
-    /// Of each of them, the rank of the last quantile that equals it; nothing where no two are equal.
+    /// Rank of the last quantile that equals each of them; empty if no two are equal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<u32>,
 }
 
-/// Quantiles as a file has them, which may be anything.
+/// Quantiles as stored in a file, not validated yet.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -32,9 +32,9 @@ struct Stored {
     last: Vec<u32>,
 }
 
-/// A number, or its shortest text where a reader of JSON might take its last bit for another.
+/// A number, or its shortest text if a reader of JSON might get its last bit wrong.
 ///
-/// A number that equals a quantile has another score than its neighbours, so that no bit may be lost.
+/// A number that equals a quantile has another score than its neighbours, so that every bit matters.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum StoredNumber {
@@ -97,19 +97,19 @@ impl TryFrom<Stored> for Quantiles {
     }
 }
 
-/// The `at`-th of the quantiles that cut numbers in ascending order into `of` equal parts, interpolated as NumPy's
-/// `linear`; 0 of no numbers.
+/// Returns the `at`-th of the quantiles that cut numbers in ascending order into `of` equal parts, interpolated as
+/// NumPy's `linear`; 0 if there are no numbers.
 pub fn quantile(sorted: &[f64], at: usize, of: usize) -> f64 {
     let (Some(last), true) = (sorted.len().checked_sub(1), of > 0) else {
         return sorted.first().copied().unwrap_or(0.0);
     };
-    // In whole numbers, so that a quantile that is a number is that number.
+    // In integers, so that a quantile at one of the numbers equals it exactly.
     let (low, rest) = (at * last / of, at * last % of);
     let [from, to] = [low, low + 1].map(|place| sorted[place.min(last)]);
     from + (to - from) * rest as f64 / of as f64
 }
 
-/// All quantiles, ascending, equal ones as often as they occur.
+/// Takes all quantiles, ascending, equal ones repeated.
 impl From<Vec<f64>> for Quantiles {
     fn from(all: Vec<f64>) -> Self {
         let mut values = all.clone();
@@ -128,12 +128,12 @@ impl From<Vec<f64>> for Quantiles {
 }
 
 impl Quantiles {
-    /// How many there are, as scikit-learn's `n_quantiles` is by default; fewer of fewer numbers.
+    /// Maximum number of quantiles, scikit-learn's default `n_quantiles`; fewer for fewer numbers.
     pub const MOST: usize = 1000;
-    /// Scores end where this share of a normal distribution lies beyond, as scikit-learn's.
+    /// Share of the normal distribution beyond the extreme scores, as in scikit-learn.
     const TAIL: f64 = 1e-7;
 
-    /// Those of numbers in ascending order.
+    /// Returns the quantiles of numbers in ascending order.
     pub fn of(sorted: &[f64]) -> Self {
         let count = sorted.len().min(Self::MOST);
         let parts = count.saturating_sub(1);
@@ -141,14 +141,14 @@ impl Quantiles {
         Self::from(all.collect::<Vec<_>>())
     }
 
-    /// All of them, ascending, equal ones as often as they occur.
+    /// Returns all quantiles, ascending, equal ones repeated.
     pub fn to_vec(&self) -> Vec<f64> {
         let values = self.values.iter().enumerate();
         let repeated = values.flat_map(|(at, value)| std::iter::repeat_n(*value, self.count(at)));
         repeated.collect()
     }
 
-    /// How many there are.
+    /// Returns the number of quantiles.
     pub fn len(&self) -> usize {
         self.values
             .len()
@@ -156,24 +156,24 @@ impl Quantiles {
             .map_or(0, |at| self.last(at) + 1)
     }
 
-    /// Whether there are none.
+    /// Checks whether there are none.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The median; 0 of no numbers.
+    /// Returns the median; 0 if there are no numbers.
     pub fn median(&self) -> f64 {
         quantile(&self.to_vec(), 1, 2)
     }
 
-    /// The normal score of a number: 0 of a median that no quantile at an end is equal to, and within ± 5.2, also of what is beyond all quantiles. Where all
-    /// are equal, it is 0 of any number.
+    /// Returns the normal score of a number, within ± 5.2, also beyond all quantiles: 0 for a median that differs from
+    /// the smallest and the largest quantile. If all quantiles are equal, it is 0 for any number.
     pub fn score(&self, x: f64) -> f64 {
         let (Some(least), Some(greatest)) = (self.values.first(), self.values.last()) else {
             return 0.0;
         };
         let (least, greatest) = (*least, *greatest);
-        // Nor of numbers that do not compare.
+        // Also if numbers do not compare.
         if least.partial_cmp(&greatest) != Some(Ordering::Less) {
             return 0.0;
         }
@@ -193,7 +193,7 @@ impl Quantiles {
         normal_quantile(rank / self.last(most) as f64)
     }
 
-    /// The mean and the variance of the scores of numbers that have these quantiles.
+    /// Returns the mean and the variance of the scores of numbers that have these quantiles.
     pub fn moments(&self) -> [f64; 2] {
         let rows = self.len().max(1) as f64;
         let (mut sum, mut squares) = (0.0, 0.0);
@@ -206,12 +206,12 @@ impl Quantiles {
         [mean, (squares / rows - mean * mean).max(0.0)]
     }
 
-    /// The rank of the first quantile that equals the value at a place.
+    /// Returns the rank of the first quantile that equals the value at an index.
     fn first(&self, at: usize) -> usize {
         at.checked_sub(1).map_or(0, |before| self.last(before) + 1)
     }
 
-    /// The rank of the last one.
+    /// Returns the rank of the last one.
     fn last(&self, at: usize) -> usize {
         self.last.get(at).map_or(at, |rank| *rank as usize)
     }
@@ -221,8 +221,8 @@ impl Quantiles {
     }
 }
 
-/// The number below which a share of a normal distribution lies: Wichura 1988, AS 241 (doi:10.2307/2347330), whose third
-/// range is beyond [`Quantiles::TAIL`].
+/// Returns the number below which a share of a normal distribution lies: Wichura 1988, AS 241 (doi:10.2307/2347330),
+/// whose third range is beyond [`Quantiles::TAIL`].
 fn normal_quantile(share: f64) -> f64 {
     let polynomial =
         |x: f64, of: [f64; 8]| of.into_iter().fold(0.0_f64, |sum, term| sum * x + term);
@@ -281,7 +281,7 @@ fn normal_quantile(share: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Of the least and the greatest number, and of what is beyond.
+    /// Score of the largest number and those beyond it; that of the smallest has the opposite sign.
     const END: f64 = 5.199_337_58;
 
     fn assert_scores(numbers: &[f64], due: &[(f64, f64)]) {
@@ -309,7 +309,7 @@ mod tests {
             (60.0, END),
         ];
         assert_scores(&ties, &due);
-        // More of them than there are quantiles.
+        // More numbers than quantiles.
         let squares: Vec<f64> = (0..2501).map(|i| f64::from(i * i) / 64.0).collect();
         let due = [
             (0.01, -3.723_164_210_1),
@@ -385,7 +385,7 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<Quantiles>(json).is_err(), "{json}");
         }
-        // Numbers that do not compare, which JSON has none of.
+        // Numbers that do not compare; JSON cannot contain them.
         let quantiles = Quantiles::from(vec![f64::NAN]);
         assert_eq!([quantiles.score(1.0), quantiles.score(f64::NAN)], [0.0; 2]);
     }

@@ -1,5 +1,5 @@
-//! Among objects over a network: answers that are lost, generations that come too late, stores that do not keep to what
-//! publishing rests on.
+//! Tests of object stores over a network: lost answers, late generations, and stores without the guarantees that
+//! publishing relies on.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,14 +24,14 @@ use crate::{Error, TrainId};
 
 type Result<T> = object_store::Result<T>;
 
-/// How a store differs from one that is in memory.
+/// Fault of a store, compared with one in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     /// Puts are done, and every second answer is lost.
     LosesAnswers,
-    /// Every third request is not done at all: never only those of one kind, which are asked in turns.
+    /// Every third request is not done; requests of different kinds alternate, so that each kind is hit.
     Fails,
-    /// Puts are done whatever is there.
+    /// Puts ignore their conditions.
     IgnoresConditions,
 }
 
@@ -40,7 +40,7 @@ struct Troubled {
     objects: Arc<dyn ObjectStore>,
     trouble: Trouble,
     requests: AtomicUsize,
-    /// Paths of conditional puts, as they were asked for.
+    /// Paths of conditional puts, in the order of the requests.
     conditional: Mutex<Vec<Path>>,
 }
 
@@ -60,7 +60,7 @@ impl Troubled {
         troubled
     }
 
-    /// Whether this request is one of each so many.
+    /// Checks whether this request is one of `many` in a cycle.
     fn is_one_of(&self, many: usize) -> bool {
         self.requests.fetch_add(1, Ordering::Relaxed) % many == 1
     }
@@ -217,7 +217,7 @@ async fn what_stays_unanswered_is_an_error_that_names_the_store_and_the_file() {
     }
 }
 
-/// Of an earlier generation, frozen while it published, and of a later one, which is still at it.
+/// Covers an earlier generation, frozen while it published, and a later one, which still publishes.
 #[tokio::test]
 async fn who_has_published_removes_nothing_of_a_later_generation() {
     let scene = Scene::memory();
@@ -238,7 +238,7 @@ async fn who_has_published_removes_nothing_of_a_later_generation() {
     assert_eq!((left.len(), of_run.len()), (4, 1));
     assert!(of_run[0].as_ref().contains("-000003-"), "{of_run:?}");
     assert_eq!(scene.read(1).await.unwrap(), "w");
-    // What others are at stays when the model is dropped.
+    // Files that others are publishing stay when the model is dropped.
     assert_eq!(scene.store.drop_model(&scene.model).await.unwrap(), 1);
     assert_eq!(scene.unpublished().await, left);
     let all = scene.store.files_under(&scene.object("models")).await;

@@ -1,4 +1,4 @@
-//! How many requests reading a store takes: no more for each version because there are others.
+//! Tests of the number of requests that reading a store takes: more versions must not add requests for each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::scene::Scene;
 use crate::TrainId;
 use crate::spec::IfExists;
 
-/// A store that counts what is asked of another.
+/// Store that counts the requests to another.
 #[derive(Debug)]
 struct Counted {
     objects: Arc<dyn ObjectStore>,

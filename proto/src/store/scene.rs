@@ -1,4 +1,4 @@
-//! Stores for tests: over a folder, and over objects in memory, which go with them.
+//! Temporary stores for tests: over a folder, and over objects in memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// One of each kind.
+    /// Returns one scene of each kind.
     pub(super) fn all() -> [Self; 2] {
         [Self::folder(), Self::memory()]
     }
@@ -56,12 +56,12 @@ impl Scene {
         self.directory.is_some()
     }
 
-    /// Where this is in the folder.
+    /// Returns a path in the folder.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.directory.as_ref().unwrap().path().join(path)
     }
 
-    /// What this is called among the objects.
+    /// Returns the name of a path among the objects.
     pub(super) fn object(&self, path: &str) -> Path {
         let root = self.store.root.clone();
         path.split('/').fold(root, |path, part| path.join(part))
@@ -71,7 +71,7 @@ impl Scene {
         self.store.objects.read(path).await.unwrap()
     }
 
-    /// As somebody would who knows nothing of the store.
+    /// Puts an object directly, as a program that knows nothing of the store would.
     pub(super) async fn put(&self, path: &Path, content: impl Into<Bytes>) {
         let content = content.into();
         self.store.objects.replace(path, &content).await.unwrap();
@@ -86,7 +86,7 @@ impl Scene {
         self.store.exists(path).await.unwrap()
     }
 
-    /// By the first generation.
+    /// Saves a checkpoint by the first generation.
     pub(super) async fn save(&self, run: TrainId, steps: u64) {
         self.save_by(run, 1, steps).await.unwrap();
     }
@@ -109,13 +109,13 @@ impl Scene {
             .unwrap()
     }
 
-    /// What says that a checkpoint is there.
+    /// Returns the path of the information of a checkpoint.
     pub(super) fn info(&self, run: TrainId, generation: u64, steps: u64) -> Path {
         let file = format!("models/sales/checkpoints/{run}/{generation:06}-{steps:012}.json");
         self.object(&file)
     }
 
-    /// The states of a checkpoint that are there.
+    /// Returns the existing states of a checkpoint.
     pub(super) async fn states(&self, run: TrainId, generation: u64, steps: u64) -> Vec<Path> {
         let folder = self.object(&format!("models/sales/checkpoints/{run}"));
         let mut states = self.store.files_under(&folder).await.unwrap();
@@ -127,7 +127,7 @@ impl Scene {
         states
     }
 
-    /// The file of a version.
+    /// Returns the path of a version's file.
     pub(super) async fn weights(&self, version: u32) -> Path {
         let manifest = self.store.manifest(&self.model, Some(version)).await;
         let manifest = manifest.unwrap();
@@ -149,7 +149,7 @@ impl Scene {
         self.store.read(&model, &manifest, "weights").await
     }
 
-    /// Files of versions that are not published.
+    /// Returns files of unpublished versions.
     pub(super) async fn unpublished(&self) -> Vec<Path> {
         let mut published = Vec::new();
         for version in self.store.versions(&self.model).await.unwrap() {
@@ -204,7 +204,7 @@ impl Scene {
     }
 }
 
-/// A run's state after so many steps.
+/// Returns a run's state after `steps` steps.
 pub(super) fn state(steps: u64) -> Bytes {
     Bytes::from(format!("the state after {steps} steps"))
 }

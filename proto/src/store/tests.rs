@@ -1,4 +1,4 @@
-//! What is published, and what unfinished runs leave: in a folder, and among objects in memory.
+//! Tests of published versions and of checkpoints, in a folder and among objects in memory.
 
 use super::scene::{Scene, state, steps};
 use super::{FeatureSummary, FoundCheckpoint, Manifest, WrittenFile};
@@ -23,14 +23,14 @@ async fn the_newest_checkpoint_of_a_run_is_found_and_two_are_kept() {
             let states = scene.states(run, 1, steps).await.len();
             assert_eq!((info, states), (kept, usize::from(kept)), "{steps}");
         }
-        // A generation that had to go back behind them has the newest all the same.
+        // A later generation that had to go back has the newest checkpoint, even with fewer steps.
         scene.save_by(run, 2, 150).await.unwrap();
         assert_eq!(steps(&scene.newest(Some(run)).await), Some(150));
         assert!(scene.exists(&scene.info(run, 1, 1200)).await);
         assert!(!scene.exists(&scene.info(run, 1, 200)).await);
         scene.save_by(run, 2, 250).await.unwrap();
         assert_eq!(steps(&scene.newest(Some(run)).await), Some(250));
-        // The same place again.
+        // The same position again.
         scene.save_by(run, 2, 250).await.unwrap();
         assert_eq!(scene.states(run, 2, 250).await.len(), 1);
         assert!(scene.exists(&scene.info(run, 2, 150)).await);
@@ -50,7 +50,7 @@ async fn the_newest_checkpoint_of_a_run_is_found_and_two_are_kept() {
     }
 }
 
-/// A rank 0 that was frozen and given up goes on once a later generation has written.
+/// Checks that a superseded rank 0 that resumes does no harm once a later generation has written.
 #[tokio::test]
 async fn a_generation_that_was_given_up_harms_no_later_one() {
     for scene in Scene::all() {
@@ -59,7 +59,7 @@ async fn a_generation_that_was_given_up_harms_no_later_one() {
         for steps in [50, 60] {
             scene.save_by(run, 2, steps).await.unwrap();
         }
-        // Also where it would be further on, or stand at the very same step.
+        // Also if it would be further, or at the very same step.
         for late in [50, 60, 200] {
             match scene.save_by(run, 1, late).await {
                 Err(Error::Superseded {
@@ -72,7 +72,7 @@ async fn a_generation_that_was_given_up_harms_no_later_one() {
         }
         let newest = scene.newest(Some(run)).await;
         assert_eq!((steps(&newest), newest.skipped.len()), (Some(60), 0));
-        // It had looked around before the later one wrote: its files are its own, and count for less.
+        // It had listed files before the later one wrote: its files are its own, and rank behind the later ones.
         let info = scene.get(&scene.info(run, 2, 60)).await;
         scene.put(&scene.info(run, 1, 200), info).await;
         let late = format!("models/sales/checkpoints/{run}/000001-{:012}.state", 200);
@@ -258,7 +258,7 @@ async fn a_run_publishes_once() {
             let unpublished = std::fs::read_dir(scene.path("models/sales/unpublished"));
             assert_eq!(unpublished.unwrap().count(), 0);
         }
-        // A version that a build of old has begun in place, and not published to its end, is nobody's.
+        // A version that an old build began in place and did not finish belongs to nobody.
         scene
             .remove(&scene.object("models/sales/1/manifest.json"))
             .await;
@@ -267,7 +267,7 @@ async fn a_run_publishes_once() {
     }
 }
 
-/// One that was given up while it published does so beside the one of the next generation.
+/// Checks that a superseded rank may publish at the same time as the next generation's.
 #[tokio::test]
 async fn generations_that_publish_at_once_publish_once() {
     for scene in Scene::all() {
@@ -284,7 +284,7 @@ async fn generations_that_publish_at_once_publish_once() {
         assert_ne!(one, others);
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
         assert_eq!(scene.read(one).await.unwrap(), "w");
-        // It comes back when its folder is gone, and when nothing of its run is left but the version.
+        // Publishing again returns it when its folder is gone, and when only the version is left of its run.
         assert_eq!(publish().await.unwrap(), one);
     }
 }
@@ -320,7 +320,7 @@ async fn a_model_s_file_that_is_not_what_was_published_is_an_error() {
     }
 }
 
-/// Of a format that kept no hashes: it is read as it is.
+/// Checks that a model in a format without hashes can be read.
 #[tokio::test]
 async fn a_model_of_old_is_read() {
     let scene = Scene::folder();
@@ -385,7 +385,7 @@ async fn a_model_that_another_run_published_meanwhile_is_not_replaced_unasked() 
             Err(Error::PublishedMeanwhile { version: 1, .. }) => {}
             other => panic!("{other:?}"),
         }
-        // The one that did publish may say so again.
+        // The run that did publish may publish again, with the same result.
         assert_eq!(scene.publish(other, IfExists::Fail).await.unwrap(), 1);
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1]);
         assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 2);
