@@ -1,4 +1,4 @@
-//! Agreeing on TLS with who connects, and who that is.
+//! Server side of TLS: the handshake, and the identity of the client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use tokio_rustls::server::TlsStream;
 use super::refuse::{self, Greeting};
 use super::{Tls, is_for_host};
 
-/// Whose connections are taken where TLS is spoken.
+/// Requirement on client certificates of a TLS listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// Anybody's: what a peer without a certificate may ask for is decided request by request.
+    /// Optional: each request decides what a peer without a certificate may ask for.
     Optional,
-    /// Those of a process of the cluster, whose certificate is for this host.
+    /// Required: the certificate of a process of the cluster, valid for this host.
     MemberAt(String),
 }
 
-/// The peer of a connection.
+/// Peer of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the peer.
     pub address: SocketAddr,
-    /// Whether TLS is spoken.
+    /// True if the connection uses TLS.
     pub encrypted: bool,
-    /// Whether it has shown the certificate of a process of the cluster.
+    /// True if it has shown the certificate of a process of the cluster.
     pub member: bool,
 }
 
-/// Why a connection was not taken.
+/// Reason why a connection was refused.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It does not speak TLS, and has been told to.
+    /// The client does not speak TLS, and has been told to.
     InTheClear,
-    /// Anything else.
+    /// Any other reason.
     Other(String),
 }
 
-/// The server's side of a TLS handshake. Also says whether the client is a process of the cluster.
+/// Performs the server's side of a TLS handshake. Also returns whether the client is a process of the cluster.
 pub(crate) async fn greet(
     mut stream: TcpStream,
     tls: &Tls,

@@ -1,7 +1,7 @@
-//! Dialling gRPC servers, over TLS or in the clear.
+//! Connections to gRPC servers, over TLS or in the clear.
 //!
-//! Tonic's own TLS keeps the certificate that a channel was made with for as long as there is the channel. This
-//! connector asks [`Tls`] at each connection, so that a channel which connects again shows the renewed one.
+//! Tonic's own TLS keeps a channel's first certificate for the channel's lifetime. This connector asks [`Tls`] at each
+//! connection, so that a channel that reconnects shows the renewed certificate.
 
 use std::io;
 use std::pin::Pin;
@@ -21,10 +21,10 @@ use tonic::transport::{Channel, Endpoint, Error};
 
 use super::{SPOKEN, Tls, server_name};
 
-/// How long a connection may take, greeting included, where the endpoint does not say.
+/// Default connection timeout, handshake included.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The URL of an address `host:port`, over TLS or in the clear.
+/// Returns the URL of an address `host:port`, over TLS or in the clear.
 pub fn url(address: &str, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     format!("{scheme}://{address}")
@@ -33,7 +33,7 @@ pub fn url(address: &str, tls: bool) -> String {
 /// Connects, with the settings of an endpoint of `http://host:port`.
 ///
 /// # Errors
-/// When the connection fails, or the server's certificate is not right.
+/// When the connection fails, or the server's certificate is invalid.
 pub async fn connect(endpoint: Endpoint, tls: Option<&Tls>) -> Result<Channel, Error> {
     match tls {
         None => endpoint.connect().await,
@@ -44,7 +44,7 @@ pub async fn connect(endpoint: Endpoint, tls: Option<&Tls>) -> Result<Channel, E
     }
 }
 
-/// A channel that connects when it is first used, with the settings of an endpoint of `http://host:port`.
+/// Returns a channel that connects when it is first used, with the settings of an endpoint of `http://host:port`.
 pub fn channel(endpoint: Endpoint, tls: Option<&Tls>) -> Channel {
     match tls {
         None => endpoint.connect_lazy(),
@@ -55,8 +55,8 @@ pub fn channel(endpoint: Endpoint, tls: Option<&Tls>) -> Channel {
     }
 }
 
-/// Requests name the server by a URL of `https`, and the connector is dialled by one of `http`: tonic would look for
-/// TLS of its own otherwise.
+/// Returns an endpoint whose requests name the server by an `https` URL, while its connector is dialled by an `http`
+/// one: otherwise tonic would require its own TLS.
 fn over(endpoint: Endpoint, tls: &Tls) -> (Endpoint, Connector) {
     let keepalive = endpoint.get_tcp_keepalive().map(|time| {
         let keepalive = TcpKeepalive::new().with_time(time);
@@ -104,10 +104,10 @@ impl Connector {
 }
 
 impl Tls {
-    /// Agrees on TLS with a server that has been connected with, an IPv6 address with or without brackets.
+    /// Performs the TLS handshake with a connected server; an IPv6 address may have brackets.
     ///
     /// # Errors
-    /// What may help, where its certificate is not right.
+    /// The failure, with advice if its certificate is invalid.
     pub(crate) async fn agree(
         &self,
         host: &str,
@@ -121,7 +121,7 @@ impl Tls {
         stream.map_err(|error| self.explain(host, error))
     }
 
-    /// Says what may help.
+    /// Adds advice to an error.
     fn explain(&self, host: &str, error: io::Error) -> io::Error {
         let source = error
             .get_ref()
@@ -147,23 +147,23 @@ impl Tls {
     }
 }
 
-/// Why a server was not believed, or did not take a client.
+/// Reason why the handshake with a server failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refused(String);
 
-/// Why two ends could not agree on TLS, if that is at the bottom of an error of a gRPC client's.
+/// Returns the reason why two ends could not agree on TLS, if that caused a gRPC client's error.
 pub fn disagreement(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // The source of an I/O error is that of the error in it.
+        // `source` of an I/O error skips the error within it.
         let inner = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref);
         if let Some(Refused(reason)) = inner.and_then(|inner| inner.downcast_ref()) {
             return Some(reason.clone());
         }
-        // Of what the other end said there is only the text.
+        // The other end's reason is available as text only.
         let text = error.to_string();
         if text.contains(SPOKEN) {
             return Some(

@@ -1,17 +1,17 @@
-//! What can be wrong with the files of TLS.
+//! Errors of TLS files.
 
 use std::path::PathBuf;
 
-/// What is wrong with the files of TLS.
+/// Fault of a TLS file or option.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An option is missing.
     #[error("{given}: expected {missing} too")]
     Incomplete {
-        /// The option that was given.
+        /// Option that was given.
         given: &'static str,
-        /// What it needs.
+        /// Option that it needs.
         missing: &'static str,
     },
     /// A file cannot be read.
@@ -19,33 +19,33 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A file has nothing of what it is to have.
+    /// A file lacks its expected content.
     #[error("TLS file {path}: there is no {expected} in it; expected PEM (-----BEGIN …-----)")]
     Empty {
         /// The file.
         path: PathBuf,
-        /// What it is to have.
+        /// Expected content.
         expected: &'static str,
     },
-    /// A file is no PEM.
+    /// A file is not PEM.
     #[error("TLS file {path} is malformed")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of the parser.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("TLS file {key}: the key does not belong to the certificate in {cert}")]
     KeyMismatch {
-        /// The key's file.
+        /// File of the key.
         key: PathBuf,
-        /// The certificate's file.
+        /// File of the certificate.
         cert: PathBuf,
     },
     /// The certificate has expired.
@@ -53,7 +53,7 @@ pub enum Error {
     Expired {
         /// The file.
         path: PathBuf,
-        /// When.
+        /// Error with the time of expiry.
         #[source]
         source: rustls::Error,
     },
@@ -62,22 +62,22 @@ pub enum Error {
     NotValidYet {
         /// The file.
         path: PathBuf,
-        /// From when on.
+        /// Error with the start of validity.
         #[source]
         source: rustls::Error,
     },
-    /// The certificate is not the authority's.
+    /// The authority did not sign the certificate.
     #[error("TLS file {path}: the certificate is not signed by the authority in {ca}")]
     Foreign {
-        /// The certificate's file.
+        /// File of the certificate.
         path: PathBuf,
-        /// The authority's file.
+        /// File of the authority.
         ca: PathBuf,
-        /// What the check said.
+        /// Error of the verifier.
         #[source]
         source: rustls::Error,
     },
-    /// The certificate or key cannot be used for something else.
+    /// The certificate or key cannot be used for another reason.
     #[error(
         "TLS file {path} cannot be used: a process of a cluster needs a certificate for servers and clients \
          (extended key usage serverAuth, clientAuth), a client needs one for clients"
@@ -85,7 +85,7 @@ pub enum Error {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why not.
         #[source]
         source: rustls::Error,
     },

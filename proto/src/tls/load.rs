@@ -1,4 +1,4 @@
-//! Reading the files: all of them are good, or none is used.
+//! Loading of TLS files: all of them are valid, or none is used.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,40 +23,40 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::{Error, Result, TlsFiles};
 
-/// The protocols over a connection that is one of gRPC, or of a browser.
+/// ALPN protocols of connections from gRPC clients or browsers.
 const HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const GRPC: &[u8] = b"h2";
-/// Ranks speak a protocol of their own: nobody takes a connection of one kind for one of the other.
+/// ALPN protocol of ranks, which keeps their connections apart from the others.
 const RANKS: &[u8] = b"volley-ranks";
-/// How long one of Ballista's clients may take to greet a server.
+/// Handshake timeout of Ballista's clients.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// No certificate of a file is larger.
+/// Maximum size of a certificate file.
 const LARGEST: u64 = 1 << 20;
 
-/// What the files held when they were read last.
+/// Contents of the files when they were last read.
 pub(super) struct Loaded {
     members: Arc<WebPkiServerVerifier>,
-    /// The process's own, with those between it and the authority.
+    /// Certificate of the process, with the intermediate ones up to the authority.
     pub(super) own: Vec<CertificateDer<'static>>,
-    /// For gRPC.
+    /// Client configuration for gRPC.
     pub(super) client: Arc<ClientConfig>,
     pub(super) rank_client: Arc<ClientConfig>,
     pub(super) tonic_client: ClientTlsConfig,
-    /// None without a certificate.
+    /// Server configurations; `None` without a certificate.
     pub(super) servers: Option<Servers>,
 }
 
-/// What a process accepts connections with.
+/// Configurations with which a process accepts connections.
 pub(super) struct Servers {
-    /// For HTTP, with or without a client's certificate.
+    /// Configuration for HTTP, with or without a client's certificate.
     pub(super) optional: Arc<ServerConfig>,
-    /// For gRPC, from those that have a certificate.
+    /// Configuration for gRPC that requires a client's certificate.
     pub(super) required: Arc<ServerConfig>,
     pub(super) ranks: Arc<ServerConfig>,
 }
 
 impl Loaded {
-    /// Whether a chain is of a process of the cluster.
+    /// Checks that a chain is that of a process of the cluster.
     pub(super) fn verify_member(
         &self,
         chain: &[CertificateDer<'_>],
@@ -64,7 +64,7 @@ impl Loaded {
         let Some((own, between)) = chain.split_first() else {
             return Err(TlsError::NoCertificatesPresented);
         };
-        // A name is asked for, and whichever it is comes last: all else has been checked by then.
+        // The verifier needs a name, and checks it last: everything else has been verified by then.
         let name = ServerName::try_from("volley.invalid").expect("it is a name");
         let verified = self
             .members
@@ -78,13 +78,13 @@ impl Loaded {
         }
     }
 
-    /// Whether the process's own certificate is one of a process of the cluster.
+    /// Checks that the process's own certificate is that of a process of the cluster.
     pub(super) fn is_own_member(&self) -> std::result::Result<(), TlsError> {
         self.verify_member(&self.own)
     }
 }
 
-/// What tells that a file is another than before.
+/// Identity of a file's contents, by which changes are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     inode: u64,
@@ -92,7 +92,7 @@ struct Mark {
     modified: (i64, i64),
 }
 
-/// What tells that some file is another than before; a file that is not there has no mark.
+/// Identity of all files' contents; a missing file has no mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Signature(Vec<Option<Mark>>);
 
@@ -180,7 +180,7 @@ pub(super) fn load(files: &TlsFiles) -> Result<Loaded> {
     })
 }
 
-/// A process's own certificate and key.
+/// Certificate chain and key of a process.
 struct Own {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -281,7 +281,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>>
     }
 }
 
-/// Gradients are many bytes: the faster cipher first. AES with 128 bits is secure, and a quarter faster than with 256.
+/// Puts the fastest cipher first, for gradients: AES with 128 bits is secure, and a quarter faster than with 256.
 fn fast(provider: CryptoProvider) -> CryptoProvider {
     use ring::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
@@ -333,7 +333,7 @@ fn finish(
     Ok(Arc::new(config))
 }
 
-/// Every connection is greeted anew: one that is resumed would outlive the certificate it began with.
+/// Disables session resumption: a resumed connection would outlive the certificate it began with.
 fn server(
     provider: &Arc<CryptoProvider>,
     verifier: Arc<dyn ClientCertVerifier>,

@@ -1,17 +1,17 @@
-//! TLS between the processes of a cluster, and between clients and a cluster: one certificate authority, a
-//! certificate and key for each process, read anew when they are renewed.
+//! TLS between the processes of a cluster, and between clients and a cluster: one certificate authority, and a
+//! certificate and key for each process, reloaded when they are renewed.
 //!
 //! ```text
-//!   TlsFiles ──open──► Tls ──► connect:  channels of our own clients        rank_client:  what ranks dial with
-//!   (options)           │      endpoint: channels of Ballista's clients     rank_server:  what ranks accept with
-//!                       └ files are looked at now and then; new ones count from the next connection on
+//!   TlsFiles ──open──► Tls ──► connect:  channels of our own clients        rank_client:  ranks' client configuration
+//!   (options)           │      endpoint: channels of Ballista's clients     rank_server:  ranks' server configuration
+//!                       └ files are checked now and then; new ones apply from the next connection on
 //! ```
 //!
-//! A process of the cluster is told by its certificate: it is signed by the authority and good for servers *and*
-//! clients (extended key usage). A certificate for clients alone identifies a user's program, which is no process of
-//! the cluster.
+//! A process of the cluster is identified by its certificate, which is signed by the authority and valid for servers
+//! *and* clients (extended key usage). A certificate for clients alone identifies a user's program, which is not a
+//! process of the cluster.
 //!
-//! It is not authorization: what a peer may ask for is decided where it asks.
+//! This is not authorization: the service that a peer asks decides what it may do.
 
 mod accept;
 mod connect;
@@ -40,29 +40,29 @@ pub use error::Error;
 
 use load::{Loaded, Signature};
 
-/// A result of this module.
+/// Result of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What those are told who do not speak TLS where it is spoken.
+/// Message to clients that do not speak TLS where it is required.
 const SPOKEN: &str = "this port speaks TLS";
 
-/// How often files are looked at, at most.
+/// Minimum interval between two checks of the files.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The files of a process: options `--tls-ca`, `--tls-cert` and `--tls-key`.
+/// TLS files of a process: options `--tls-ca`, `--tls-cert` and `--tls-key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificates of the authority, PEM.
     pub ca: PathBuf,
-    /// The process's own certificate, with the certificates between it and the authority after it, and its key, PEM.
+    /// Certificate of the process, followed by the intermediate ones up to the authority, and its key, PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl TlsFiles {
-    /// Of options as they were typed; `None` when there are none of them.
+    /// Returns the files of the typed options; `None` if none is given.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] when one is missing that another needs.
+    /// [`Error::Incomplete`] when an option lacks another that it needs.
     pub fn from_options(
         ca: Option<PathBuf>,
         cert: Option<PathBuf>,
@@ -83,7 +83,7 @@ impl TlsFiles {
     }
 }
 
-/// What a process speaks TLS with. Clones share it.
+/// TLS configuration of a process. Clones share it.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
 
@@ -94,7 +94,7 @@ struct Shared {
 
 struct State {
     loaded: Arc<Loaded>,
-    /// Of the files that were tried last, also if they could not be loaded.
+    /// Signature of the files that were last tried, even if they could not be loaded.
     tried: Signature,
     looked: Instant,
 }
@@ -105,7 +105,7 @@ impl Tls {
     /// # Errors
     /// Names the file and what is wrong with it.
     pub fn open(files: TlsFiles) -> Result<Self> {
-        // Looked at before: what changes meanwhile is read again.
+        // Taken before loading: a file that changes meanwhile is read again.
         let tried = Signature::of(&files);
         let loaded = Arc::new(load::load(&files)?);
         let state = State {
@@ -122,7 +122,7 @@ impl Tls {
     /// Loads the files of a process of the cluster, which has a certificate.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when there is no certificate or it is not one for servers and clients.
+    /// Those of [`open`](Self::open), and when there is no certificate or it is not valid for servers and clients.
     pub fn open_member(files: TlsFiles) -> Result<Self> {
         let Some((cert, _)) = files.identity.clone() else {
             return Err(Error::Incomplete {
@@ -137,10 +137,10 @@ impl Tls {
         }
     }
 
-    /// Of options as they were typed, for a process of the cluster; `None` when there are none of them.
+    /// Loads the files of the typed options, for a process of the cluster; returns `None` if none is given.
     ///
     /// # Errors
-    /// As [`TlsFiles::from_options`] and [`open_member`](Self::open_member).
+    /// Those of [`TlsFiles::from_options`] and [`open_member`](Self::open_member).
     pub fn member_from_options(
         ca: Option<PathBuf>,
         cert: Option<PathBuf>,
@@ -150,41 +150,41 @@ impl Tls {
         files.map(Self::open_member).transpose()
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub fn files(&self) -> &TlsFiles {
         &self.0.files
     }
 
-    /// The authority's file.
+    /// Returns the path of the authority's file.
     pub fn ca(&self) -> &Path {
         &self.0.files.ca
     }
 
-    /// What ranks dial with.
+    /// Returns the client configuration of ranks.
     pub fn rank_client(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current().rank_client)
     }
 
-    /// What ranks accept with; `None` without a certificate.
+    /// Returns the server configuration of ranks; `None` without a certificate.
     pub fn rank_server(&self) -> Option<Arc<ServerConfig>> {
         let loaded = self.current();
         loaded.servers.as_ref().map(|s| Arc::clone(&s.ranks))
     }
 
-    /// Whether a chain of certificates, the peer's own first, is that of a process of this cluster.
+    /// Checks whether a chain of certificates, the peer's own first, is that of a process of this cluster.
     pub fn is_member(&self, chain: &[CertificateDer<'_>]) -> bool {
         self.current().verify_member(chain).is_ok()
     }
 
-    /// Has one of Ballista's clients speak TLS. Its endpoint's URL must be one of `https`.
+    /// Adds TLS to the endpoint of a Ballista client. The endpoint's URL must be one of `https`.
     ///
     /// # Errors
-    /// When the host of the endpoint is no name that a certificate can have.
+    /// When the host of the endpoint is not a valid name for a certificate.
     pub fn endpoint(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
         endpoint.tls_config(self.current().tonic_client.clone())
     }
 
-    /// What the files hold, read again if they have changed.
+    /// Returns the files' contents, read again if the files have changed.
     fn current(&self) -> Arc<Loaded> {
         self.look(LOOK)
     }
@@ -221,7 +221,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Whether a certificate is for a host, by its name or address, an IPv6 address with or without brackets.
+/// Checks whether a certificate is for a host, by name or address; an IPv6 address may have brackets.
 pub fn is_for_host(certificate: &CertificateDer<'_>, host: &str) -> bool {
     let Ok(name) = server_name(host) else {
         return false;
@@ -230,10 +230,10 @@ pub fn is_for_host(certificate: &CertificateDer<'_>, host: &str) -> bool {
         .is_ok_and(|parsed| rustls::client::verify_server_name(&parsed, &name).is_ok())
 }
 
-/// The name that the certificate of a host is to have.
+/// Returns the name that a host's certificate must have.
 ///
 /// # Errors
-/// When it is no name or address.
+/// When it is neither a name nor an address.
 pub fn server_name(
     host: &str,
 ) -> std::result::Result<ServerName<'static>, rustls::pki_types::InvalidDnsNameError> {

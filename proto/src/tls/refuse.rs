@@ -1,7 +1,7 @@
-//! Telling those who do not speak TLS that it is spoken here, in the protocol that they speak.
+//! Answers to clients that do not speak TLS where it is required, in the protocol that they speak.
 //!
-//! A record of TLS begins with 22, and no request of HTTP does. A gRPC client begins with HTTP/2's preface, and shows
-//! its user what a GOAWAY frame says; a browser begins with a method.
+//! A TLS record begins with 22, which no HTTP request does. A gRPC client begins with HTTP/2's preface, and shows its
+//! user the text of a GOAWAY frame; a browser begins with a method.
 
 use std::io;
 use std::time::Duration;
@@ -16,20 +16,20 @@ fn text() -> String {
     format!("{SPOKEN}: use https, or give --tls-ca FILE")
 }
 
-/// The content type of a handshake.
+/// Content type of a TLS handshake record.
 const HANDSHAKE: u8 = 22;
-/// What is read of a client that is told, so that the answer is not lost to a reset.
+/// Maximum bytes read from a refused client, so that a reset does not lose the answer.
 const MOST: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a connection begins with.
+/// Protocol that a connection begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Greeting {
     Tls,
     Other(Protocol),
 }
 
-/// What is spoken instead.
+/// Protocol other than TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -37,7 +37,7 @@ pub(super) enum Protocol {
     Unknown,
 }
 
-/// Waits for the first bytes, which stay to be read.
+/// Waits for the first bytes, and leaves them to be read.
 pub(super) async fn look(stream: &TcpStream) -> io::Result<Greeting> {
     let mut first = [0; 4];
     let bytes = stream.peek(&mut first).await?;
@@ -52,7 +52,7 @@ pub(super) async fn look(stream: &TcpStream) -> io::Result<Greeting> {
     })
 }
 
-/// Answers, as far as that is possible within a moment.
+/// Answers a client, if that is possible within a moment.
 pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
     let answer = match protocol {
         Protocol::Http1 => format!(
@@ -71,8 +71,8 @@ pub(super) async fn tell(stream: &mut TcpStream, protocol: Protocol) {
     }
 }
 
-/// Closes a connection that is refused, reading for a moment what its client still sends: a socket that is closed
-/// with bytes to be read is reset, and the client loses the answer, or the alert, that was sent last.
+/// Closes a refused connection, reading the client's data for a moment: closing a socket with unread data resets it,
+/// and the client would lose the answer, or the alert, that was sent last.
 pub(super) async fn linger(stream: &mut TcpStream) {
     let closed = async {
         stream.shutdown().await?;
@@ -91,7 +91,7 @@ pub(super) async fn linger(stream: &mut TcpStream) {
     }
 }
 
-/// HTTP/2's empty SETTINGS, then GOAWAY with INADEQUATE_SECURITY and a text: RFC 9113, sections 6.5 and 6.8.
+/// Returns HTTP/2's empty SETTINGS, then GOAWAY with INADEQUATE_SECURITY and a text: RFC 9113, sections 6.5 and 6.8.
 fn go_away() -> Vec<u8> {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const GOAWAY: u8 = 7;

@@ -1,4 +1,4 @@
-//! Files as they come, and connections between those who have the right ones and those who have not.
+//! Tests of TLS files, and of connections between processes with valid and invalid ones.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tonic::transport::Endpoint;
 use super::*;
 use crate::connections::Listener;
 
-/// An authority in a folder.
+/// Certificate authority in a folder.
 struct Authority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -184,7 +184,7 @@ fn renewed_files_are_taken_and_broken_ones_are_not() {
     let now = || tls.look(Duration::ZERO).own.clone();
     let first = now();
     assert_eq!(now(), first);
-    // Half of what is new: the key does not belong to the certificate yet.
+    // Half of the renewal: the key does not belong to the certificate yet.
     let kept = fs::read(&key).unwrap();
     authority.member("own");
     let (new_cert, new_key) = (fs::read(&cert).unwrap(), fs::read(&key).unwrap());
@@ -207,7 +207,7 @@ async fn listen(files: TlsFiles, wanted: ClientCertificate) -> (Listener, Socket
     (listener, address)
 }
 
-/// Connects and has a byte sent back; what is known of the client at the other end.
+/// Connects and has a byte echoed; returns the listener's view of the client.
 async fn echo(address: SocketAddr, listener: &mut Listener, files: TlsFiles) -> Option<Peer> {
     let client = async {
         let tls = Tls::open(files).unwrap();
@@ -244,7 +244,7 @@ async fn echo(address: SocketAddr, listener: &mut Listener, files: TlsFiles) -> 
     }
 }
 
-/// Trusts the server, and has a certificate of another authority.
+/// Returns files that trust the server, with a certificate of another authority.
 fn forged(dir: &Path, authority: &Authority, foreign: &Authority) -> TlsFiles {
     let both = [authority.client().ca, foreign.client().ca].map(|ca| fs::read(ca).unwrap());
     let ca = dir.join("both.pem");
@@ -360,7 +360,7 @@ async fn a_client_that_goes_on_sending_still_gets_the_alert() {
     for _ in 0..20 {
         let stream = TcpStream::connect(address).await.unwrap();
         let mut stream = tls.agree("127.0.0.1", stream).await.unwrap();
-        // Beyond the first, these are sent to a connection that has been refused.
+        // All but the first are sent to a connection that has been refused.
         for _ in 0..3 {
             stream.write_all(&[0; 1024]).await.unwrap();
             stream.flush().await.unwrap();
