@@ -1,11 +1,11 @@
-//! Stores of files that are no local folders: S3, Google Cloud Storage, Azure Blob Storage, and files of web servers and HDFS.
+//! Remote file stores: S3, Google Cloud Storage, Azure Blob Storage, and files of web servers and HDFS.
 //!
 //! ```text
-//! URL, options ── open ──> ObjectStore, and MultipartStore where the store takes uploads in parts
+//! URL, options ── open ──> ObjectStore, and MultipartStore if the store takes uploads in parts
 //! ```
 //!
-//! Where a store takes its credentials from is in [`StoreOptions`]. Local folders are no part of it, nor is which stores
-//! a process has open.
+//! [`StoreOptions`] describes where a store takes its credentials from. This module does not handle local folders, nor
+//! the registry of a process's open stores.
 
 mod open;
 mod options;

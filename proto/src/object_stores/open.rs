@@ -1,4 +1,4 @@
-//! From a URL to the store that it is of.
+//! Opening of a remote store by its URL.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,7 +16,7 @@ use url::{Position, Url};
 use super::StoreOptions;
 use crate::{Error, Result};
 
-/// What the URL of such a store may begin with.
+/// URL schemes of remote stores.
 pub const SCHEMES: &[&str] = &[
     "s3",
     "s3a",
@@ -32,38 +32,38 @@ pub const SCHEMES: &[&str] = &[
     "hdfs",
 ];
 
-/// Whether stores of a scheme are read and not written: web servers, and HDFS.
+/// Checks whether stores of a scheme are read-only: web servers, and HDFS.
 pub fn is_read_only(scheme: &str) -> bool {
     matches!(scheme, "http" | "https" | "hdfs")
 }
 
-/// Whether a URL is one of a store that is no local folder.
+/// Checks whether a URL belongs to a remote store.
 pub fn is_remote(url: &Url) -> bool {
     SCHEMES.contains(&url.scheme())
 }
 
-/// A request that fails is repeated so many times,
+/// Maximum number of retries of a failed request.
 const RETRIES: usize = 8;
-/// unless that has taken longer than this;
+/// Time after which no further retry begins.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
-/// and each may take so long, so that a store that does not answer is an error after one and a half minutes.
+/// Timeout of each request; with it, a store that does not answer is an error after one and a half minutes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A store that was opened.
+/// Opened store.
 #[derive(Clone)]
 pub struct Opened {
     /// Scheme, bucket and host, without a path or credentials: `s3://bucket`.
     pub root: String,
-    /// The store; paths are below its root.
+    /// Store; paths are below its root.
     pub store: Arc<dyn ObjectStore>,
-    /// Its uploads in parts, which one process begins and another completes. Web servers have none.
+    /// Multipart uploads, which one process begins and another completes. Web servers have none.
     pub multipart: Option<Arc<dyn MultipartStore>>,
 }
 
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What stores show of themselves has credentials in it.
+        // The stores' debug output contains credentials.
         f.debug_struct("Opened")
             .field("root", &self.root)
             .field("multipart", &self.multipart.is_some())
@@ -71,13 +71,13 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// Opens the store that a URL is of, whatever its path. Nothing is asked of it yet.
+/// Opens the store of a URL, whatever its path. It sends no request yet.
 ///
-/// With the feature `hdfs`, `hdfs://` is one of them. That compiles; it has been tried on no cluster.
+/// With the feature `hdfs`, `hdfs://` is one of the schemes. That compiles; it has been tried on no cluster.
 ///
-/// Credentials are those of the options, else those that the process's environment names (`AWS_*`, `GOOGLE_*`,
-/// `AZURE_*`), else those of the machine's role. S3 and Azure are reached over plain HTTP only where that is allowed, by
-/// `aws.allow_http` or `AWS_ALLOW_HTTP`. An S3 store has to know conditional writes (`If-None-Match`), as Amazon's does.
+/// Credentials are those of the options, else those in the process's environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), else
+/// those of the instance role. S3 and Azure are reached over plain HTTP only if `aws.allow_http` or `AWS_ALLOW_HTTP`
+/// allows it. An S3 store must support conditional writes (`If-None-Match`), as Amazon's does.
 ///
 /// # Errors
 /// When the scheme is not one of [`SCHEMES`], or an option is not the store's or not usable.
@@ -107,7 +107,7 @@ pub fn open(url: &Url, options: &StoreOptions) -> Result<Opened> {
     }
 }
 
-/// The URL's scheme, user (of Azure: the container) and host.
+/// Returns the URL's scheme, user (for Azure: the container) and host.
 pub fn root(url: &Url) -> String {
     let user = match url.username() {
         "" => String::new(),
@@ -124,7 +124,7 @@ fn refuse(root: &str, reason: &str) -> Error {
     }
 }
 
-/// What cannot be made with these options, which the reason may repeat.
+/// Returns the error of a store that cannot be opened, without option values that its reason may repeat.
 fn cannot_open(root: &str, options: &StoreOptions, error: &(dyn StdError + 'static)) -> Error {
     let text = options.redact(&crate::failure::chain(error));
     refuse(root, &text)
@@ -158,7 +158,7 @@ fn amazon(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
 fn google(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     let mut builder = GoogleCloudStorageBuilder::from_env().with_url(root);
     for (name, value) in options.of("gcp", root)? {
-        // As datafusion-cli calls it.
+        // datafusion-cli's name for the option.
         let name = match name {
             "application_credentials_path" => "application_credentials",
             name => name,
@@ -189,7 +189,7 @@ fn azure(_: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     Ok(with_uploads(root, store))
 }
 
-/// Files of a web server, to be read. The scheme says whether over TLS.
+/// Opens the files of a web server, read-only. The scheme decides on TLS.
 fn web(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     options.of("http", root)?;
     if !url.username().is_empty() {
@@ -212,8 +212,8 @@ fn web(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     })
 }
 
-/// Files of HDFS, to be read. Who reads them, and where name nodes are, is said by the process's environment
-/// (`HADOOP_CONF_DIR`, `HADOOP_USER_NAME`).
+/// Opens the files of HDFS, read-only. The process's environment (`HADOOP_CONF_DIR`, `HADOOP_USER_NAME`) names the user
+/// and the name nodes.
 #[cfg(feature = "hdfs")]
 fn hadoop(url: &Url, root: &str, options: &StoreOptions) -> Result<Opened> {
     use hdfs_native_object_store::HdfsObjectStoreBuilder;

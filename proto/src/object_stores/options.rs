@@ -1,6 +1,6 @@
-//! What a statement says of a store: `OPTIONS ('aws.access_key_id' '…', 'aws.endpoint' '…')`.
+//! Options of a store in a statement: `OPTIONS ('aws.access_key_id' '…', 'aws.endpoint' '…')`.
 //!
-//! All of it is treated as secret: nothing here shows a value.
+//! All values are treated as secret: nothing here shows one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use url::Url;
 use crate::access::{AllowedPaths, Denied};
 use crate::{Error, Result, did_you_mean};
 
-/// A text that is shown nowhere.
+/// Text that is never shown.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a text from being shown.
+    /// Wraps a text that must not be shown.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for whoever needs it to ask a store.
+    /// Returns the text itself, for requests to a store.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -104,7 +104,7 @@ const AZURE: &[&str] = &[
     "use_emulator",
 ];
 
-/// The provider that a prefix of options means, and its options.
+/// Provider of each option prefix, and its options.
 const PREFIXES: &[(&str, &str, &[&str])] = &[
     ("aws", "aws", AWS),
     ("gcp", "gcp", GCP),
@@ -112,19 +112,19 @@ const PREFIXES: &[(&str, &str, &[&str])] = &[
     ("azure", "azure", AZURE),
 ];
 
-/// Options of one store, by their full names such as `aws.region`. Without any, what a store needs comes from the
-/// process's environment, or from the machine's role.
+/// Options of one store, by their full names such as `aws.region`. Without any, credentials and settings come from the
+/// process's environment, or from the instance role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StoreOptions(BTreeMap<String, Secret>);
 
 impl StoreOptions {
-    /// None: what the environment says.
+    /// Returns no options: the environment decides.
     pub fn of_environment() -> Self {
         Self::default()
     }
 
-    /// Whether an option of a statement is one of a store, by the name as typed.
+    /// Checks whether an option of a statement is a store's, by the name as typed.
     pub fn is_one(key: &str) -> bool {
         let prefix = key.split('.').next().unwrap_or_default();
         let known = |(known, ..): &(&str, _, _)| prefix.eq_ignore_ascii_case(known);
@@ -134,7 +134,7 @@ impl StoreOptions {
     /// Adds an option of a statement.
     ///
     /// # Errors
-    /// When no store has it; names those that there are.
+    /// When no store has it; names the known options.
     pub fn set(&mut self, key: &str, value: impl Into<String>) -> Result<()> {
         let lower = key.to_ascii_lowercase();
         let (prefix, name) = lower.split_once('.').unwrap_or((&lower, ""));
@@ -158,15 +158,15 @@ impl StoreOptions {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Checks whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Checks that servers and files that options name are allowed places: a bucket's URL does not say on which server it is.
+    /// Checks that servers and files named by options are allowed: a bucket's URL does not contain its server.
     ///
     /// # Errors
-    /// Names the option whose place is not allowed, without its value.
+    /// Names the option whose server or file is not allowed, without its value.
     pub fn check(&self, allowed: &AllowedPaths) -> Result<(), Denied> {
         if !allowed.is_restricted() {
             return Ok(());
@@ -183,7 +183,7 @@ impl StoreOptions {
         Ok(())
     }
 
-    /// A provider's options, by their names after the prefix.
+    /// Returns a provider's options, by their names after the prefix.
     ///
     /// # Errors
     /// Names an option of another provider.
@@ -205,16 +205,17 @@ impl StoreOptions {
         options.collect()
     }
 
-    /// A text without the values that may be in it.
+    /// Redacts the option values in a text.
     pub(super) fn redact(&self, text: &str) -> String {
-        // Shorter ones are no secrets, and in many a word.
+        // Shorter values are not secrets, and occur within many words.
         let values = self.0.values().map(Secret::reveal);
         let secrets = values.filter(|value| value.len() >= 6);
         secrets.fold(text.to_owned(), |text, value| text.replace(value, "***"))
     }
 }
 
-/// The server or the file that an option names, if it is such an option; none, where the value is no URL or no absolute path.
+/// Returns the server or file that an option names, if it names one; `Some(None)` if the value is not a URL or absolute
+/// path.
 fn place(key: &str, value: &str) -> Option<Option<Url>> {
     let server = |url: &str| Some(Url::parse(url).ok());
     match key {
@@ -237,13 +238,13 @@ fn place(key: &str, value: &str) -> Option<Option<Url>> {
     }
 }
 
-/// The server that the key of a service account names, if it does.
+/// Returns the server in a service account's key, if it contains one.
 fn server_of_key(json: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Key {
         gcs_base_url: Option<String>,
     }
-    // What is no JSON is refused where the store is opened.
+    // Invalid JSON is refused when the store is opened.
     serde_json::from_str::<Key>(json).ok()?.gcs_base_url
 }
 

@@ -1,7 +1,7 @@
 //! Retries of requests to a store, with exponential backoff.
 //!
-//! `object_store`'s client retries what cannot have been done. This is for what it does not: requests that may have been
-//! done, where that does no harm (idempotent ones), and truncated responses.
+//! `object_store`'s client retries requests that cannot have been done. This module retries the others: requests that
+//! may have been done, if that does no harm (idempotent ones), and truncated responses.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,28 @@ use object_store::client::HttpError;
 use object_store::{Error, Result};
 use uuid::Uuid;
 
-/// How often a request is retried, for how long, and with which backoff.
+/// Retry policy: the number of attempts, their time limits, and the backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The most attempts, the first included.
+    /// Maximum number of attempts, the first included.
     pub attempts: u32,
-    /// How long one may take; one that transfers much, without anything arriving.
+    /// Time limit of an attempt; for a large transfer, of a pause in which nothing arrives.
     pub idle_timeout: Duration,
-    /// How long after the first attempt another may begin.
+    /// Time after the first attempt in which another may begin.
     pub retry_timeout: Duration,
-    /// The backoff before the second attempt; it doubles with each, up to five seconds.
+    /// Backoff before the second attempt; it doubles with each, up to five seconds.
     pub backoff: Duration,
 }
 
 impl RetryPolicy {
-    /// For stores over a network.
+    /// Policy for stores over a network.
     pub const REMOTE: Self = Self {
         attempts: 8,
         idle_timeout: Duration::from_secs(120),
         retry_timeout: Duration::from_secs(60),
         backoff: Duration::from_millis(100),
     };
-    /// For folders: what fails is told at once.
+    /// Policy for folders: a failure is reported at once.
     pub const LOCAL: Self = Self {
         attempts: 1,
         idle_timeout: Duration::MAX,
@@ -41,7 +41,7 @@ impl RetryPolicy {
     const MOST_BACKOFF: Duration = Duration::from_secs(5);
 }
 
-/// The attempts at one request.
+/// Attempts at one request.
 pub(crate) struct Attempts {
     policy: RetryPolicy,
     since: Instant,
@@ -71,7 +71,7 @@ impl Attempts {
         }
         let backoff = backoff.saturating_mul(1 << (self.made - 1).min(16));
         let backoff = backoff.min(RetryPolicy::MOST_BACKOFF);
-        // Jitter, from half of it to all of it: those who failed together do not come back together.
+        // Jitter, from half of the backoff to all of it: requests that failed together do not return together.
         let share = Uuid::new_v4().as_u128() % 1000;
         let backoff = backoff.mul_f64(0.5 + share as f64 / 2000.0);
         tracing::debug!(%failure, attempt = self.made, ?backoff, "a request to the store is retried");
@@ -80,10 +80,10 @@ impl Attempts {
     }
 }
 
-/// Whether the same request may succeed later.
+/// Checks whether the same request may succeed later.
 pub(crate) fn is_transient(failure: &Error) -> bool {
-    // What the client has no name for: connections, 5xx, timeouts. That of a condition stands for a refusal that
-    // nothing was found behind.
+    // Errors without a class in the client: connections, 5xx, timeouts. A refused condition is retried only if no
+    // object was found that explains it.
     matches!(
         failure,
         Error::Generic { .. }
@@ -93,19 +93,19 @@ pub(crate) fn is_transient(failure: &Error) -> bool {
     )
 }
 
-/// Whether the body of a response was truncated. The client retries requests that fail, and resumes `GET` of an object, but
-/// retries neither a truncated listing nor a truncated upload id.
+/// Checks whether the body of a response was truncated. The client retries failed requests, and resumes `GET` of an
+/// object, but retries neither a truncated listing nor a truncated upload id.
 pub fn is_truncated(failure: &Error) -> bool {
-    // A failed request has an error of its own between these two.
+    // A failed request has another error between these two.
     matches!(failure, Error::Generic { source, .. } if source.source().is_some_and(|cause| cause.is::<HttpError>()))
 }
 
-/// Retries a request for as long as it fails so that it `may_succeed` later.
+/// Retries a request as long as its failure `may_succeed` later.
 ///
-/// Boxed requests: the compiler can tell then that what waits for one may change threads.
+/// Requests are boxed, which lets the compiler prove that futures waiting for them are `Send`.
 ///
 /// # Errors
-/// The last failure, when there were too many or they went on for too long.
+/// The last failure, after too many attempts or too long a time.
 pub async fn retried<'a, T>(
     policy: RetryPolicy,
     may_succeed: fn(&Error) -> bool,

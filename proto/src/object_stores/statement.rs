@@ -1,13 +1,13 @@
-//! The text of a statement as it may be shown: without values of options of stores.
+//! Redaction of statements, so that they can be shown without the values of store options.
 
 use std::borrow::Cow;
 
 use super::StoreOptions;
 
-/// The statement with `***` for each value after the name of a store's option, `'aws.secret_access_key' '***'`, and for
-/// passwords of URLs in quotes.
+/// Returns the statement with `***` for each value after the name of a store option, `'aws.secret_access_key' '***'`,
+/// and for passwords of quoted URLs.
 ///
-/// It reads no SQL: a value is the text in quotes, or the word, that comes after such a name.
+/// It does not parse SQL: a value is the quoted text, or the word, after such a name.
 pub fn redacted(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut after_name = false;
@@ -40,7 +40,7 @@ pub fn redacted(text: &str) -> String {
     shown
 }
 
-/// A URL with `***` for the password that it has.
+/// Replaces the password in a URL by `***`.
 fn without_password(text: &str) -> Cow<'_, str> {
     let password = || {
         let authority = text.find("://")? + "://".len();
@@ -59,7 +59,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '+' | '/')
 }
 
-/// What is in quotes at the start of a text, the quotes included; all of it where no quote ends it.
+/// Returns the quoted text at the start of a text, with its quotes; the rest of the text if no quote ends it.
 fn quoted(text: &str, quote: char) -> &str {
     let mut places = text.char_indices().skip(1).peekable();
     while let Some((at, c)) = places.next() {
@@ -67,7 +67,7 @@ fn quoted(text: &str, quote: char) -> &str {
             continue;
         }
         match places.peek() {
-            // Two stand for one.
+            // A doubled quote stands for one.
             Some((_, next)) if *next == quote => {
                 places.next();
             }
