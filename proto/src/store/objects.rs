@@ -8,7 +8,7 @@
 //!
 //! Reads, deletions and puts of the same bytes may be repeated. A conditional put may not: if the store has done it and
 //! the answer was lost, it refuses the repeated put. So a refused put is followed by a read, and counts as done when
-//! the object has the same bytes: each writer's must be unique. This module does not know what objects mean.
+//! the object has the same bytes: each writer's must be unique. This module attaches no meaning to objects.
 
 use std::fmt;
 use std::future::Future;

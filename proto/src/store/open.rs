@@ -37,7 +37,7 @@ impl ModelStore {
     /// Opens the store at a URL by these options, and by the environment for options that are not given.
     ///
     /// # Errors
-    /// Those of [`ModelStore::open`], and when an option is not the store's.
+    /// The errors of [`ModelStore::open`], and when an option is not the store's.
     pub fn open_with(url: &Url, options: &StoreOptions) -> Result<Self> {
         let refuse = |reason: String| Error::StoreUrl {
             url: without_secrets(url).to_string(),

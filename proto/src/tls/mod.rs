@@ -122,7 +122,7 @@ impl Tls {
     /// Loads the files of a process of the cluster, which has a certificate.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and when there is no certificate or it is not valid for servers and clients.
+    /// The errors of [`open`](Self::open), and when there is no certificate or it is not valid for servers and clients.
     pub fn open_member(files: TlsFiles) -> Result<Self> {
         let Some((cert, _)) = files.identity.clone() else {
             return Err(Error::Incomplete {
@@ -140,7 +140,7 @@ impl Tls {
     /// Loads the files of the typed options, for a process of the cluster; returns `None` if none is given.
     ///
     /// # Errors
-    /// Those of [`TlsFiles::from_options`] and [`open_member`](Self::open_member).
+    /// The errors of [`TlsFiles::from_options`] and [`open_member`](Self::open_member).
     pub fn member_from_options(
         ca: Option<PathBuf>,
         cert: Option<PathBuf>,

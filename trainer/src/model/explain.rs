@@ -31,7 +31,7 @@ impl Model {
     /// features' attributions; and the relative error of that sum.
     ///
     /// # Errors
-    /// Those of [`predict`](Self::predict).
+    /// The errors of [`predict`](Self::predict).
     pub fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
         let mut columns = self.predict(rows)?;
         let baseline = self.baseline();
