@@ -69,8 +69,8 @@ pub struct Published {
 /// It takes the result of [`load`](crate::load), as [`train`](crate::train()) does.
 ///
 /// # Errors
-/// The errors of `train`; [`Error::Publish`] on rank 0, which its peers see as the loss of a peer; and collective errors
-/// before and after training. Until training is over, the error comes with a state to resume from.
+/// The errors of `train`; [`Error::Publish`] on rank 0, which its peers see as the loss of a peer; and collective
+/// errors before and after training. Until training is over, the error comes with a state to resume from.
 pub fn run_rank(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,

@@ -18,8 +18,8 @@ const NUMBER: u64 = 4;
 const KEY: u64 = 8;
 /// Most rows that a step may have where the number of rows will decide.
 const STEP_ROWS: u64 = 256;
-/// Peak memory of settling a shard, in multiples of its encoded size: its columns, the order of its rows, and the sorted
-/// columns.
+/// Peak memory of settling a shard, in multiples of its encoded size: its columns, the order of its rows, and the
+/// sorted columns.
 pub const SETTLING: u64 = 3;
 /// Maximum number of rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;

@@ -159,7 +159,8 @@ struct Candidate {
 }
 
 impl ModelStore {
-    /// Writes a run's checkpoint, which is on disk when the call returns, and removes all but the previous one.
+    /// Writes a run's checkpoint, which is on disk when the call returns, and removes older ones except the previous
+    /// one.
     ///
     /// # Errors
     /// When a later generation has written one, or the store cannot be written; then the previous checkpoint is intact.
