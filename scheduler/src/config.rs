@@ -1,4 +1,4 @@
-//! What a scheduler is told at start.
+//! The configuration of a scheduler.
 
 use std::time::Duration;
 
@@ -9,34 +9,35 @@ use volley_proto::tls::Tls;
 use crate::access::{JwtConfig, Limits, Tokens};
 use crate::control::Queue;
 
-/// What a scheduler is told at start.
+/// Configuration of a scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
-    /// Where to listen, and the host that executors and clients dial.
+    /// Address to listen on, and the host that executors and clients dial.
     pub listen: ListenAddress,
-    /// An executor that has not been heard of for this long is lost.
+    /// Executor heartbeat timeout.
     pub executor_timeout: Duration,
-    /// A client that has not asked about its query for this long is gone.
+    /// Client keepalive timeout: a client that does not ask about its query for this long is gone.
     pub client_timeout: Duration,
-    /// Rows of a finished job are kept for this long after the last sign of somebody who reads them.
+    /// Time that the rows of a finished job are kept after a reader's last sign of life.
     pub rows_timeout: Duration,
-    /// Rows of a finished job are kept for this long for somebody who is there and reads nothing.
+    /// Time that the rows of a finished job are kept for a reader that is connected and reads nothing.
     pub reader_timeout: Duration,
-    /// The queues between which slots are shared, besides `default`, or in its place.
+    /// Queues that share the slots, in addition to `default` or redefining it.
     pub queues: Vec<Queue>,
-    /// Queries are promoted ahead of a waiting gang once its reservation has starved them for this long.
+    /// Time after which queries starved by the reservation of a waiting gang are promoted ahead of it.
     pub reservation_limit: Duration,
-    /// Whose requests it answers.
+    /// Tokens that callers are recognized by.
     pub tokens: Tokens,
-    /// What JSON Web Tokens of clients are verified with, where they are taken.
+    /// Verification of clients' JSON Web Tokens, if these are accepted.
     pub jwt: Option<JwtConfig>,
-    /// What requests and jobs of a role may take.
+    /// Limits on the requests and jobs of each role.
     pub limits: Limits,
-    /// Whether it listens where it must not without this: see [`may_listen`](volley_proto::access::may_listen).
+    /// Permission to listen where the scheduler otherwise must not: see
+    /// [`may_listen`](volley_proto::access::may_listen).
     pub insecure: bool,
-    /// Where plans may read and write.
+    /// Paths that plans may read and write.
     pub allowed_paths: AllowedPaths,
-    /// What is spoken TLS with; in the clear without.
+    /// TLS certificates and key; connections are in the clear without.
     pub tls: Option<Tls>,
 }
 

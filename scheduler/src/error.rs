@@ -1,4 +1,4 @@
-//! The crate's error: why a scheduler could not start or serve.
+//! The crate's error: reasons why a scheduler could not start or serve.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use ballista_core::error::BallistaError;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a scheduler could not start or serve.
+/// Reason why a scheduler could not start or serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,44 +21,44 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// It must not listen there.
+    /// The access rules forbid listening on the address.
     #[error("this scheduler does not start")]
     Exposed(#[source] volley_proto::Error),
-    /// Beyond loopback, nobody would know whom it makes tokens for.
+    /// Local tokens beyond loopback, where the scheduler cannot tell whom it makes them for.
     #[error(
         "tokens are made for the same user on loopback only: give --tokens FILE, with lines that `volley cluster token` \
          prints, or say --insecure where whoever reaches the scheduler may do everything"
     )]
     NoTokens,
-    /// A file of tokens that cannot be used.
+    /// The file of tokens cannot be used.
     #[error("cannot use the tokens in {}", path.display())]
     Tokens {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and in which line.
+        /// The defect, and its line.
         #[source]
         source: std::io::Error,
     },
-    /// A key set that cannot be used.
+    /// The key set cannot be used.
     #[error("cannot use the key set {location}")]
     KeySet {
-        /// Its file or URL.
+        /// The key set's file or URL.
         location: String,
-        /// What is wrong with it.
+        /// The defect of the key set.
         #[source]
         source: std::io::Error,
     },
-    /// JSON Web Tokens are for clients, and executors would have nothing to show.
+    /// JSON Web Tokens identify clients only, so executors would have no token to show.
     #[error(
         "--jwks lets in clients, and executors need tokens of their own: give --tokens FILE in place of --insecure alone"
     )]
     JwtWithoutTokens,
-    /// Tokens of its own have no place.
+    /// The scheduler has no place for its own tokens.
     #[error(
         "cannot keep tokens for this user's clients: set VOLLEY_STATE_DIR, or give --tokens FILE"
     )]
     LocalTokens(#[source] std::io::Error),
-    /// Queues that cannot be.
+    /// The queues are invalid.
     #[error("cannot share slots between these queues")]
     Queues(#[source] volley_proto::Error),
     /// Ballista's scheduler did not start.
@@ -69,7 +69,7 @@ pub enum Error {
     Serve {
         /// The address served.
         address: SocketAddr,
-        /// What ended it.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

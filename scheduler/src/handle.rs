@@ -1,4 +1,4 @@
-//! The controller as the rest of the scheduler holds it: behind one lock, with its commands sent on and its waiters woken.
+//! The handle to the controller: one lock around it, which also sends its commands on and wakes its waiters.
 //!
 //! ```text
 //!   grpc, ballista ── event, question ──► Control ──► Controller (one lock, never held across a wait)
@@ -7,7 +7,7 @@
 //!                                           └─ the rest ─────► the driver, in order
 //! ```
 //!
-//! It decides nothing.
+//! The handle decides nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::control::{Binding, Command, Controller, Event, Now, Offer, Policy, Topic};
 
-/// The controller; cheap to clone.
+/// Handle to the controller; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
@@ -39,7 +39,7 @@ impl fmt::Debug for Control {
 }
 
 impl Control {
-    /// A controller of nothing yet, and the commands that come out of it.
+    /// Creates an empty controller, and the receiver of its commands.
     pub(crate) fn new(policy: Policy) -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -51,13 +51,13 @@ impl Control {
         (Self { shared }, receiver)
     }
 
-    /// Something has happened.
+    /// Passes an event to the controller.
     pub(crate) fn on(&self, event: Event) {
         let commands = self.shared.controller.lock().on(event, Now::read());
         self.send(commands);
     }
 
-    /// What of an offer is to be bound now.
+    /// Returns the parts of an offer to bind now.
     pub(crate) fn place(&self, offer: Offer<'_>) -> Vec<Binding> {
         let commands = self.shared.controller.lock().place(offer, Now::read());
         let mut bindings = Vec::new();
@@ -73,7 +73,7 @@ impl Control {
         bindings
     }
 
-    /// Asks something that may change the controller.
+    /// Asks the controller a question that may change it.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&mut Controller, Now) -> T) -> T {
         let (answer, commands) = {
             let mut controller = self.shared.controller.lock();
@@ -84,12 +84,12 @@ impl Control {
         answer
     }
 
-    /// Looks at the controller.
+    /// Reads the controller.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
         look(&self.shared.controller.lock())
     }
 
-    /// Waits until `look` finds something, where a topic changes; `None` at the deadline.
+    /// Waits until `look` finds something, looking again whenever the topic changes; returns `None` at the deadline.
     pub(crate) async fn wait<T>(
         &self,
         topic: Topic,
@@ -107,7 +107,7 @@ impl Control {
         }
     }
 
-    /// News of a topic from now on.
+    /// Subscribes to news of a topic from now on.
     pub(crate) fn subscribe(&self, topic: Topic) -> News {
         let mut topics = self.shared.topics.lock();
         let receiver = topics.entry(topic.clone()).or_default().subscribe();
@@ -136,7 +136,7 @@ impl Control {
     }
 }
 
-/// News of a topic.
+/// Subscription to a topic.
 pub(crate) struct News {
     shared: Arc<Shared>,
     topic: Topic,
@@ -144,9 +144,9 @@ pub(crate) struct News {
 }
 
 impl News {
-    /// Waits until there are some that have not been waited for.
+    /// Waits for news that has not been waited for yet.
     pub(crate) async fn changed(&mut self) {
-        // The sender goes with the last receiver.
+        // The sender is dropped with the last receiver.
         if self.receiver.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -165,14 +165,14 @@ impl Drop for News {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! A controller for tests of what holds it.
+    //! A controller for tests of the code that holds one.
 
     use super::*;
     use crate::control::{Queues, RetentionPolicy};
 
     pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-    /// A controller of long timeouts.
+    /// Creates a controller with long timeouts.
     pub(crate) fn control() -> (Control, mpsc::UnboundedReceiver<Command>) {
         Control::new(Policy {
             executor_timeout: LONG,

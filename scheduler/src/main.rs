@@ -1,4 +1,4 @@
-//! `volley-scheduler`: the scheduler as a process of its own.
+//! `volley-scheduler`: the scheduler as a separate process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,12 @@ use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::tls::Tls;
 use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tokens};
 
-/// Plans are trees of small parts: with glibc's, planning takes a fifth longer. See `.cargo/config.toml` for its settings.
+/// jemalloc, because plans are trees of small parts: planning takes a fifth longer with glibc's allocator. Its
+/// settings are in `.cargo/config.toml`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The environment variable of queues.
+/// Environment variable that names the queues.
 const QUEUES: &str = "VOLLEY_QUEUES";
 
 /// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
@@ -104,8 +105,8 @@ struct Args {
     address_file: Option<PathBuf>,
 }
 
-/// What is logged without `VOLLEY_LOG`. Ballista wants metrics by its own plan of a stage, and complains of
-/// each that are by ours.
+/// Log filter without `VOLLEY_LOG`. Ballista expects metrics for its own plan of a stage, and complains about each
+/// set for Volley's.
 const DEFAULT_LOG: &str = "info,ballista_scheduler::display=off";
 
 fn main() -> ExitCode {
@@ -193,7 +194,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The queues that the environment names, with white space between them.
+/// Parses the queues in the environment variable, separated by white space.
 fn queues_of_environment() -> anyhow::Result<Vec<Queue>> {
     let text = std::env::var(QUEUES).unwrap_or_default();
     let queues = text.split_whitespace().map(str::parse);

@@ -111,7 +111,7 @@ impl Scheduler {
     /// Serves until told to stop or until serving fails.
     ///
     /// # Errors
-    /// Why serving ended, if nobody asked for it.
+    /// When serving ends before `told` does, with the cause.
     pub async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
         let ended = tokio::select! {
             () = told => Ok(()),
@@ -128,7 +128,7 @@ impl Drop for Scheduler {
     }
 }
 
-/// What is behind the port.
+/// Services behind the port.
 struct Services {
     hosts: Arc<Hosts>,
     access: Arc<Access>,

@@ -1,14 +1,15 @@
-//! A simulation of a cluster in virtual time: what the control core takes of real time for each event, offer and task.
+//! A simulation of a cluster in virtual time, for benchmarks. It measures the real time that the control core takes
+//! for each event, offer and task.
 //!
 //! ```text
 //!   jobs come, tasks end (virtual time) ──► events ──► Controller ──► bindings ──► ends of tasks (virtual time)
 //!                                             └── each call is timed
 //! ```
 //!
-//! The controller is the one that the scheduler runs, told of everything that it would be: executors, submissions, bound
-//! tasks, ends of tasks, offers with all stages that have partitions left and with the executors that are alive, and
-//! passing time. An offer follows each end of a task, as Ballista makes one. Not here: Ballista, its graphs and plans, and
-//! the network, which take time of their own. For benchmarks.
+//! The controller is the scheduler's own. It is told of everything that the scheduler would tell it: executors,
+//! submissions, bound tasks, ends of tasks, offers with all stages that have partitions left and with the executors
+//! that are alive, and passing time. As in Ballista, an offer follows each end of a task. Ballista, its graphs and
+//! plans, and the network take time of their own and are not simulated.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
@@ -25,55 +26,55 @@ use crate::control::{
     RetentionPolicy, Stage, Submission, Task, Work,
 };
 
-/// Longer than any simulation.
+/// Duration longer than any simulation.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// The scheduler tells the controller that time passes, so often.
+/// Interval at which the scheduler tells the controller that time passes.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Users who submit jobs, in turn.
+/// Number of users who submit jobs, in turn.
 const USERS: usize = 7;
 
-/// What is simulated.
+/// Cluster and jobs to simulate.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Executors.
+    /// Number of executors.
     pub executors: usize,
-    /// Slots of each.
+    /// Slots of each executor.
     pub slots: usize,
-    /// Jobs, one after the other.
+    /// Number of jobs, submitted one after the other.
     pub jobs: usize,
     /// Partitions of all queries together.
     pub partitions: usize,
-    /// How many of the jobs train, with a rank on a tenth of the executors each.
+    /// Number of jobs that train, each with a rank on a tenth of the executors.
     pub gangs: usize,
     /// Queues, which jobs name in turn.
     pub queues: Vec<Queue>,
     /// Virtual time from one submission to the next.
     pub every: Duration,
-    /// Of the durations of tasks.
+    /// Seed of the durations of tasks and of the order of offered stages.
     pub seed: u64,
 }
 
-/// What the controller took, in real time.
+/// Real time that the controller took.
 #[derive(Debug, Default)]
 pub struct Timings {
-    /// Of each event that it was told of, ticks among them.
+    /// Time of each event, ticks included.
     pub events: Vec<Duration>,
-    /// Of each offer.
+    /// Time of each offer.
     pub offers: Vec<Duration>,
-    /// Of each task: its part of the offer that placed it, and the events of its binding and its end.
+    /// Time of each task: its part of the offer that placed it, and the events of its binding and its end.
     pub tasks: Vec<Duration>,
-    /// All of it.
+    /// Total time.
     pub total: Duration,
     /// Virtual time until the last job was over.
     pub virtual_time: Duration,
 }
 
-/// Plays a workload to its end.
+/// Runs a workload to its end.
 ///
 /// # Panics
-/// When two queues have one name, or the controller does not bring all jobs to their end.
+/// When two queues have the same name, or the controller does not end all jobs.
 pub fn simulate(workload: &Workload) -> Timings {
     let mut simulation = Simulation::new(workload);
     simulation.play();
@@ -84,7 +85,7 @@ pub fn simulate(workload: &Workload) -> Timings {
     simulation.timings
 }
 
-/// What happens at a point in virtual time; of those at one point, in the order in which they were foreseen.
+/// Occurrence at a point in virtual time; those at the same point are ordered as they were foreseen.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Submitted(usize),
@@ -92,13 +93,13 @@ enum Happening {
     Tick,
 }
 
-/// A job as the engine below the controller would know it.
+/// A job as the engine below the controller knows it.
 struct SimulatedJob {
-    /// Partitions, or shards, that no task has.
+    /// Partitions, or shards, that have no task yet.
     pending: usize,
-    /// Tasks that run.
+    /// Running tasks.
     running: usize,
-    /// Tasks that have been bound.
+    /// Tasks bound so far.
     bound: usize,
     gang: Option<Gang>,
 }
@@ -112,11 +113,11 @@ struct Simulation<'a> {
     happenings: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     foreseen: u64,
     alive: HashSet<String>,
-    /// Those that are not over, by the ids of their attempts.
+    /// Jobs that are not over, by attempt id.
     jobs: BTreeMap<String, SimulatedJob>,
     over: usize,
     timings: Timings,
-    /// What a running task has taken so far.
+    /// Time that each running task has taken so far.
     taken: BTreeMap<Task, Duration>,
 }
 
@@ -167,7 +168,7 @@ impl<'a> Simulation<'a> {
                 Happening::TaskEnds { executor, task } => self.task_ends(executor, task),
                 Happening::Tick => {
                     self.on(Event::Tick);
-                    // Nothing goes on without a task: then there is nothing to come either.
+                    // Without running tasks and foreseen happenings, nothing more can happen.
                     if self.taken.is_empty() && self.happenings.is_empty() {
                         break;
                     }
@@ -192,7 +193,7 @@ impl<'a> Simulation<'a> {
             .push(Reverse((at, self.foreseen, happening)));
     }
 
-    /// Tells the controller of an event. Returns what that took, and what is to be done.
+    /// Passes an event to the controller. Returns the time it took, and the controller's commands.
     fn on(&mut self, event: Event) -> (Duration, Vec<Command>) {
         let now = self.now();
         let begun = Instant::now();
@@ -240,7 +241,7 @@ impl<'a> Simulation<'a> {
             ..
         } = self.workload;
         let id = format!("job-{number:05}");
-        // Spread over the others.
+        // Training jobs are spread among the queries.
         let trains = *gangs > 0 && number.is_multiple_of(jobs.div_ceil(*gangs));
         let gang = trains.then(|| gang((executors / 10).max(1)));
         let queue = match queues.is_empty() {
@@ -255,7 +256,7 @@ impl<'a> Simulation<'a> {
             on_client_loss: OnClientLoss::Keep,
             limits: None,
             queue: queue.to_owned(),
-            // Jobs of a user in a queue differ in it.
+            // Jobs of one user in a queue have different priorities.
             priority: i32::try_from(number / USERS % 3).unwrap_or(0),
         };
         self.on(Event::JobSubmitted(submission));
@@ -289,12 +290,12 @@ impl<'a> Simulation<'a> {
         self.offer();
     }
 
-    /// Offers every stage that has something left, and binds what is asked for.
+    /// Offers every stage that has partitions left, and carries out the bindings.
     fn offer(&mut self) {
         let stages = self.jobs.iter().filter(|(_, job)| job.pending > 0);
         let stages = stages.map(|(attempt, job)| stage(attempt, job));
         let mut stages: Vec<_> = stages.collect();
-        // As from a hash map: in another order than they have come.
+        // Shuffles the stages, as if they came from a hash map.
         stages.sort_by_cached_key(|stage| {
             let bytes = stage.attempt.bytes();
             splitmix::at(
@@ -326,7 +327,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Carries a binding out, each of whose tasks has taken so much to be placed.
+    /// Carries out a binding; `placing` is the time that placing took per task.
     fn bind(&mut self, binding: Binding, placing: Duration) {
         let Some(job) = self.jobs.get_mut(&binding.attempt) else {
             return;
@@ -356,7 +357,7 @@ impl<'a> Simulation<'a> {
                 number,
             };
             self.taken.insert(task.clone(), each);
-            // From a tenth of a second to a second.
+            // Between 0.1 and 1 second.
             let random = splitmix::unit(splitmix::at(self.workload.seed, self.foreseen));
             let lasts = Duration::from_millis(100) + Duration::from_millis(900).mul_f64(random);
             self.foresee(lasts, Happening::TaskEnds { executor, task });
@@ -364,7 +365,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// What a job has left.
+/// Builds the stage of a job's remaining partitions.
 fn stage(attempt: &str, job: &SimulatedJob) -> Stage {
     let work = match &job.gang {
         Some(gang) => Work::Gang(Box::new(GangStage {
@@ -388,7 +389,7 @@ fn stage(attempt: &str, job: &SimulatedJob) -> Stage {
     }
 }
 
-/// A gang of so many ranks.
+/// Builds a gang of this many ranks.
 fn gang(ranks: usize) -> Gang {
     Gang {
         train: TrainId::generate(),

@@ -1,5 +1,5 @@
-//! The tables about the cluster's work, read from where the work is: SQL, the command line and the
-//! web page are shown the same rows.
+//! The tables about the cluster's work, read from their source: SQL, the command line and the web page show the same
+//! rows.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,14 +18,14 @@ use volley_proto::{ModelName, TrainId};
 use crate::control::{Controller, JobsFilter};
 use crate::handle::Control;
 
-/// How long a model store is waited for, by who looks at a page or a table.
+/// Timeout of one model store, when a page or table is read.
 const STORE: Duration = Duration::from_secs(10);
 
-/// The stages of a job's attempt, as the adapter that has the execution graphs gives them.
+/// Source of the stages of a job's attempt: the adapter that has the execution graphs.
 pub(crate) type StageRows =
     Arc<dyn Fn(AttemptOf) -> BoxFuture<'static, Vec<Stage>> + Send + Sync + 'static>;
 
-/// An attempt, and what it is of.
+/// An attempt with its job and its training run.
 #[derive(Debug, Clone)]
 pub(crate) struct AttemptOf {
     pub(crate) job: String,
@@ -33,7 +33,7 @@ pub(crate) struct AttemptOf {
     pub(crate) train: Option<TrainId>,
 }
 
-/// What is told of the cluster's work; cheap to clone.
+/// Tables about the cluster's work; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Tables {
     control: Control,
@@ -46,15 +46,15 @@ impl fmt::Debug for Tables {
     }
 }
 
-/// Whose rows are wanted; of all, where nothing is said.
+/// Filter on the rows of a table; absent fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Only {
     pub(crate) job: Option<String>,
     pub(crate) train: Option<TrainId>,
-    /// Of points of a curve, only those after this time, in milliseconds since 1970. Steps would
-    /// not do: after a loss of ranks they are counted again from the checkpoint.
+    /// Time in milliseconds since 1970 after which points of a curve are wanted. A step would not do: after a loss of
+    /// ranks, steps are counted again from the checkpoint.
     pub(crate) after: Option<u64>,
-    /// Only what belongs to this principal, and what is nobody's.
+    /// Principal whose rows are wanted, together with rows that have no owner.
     pub(crate) owner: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Tables {
         Self { control, stages }
     }
 
-    /// A table's rows as a JSON array.
+    /// Returns a table's rows as a JSON array.
     ///
     /// # Errors
     /// When a row has no JSON form.
@@ -73,7 +73,7 @@ impl Tables {
             Table::Models => return json(&self.models().await),
             _ => {}
         }
-        // Rows are made JSON once the controller is let go.
+        // Rows are converted to JSON after the controller's lock is released.
         macro_rules! rows {
             ($look:expr) => {{
                 let rows = self.control.look($look);
@@ -124,7 +124,7 @@ impl Tables {
                     let train = line.train_id.as_ref().and_then(|id| id.parse().ok());
                     let owner = match job {
                         Some(job) => control.owner_of(job),
-                        // About an executor: for everybody.
+                        // Events of an executor are for everybody.
                         None => only.owner.as_deref(),
                     };
                     let owner = owner.unwrap_or_default();
@@ -141,7 +141,7 @@ impl Tables {
         self.control.look(|control| control.runs().stores())
     }
 
-    /// The models in the stores of all runs, as far as these can be read from here.
+    /// Returns the models in the stores of all runs, as far as these stores can be read from here.
     async fn models(&self) -> Vec<Model> {
         let mut models = Vec::new();
         for url in self.stores() {
@@ -155,8 +155,8 @@ impl Tables {
         models
     }
 
-    /// The report that is kept beside a version, which this run has trained: models of the same name may be in several
-    /// stores.
+    /// Returns the report kept beside a model version that this run trained: several stores may have models of the
+    /// same name.
     pub(crate) async fn report(
         &self,
         model: &ModelName,
@@ -210,7 +210,7 @@ fn filter(only: &Only) -> JobsFilter {
     }
 }
 
-/// The training runs that may be shown: all, or those of one owner.
+/// Training runs that may be shown: all, or those of one owner.
 struct Own(Option<HashSet<String>>);
 
 impl Own {
@@ -220,7 +220,7 @@ impl Own {
     }
 }
 
-/// The runs of the caller's jobs; those of others are left out.
+/// Returns the training runs that may be shown: those of the owner's jobs, or all if no owner is given.
 fn own(control: &Controller, only: &Only) -> Own {
     Own(only.owner.as_ref().map(|_| {
         let filter = filter(only);
@@ -235,11 +235,11 @@ fn kept<T>(mut rows: Vec<T>, keep: impl Fn(&T) -> bool) -> Vec<T> {
     rows
 }
 
-/// The run whose rows are wanted: where only a job is named, that job's.
+/// Returns the run whose rows are wanted: the run of the job, if one is named.
 fn only_train(control: &Controller, only: &Only) -> Option<TrainId> {
     match &only.job {
         None => only.train,
-        // No run is of the new id.
+        // A new id matches no run.
         Some(job) => match control.job(job).and_then(|job| job.train) {
             Some(train) => Some(train),
             None => Some(TrainId::generate()),
