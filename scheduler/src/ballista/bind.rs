@@ -1,4 +1,4 @@
-//! From tasks placed to tasks bound: partitions leave their stage, and become what is sent to an executor.
+//! Conversion of placed tasks to bound tasks: partitions leave their stage and become a message to an executor.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::control::{self, Binding, Event, PlacedTask};
 use crate::handle::Control;
 use crate::planning::task_plan;
 
-/// Carries a binding out on its attempt's graph, and tells of it.
+/// Carries out a binding on its attempt's graph, and tells the controller.
 pub(super) fn carry_out(
     binding: Binding,
     graph: &mut ExecutionGraphBox,
@@ -46,7 +46,7 @@ pub(super) fn carry_out(
             }
             Ok(None) => {}
             Err(reason) => {
-                // Not at launch: Ballista takes an executor for lost whose message cannot be sent.
+                // Checked before launch: Ballista treats an executor as lost if its message cannot be sent.
                 let attempt = binding.attempt;
                 control.on(Event::AttemptFails { attempt, reason });
                 return Vec::new();
@@ -59,10 +59,11 @@ pub(super) fn carry_out(
     bound
 }
 
-/// Takes the task's partitions off the stage, the next or these, and describes it for launch; `None` where there are none.
+/// Takes the task's partitions off the stage, the given shards or the next ones, and describes the task for launch;
+/// returns `None` if there are none.
 ///
 /// # Errors
-/// Why the task cannot run, or cannot be sent.
+/// When the task cannot run or cannot be sent, with the reason.
 fn bind(
     stage: &mut RunningStage,
     session_id: &str,
@@ -110,10 +111,10 @@ fn bind(
     Ok(Some((task.executor.clone(), description)))
 }
 
-/// Takes these partitions from those that are pending.
+/// Takes the wanted partitions off the pending ones.
 ///
 /// # Errors
-/// Names one that is not.
+/// When one is not pending; names it.
 fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Vec<usize>, String> {
     let all = pending.next_slice(usize::MAX);
     if let Some(missing) = wanted.iter().find(|shard| !all.contains(shard)) {

@@ -1,7 +1,7 @@
 //! The cluster as Ballista sees it: its executors, and its offers of free slots.
 //!
-//! Executors that come and go are told to the controller. An offer asks it what starts now, under the locks of the graphs
-//! that it is about, and binds that.
+//! The controller is told of executors that come and go. For an offer, the controller says what starts now, under the
+//! locks of the graphs in the offer, and the tasks are bound.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -26,14 +26,15 @@ use super::{SharedGraph, losses};
 use crate::control::{Controller, Event, ExecutorEndpoint, Offer};
 use crate::handle::Control;
 
-/// Ballista's in-memory state with the controller's bindings.
+/// Ballista's in-memory cluster state with the controller's bindings.
 pub(crate) struct VolleyClusterState {
     registered: InMemoryClusterState,
     control: Control,
-    /// The graphs of the last offer. What is not among them has no task anywhere.
+    /// Graphs of the last offer; other graphs have no task on any executor.
     offered: Mutex<Vec<Weak<RwLock<ExecutionGraphBox>>>>,
-    /// Held while an executor comes or goes. Two may find at once that one is gone, and each lets
-    /// Ballista mend the graphs afterwards: not before the controller has been told what they lost.
+    /// Lock held while an executor comes or goes. Two callers may find at once that an executor is gone, and each
+    /// lets Ballista repair the graphs afterwards: this must wait until the controller has been told what the graphs
+    /// lost.
     turnstile: tokio::sync::Mutex<()>,
 }
 
@@ -72,11 +73,11 @@ impl ClusterState for VolleyClusterState {
                 continue;
             }
             let mut graph = job.execution_graph.write().await;
-            // It may have lost data while the lock was waited for.
+            // The attempt may have lost data while the lock was waited for.
             if self.is_ending(id) {
                 continue;
             }
-            // Stages whose inputs are ready start to run only when somebody asks.
+            // Ballista starts stages whose inputs are ready only when asked.
             graph.revive();
             graphs.insert(id, graph);
         }
@@ -99,7 +100,7 @@ impl ClusterState for VolleyClusterState {
         Ok(bound)
     }
 
-    /// Free slots are derived at each offer; there is nothing to give back.
+    /// Does nothing: free slots are derived at each offer.
     async fn unbind_tasks(&self, _: Vec<ExecutorSlot>) -> Result<()> {
         Ok(())
     }
@@ -148,7 +149,7 @@ impl ClusterState for VolleyClusterState {
         let executor = executor_id.to_owned();
         let is_registered = |control: &Controller| control.is_registered(executor_id);
         let was_registered = self.control.look(is_registered);
-        // From now on nothing is placed there, so the graphs have all that was.
+        // From here on nothing is placed on the executor, so the graphs have all its tasks.
         self.control.on(Event::ExecutorLeaves {
             executor: executor.clone(),
         });
@@ -161,7 +162,7 @@ impl ClusterState for VolleyClusterState {
             for graph in graphs {
                 effects.extend(losses::effect(&*graph.read().await, executor_id));
             }
-            // Before Ballista hears of it, which would mend the graphs.
+            // Told before Ballista, which then repairs the graphs.
             self.control.on(Event::ExecutorLost { executor, effects });
         }
         self.registered.remove_executor(executor_id).await

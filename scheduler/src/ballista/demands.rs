@@ -1,4 +1,4 @@
-//! From the running stages of graphs to plain facts: what each has to do yet.
+//! Demands of the running stages of graphs, as plain facts: the work that each stage has left.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::losses::written;
 use crate::control::{DeviceRequest, Gang, GangStage, Memory, Stage, Work};
 use crate::planning::find;
 
-/// The graph's running stages that something may be decided about, in the order of their numbers. Of a gang whose ranks
-/// all run that is where `regroups` says so.
+/// Returns the graph's running stages that need a decision, by stage number. A gang whose ranks all run is among them
+/// only if `regroups` says so.
 pub(super) fn demands(graph: &ExecutionGraphBox, regroups: impl Fn(TrainId) -> bool) -> Vec<Stage> {
     let running = graph.stages().values().filter_map(|stage| match stage {
         ExecutionStage::Running(stage) => Some(stage),
@@ -44,7 +44,7 @@ fn work(
     let pending = !stage.pending.is_empty();
     if let Some(train) = find::<TrainExec>(stage.plan.as_ref()) {
         let spec = train.spec();
-        // What its exchange wrote is added up only where that matters.
+        // The exchange's rows are counted only where they matter.
         if !pending && !regroups(spec.train_id) {
             return None;
         }
@@ -79,7 +79,7 @@ fn work(
     })
 }
 
-/// What a barrier stage trains, as far as it matters to where its ranks run.
+/// Returns the gang of a training specification, reduced to what placement needs.
 pub(super) fn gang(spec: &TrainSpec) -> Gang {
     Gang {
         train: spec.train_id,
@@ -96,7 +96,7 @@ pub(super) fn gang(spec: &TrainSpec) -> Gang {
     }
 }
 
-/// The executor that a task runs on.
+/// Returns the executor that a task runs on.
 fn runs_on(task: &TaskInfo) -> Option<&str> {
     match &task.task_status {
         Status::Running(running) => Some(&running.executor_id),
@@ -104,7 +104,7 @@ fn runs_on(task: &TaskInfo) -> Option<&str> {
     }
 }
 
-/// What the ranks of a stage take, with the rows that its exchange has written.
+/// Returns the memory of a stage's ranks, and the rows that the stage's exchange has written.
 fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
     Memory {
         of_rank: spec.rank_memory(),
@@ -112,7 +112,7 @@ fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
     }
 }
 
-/// Rows that the exchange before a stage has written, where it is one exchange.
+/// Returns the rows written by the exchange before a stage, if there is one exchange and it has an exact count.
 fn rows(stage: &RunningStage) -> Option<u64> {
     let mut inputs = stage.inputs.values();
     match (inputs.next(), inputs.next()) {
@@ -128,7 +128,7 @@ fn rows(stage: &RunningStage) -> Option<u64> {
     }
 }
 
-/// Whether all of the stage's input comes together in one task.
+/// Checks whether one task reads all of the stage's input.
 fn collapses_input(writer: &Arc<dyn ExecutionPlan>) -> bool {
     let plan = writer.children();
     let partitions = plan

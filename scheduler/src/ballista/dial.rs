@@ -1,6 +1,7 @@
-//! How the scheduler dials executors: over TLS or in the clear, with a proof that it is of their cluster.
+//! Settings of the scheduler's connections to executors: TLS or in the clear, and a proof that the scheduler is of
+//! their cluster.
 //!
-//! The dialling is Ballista's; this is what it is told of an endpoint before it is dialled.
+//! Ballista dials; this module only configures the endpoint first.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,23 +12,23 @@ use volley_proto::access::ClusterSecret;
 use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::tls::{Tls, url};
 
-/// How often connections to executors are tried.
+/// Keepalive interval of connections to executors.
 const TRIED: Duration = Duration::from_secs(5);
 
-/// What connections to executors are made with.
+/// Settings of connections to executors.
 pub(super) struct ToExecutors {
     pub(super) tls: Option<Tls>,
-    /// Executors take tasks from their scheduler only.
+    /// Cluster secret: executors take tasks from their scheduler only.
     pub(super) secret: ClusterSecret,
-    /// How long an executor may not answer.
+    /// Keepalive timeout: time within which an executor must answer.
     pub(super) patience: Duration,
 }
 
 impl ToExecutors {
-    /// An executor's endpoint as it is to be dialled.
+    /// Configures an executor's endpoint for dialling.
     ///
     /// # Errors
-    /// When it is no address that can be dialled.
+    /// When the address cannot be dialled.
     pub(super) fn endpoint(
         &self,
         endpoint: Endpoint,
@@ -36,7 +37,7 @@ impl ToExecutors {
             Some(tls) => over_tls(&endpoint, tls)?,
             None => endpoint,
         };
-        // An executor that is cut off closes nothing, and some networks forget connections that are idle.
+        // An executor that is cut off closes no connection, and some networks drop idle ones.
         let endpoint = endpoint
             .http2_keep_alive_interval(TRIED)
             .keep_alive_timeout(self.patience)
@@ -45,8 +46,8 @@ impl ToExecutors {
     }
 }
 
-/// Has one of Ballista's clients of executors speak TLS. It makes them for a URL in the clear; what else it sets is set
-/// again.
+/// Switches an endpoint from one of Ballista's clients of executors to TLS. Ballista makes it for a URL in the clear,
+/// so its other settings are set again.
 fn over_tls(endpoint: &Endpoint, tls: &Tls) -> Result<Endpoint, Box<dyn Error + Send + Sync>> {
     let authority = endpoint
         .uri()

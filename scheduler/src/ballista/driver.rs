@@ -1,4 +1,4 @@
-//! The driver: carries out what the controller asks of Ballista, and tells it that time passes.
+//! The driver: carries out the controller's commands on Ballista, and tells the controller that time passes.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::submissions::Submissions;
 use crate::control::{Command, Controller, Event};
 use crate::handle::Control;
 
-/// How often the controller is told that time passes.
+/// Interval at which the controller is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The driver of a scheduler.
@@ -31,7 +31,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Works for as long as the scheduler runs.
+    /// Runs for as long as the scheduler does.
     pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -67,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Ends an attempt, if Ballista runs it: one that is being planned is not known to it yet.
+    /// Cancels an attempt if Ballista runs it: Ballista does not know one that is still being planned.
     async fn cancel(&self, attempt: &str) {
         let running = self.ballista.state.task_manager.get_running_job_cache();
         let attempt = JobId::from(attempt.to_owned());
@@ -80,7 +80,7 @@ impl Driver {
 
     async fn resubmit(&self, job: String) {
         let Some(submission) = self.submissions.of(&job) else {
-            return; // it has been cancelled meanwhile
+            return; // the job has been cancelled meanwhile
         };
         let mut request = Request::new(submission);
         insert_version_header(request.metadata_mut());
@@ -115,7 +115,7 @@ impl Driver {
         }
     }
 
-    /// Has Ballista offer its free slots. It has no call for that: a report of no task's status makes it.
+    /// Makes Ballista offer its free slots. Ballista has no call for that; a status report without tasks triggers it.
     async fn offer(&self) {
         let any = |control: &Controller| control.any_executor().map(str::to_owned);
         let Some(executor_id) = self.control.look(any) else {
@@ -132,12 +132,12 @@ impl Driver {
         }
     }
 
-    /// Tells of attempts that have ended without a word, such as those that Ballista could not take into its state.
+    /// Reports attempts that have ended silently, such as those that Ballista could not take into its state.
     async fn reconcile(&self) {
         let running = self.control.look(|control| {
             let jobs = control.jobs();
             let running = jobs.iter().filter(|job| job.state == JobState::Running);
-            // What was ended on purpose is told by the job's state.
+            // Attempts ended on purpose are reported by `VolleyJobState`.
             let running = running.filter(|job| !jobs.is_ending(job.attempt()));
             running
                 .map(|job| job.attempt().to_owned())
@@ -147,7 +147,7 @@ impl Driver {
             let id = attempt.as_str().into();
             let status = self.ballista.state.task_manager.get_job_status(&id).await;
             let end = match status.ok().flatten().and_then(|status| status.status) {
-                // So is data that was lost.
+                // So is lost data.
                 Some(job_status::Status::Failed(failed))
                     if DataLost::find(&failed.error).is_some() =>
                 {

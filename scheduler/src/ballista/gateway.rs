@@ -1,8 +1,8 @@
-//! The job gateway: Ballista's service as clients and executors reach it, with jobs that outlive their attempts.
+//! The job gateway: Ballista's service for clients and executors, with jobs that outlive their attempts.
 //!
-//! Everything passes through to Ballista; what names a job is translated between the id the client knows and the current
-//! attempt, and asked for by its owner or an administrator. The controller is told what matters to it. Where rows are goes
-//! to the client with a ticket, which executors ask for.
+//! All calls pass through to Ballista. Calls that name a job are translated between the id that the client knows and
+//! the current attempt, and are allowed to the job's owner and to administrators. The gateway tells the controller
+//! what it needs to know. Locations of result rows go to the client with a ticket, which executors require.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -43,7 +43,7 @@ use crate::handle::Control;
 /// takes.
 const HOLD: Duration = Duration::from_secs(1);
 
-/// The service in front of Ballista's.
+/// Service in front of Ballista's.
 pub(crate) struct JobGateway {
     pub(super) ballista: BallistaScheduler,
     pub(super) control: Control,
@@ -55,7 +55,8 @@ pub(crate) struct JobGateway {
 
 impl JobGateway {
     /// # Errors
-    /// When a job is another's. One that is not known, whose owner is not either, is an administrator's.
+    /// When the job belongs to somebody else. A job that is not known has no known owner, so only administrators may
+    /// name it.
     fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
         let owner = |control: &Controller| control.owner_of(id).map(str::to_owned);
         match self.control.look(owner) {
@@ -66,17 +67,17 @@ impl JobGateway {
     }
 
     /// # Errors
-    /// When there is no such queue.
+    /// When the queue does not exist.
     fn check_queue(&self, queue: &str) -> Result<(), Status> {
         let checked = self.control.look(|control| control.check_queue(queue));
         checked
             .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
     }
 
-    /// How much memory the tasks of a caller's job may hold, where that is limited.
+    /// Returns the memory limit on the tasks of a caller's job, if there is one.
     ///
     /// # Errors
-    /// When there is no slot yet that would have a share.
+    /// When there is no slot yet to share the limit.
     fn memory_limit(&self, caller: &Caller) -> Result<Option<MemoryLimit>, Status> {
         let Some(bytes) = caller.limits.query_memory else {
             return Ok(None);
@@ -95,10 +96,10 @@ impl JobGateway {
         }
     }
 
-    /// Takes over what a job's plan says of stores only by name.
+    /// Registers the options of stores that a job's plan refers to by name only.
     ///
     /// # Errors
-    /// When it leads where nothing may be read or written.
+    /// When a store is outside the paths that plans may read and write.
     fn receive_stores(&self, caller: &Caller, job: &mut JobSettings) -> Result<(), Status> {
         let allowed = self.stores.check(&job.stores);
         allowed.map_err(|denied| {
@@ -108,14 +109,14 @@ impl JobGateway {
         Ok(())
     }
 
-    /// The current attempt of a job.
+    /// Returns the current attempt of a job.
     fn attempt(&self, id: String) -> String {
         let attempt = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
         self.control.look(attempt).unwrap_or(id)
     }
 }
 
-/// What a job may take because of its owner's role, where that is limited.
+/// Returns the limits on a job by its owner's role, if there are any.
 fn job_limits(caller: &Caller) -> Option<JobLimits> {
     let RoleLimits {
         query_time: time,
@@ -126,10 +127,10 @@ fn job_limits(caller: &Caller) -> Option<JobLimits> {
     (time.is_some() || rows.is_some()).then_some(JobLimits { role, time, rows })
 }
 
-/// What a submission says of its job.
+/// Reads a job's settings from its submission.
 ///
 /// # Errors
-/// When it is malformed.
+/// When they are malformed.
 fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> {
     let setting = |key: &str| {
         let mut settings = submission.settings.iter();
@@ -150,19 +151,19 @@ fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> 
         .map_err(|error| Status::invalid_argument(error.to_string()))?
         .unwrap_or_default();
     if job.name.is_empty() {
-        // A client that is not Volley's.
+        // The client is not Volley's.
         job.name = setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned();
     }
     job.id = Some(Uuid::now_v7().simple().to_string());
     Ok(job)
 }
 
-/// Whether a setting is Volley's, by its key.
+/// Checks by its key whether a setting is Volley's.
 fn is_own(key: &str) -> bool {
     key.split('.').next() == Some(PREFIX)
 }
 
-/// Puts a job's settings into its submission, as plans of all of its attempts know them.
+/// Puts a job's settings into its submission, where the plans of all its attempts find them.
 fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
     let settings = &mut submission.settings;
     settings.retain(|setting| !is_own(&setting.key) && setting.key != BALLISTA_JOB_NAME);
@@ -175,7 +176,7 @@ fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
     }
 }
 
-/// A caller's job that the engine has taken.
+/// Builds the submission of a caller's job that the engine has accepted.
 fn submitted(id: &str, caller: &Caller, job: JobSettings) -> Submission {
     Submission {
         job: id.to_owned(),
@@ -190,7 +191,7 @@ fn submitted(id: &str, caller: &Caller, job: JobSettings) -> Submission {
 }
 
 /// Refuses a plan that nests so deeply that decoding it would end the process.
-#[allow(clippy::result_large_err)] // as tonic has it
+#[allow(clippy::result_large_err)] // tonic's Status is large
 fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
     let checked = match &submission.query {
         Some(Query::LogicalPlan(plan)) => nesting::decode::<LogicalPlanNode>(plan).map(drop),
@@ -200,16 +201,16 @@ fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
     checked.map_err(|error| Status::invalid_argument(format!("the query's plan: {error}")))
 }
 
-/// The error about a job that nobody knows. No other answer about a job's status has this code: a client that has
+/// Returns the error about an unknown job. No other answer about a job's status has this code: the client that
 /// submitted the job takes it for a restart of the scheduler.
 fn unknown(id: &str) -> Status {
-    // A client takes an absent status for a job that has not begun.
+    // A client would take an absent status for a job that has not begun.
     Status::not_found(format!(
         "job {id} is not known to this scheduler: it may have been started anew since"
     ))
 }
 
-/// Puts into the places of a job's rows what executors ask for.
+/// Replaces the job ids in the locations of a job's rows by the tickets that executors require.
 fn with_tickets(status: &mut GetJobStatusResult, secret: &ClusterSecret) {
     let status = status.status.as_mut().and_then(|told| told.status.as_mut());
     let Some(job_status::Status::Successful(succeeded)) = status else {
@@ -221,7 +222,7 @@ fn with_tickets(status: &mut GetJobStatusResult, secret: &ClusterSecret) {
     }
 }
 
-/// Whether an attempt with this status has ended.
+/// Checks whether an attempt with this status has ended.
 fn has_ended(status: &JobStatus) -> bool {
     matches!(
         status.status,
@@ -257,8 +258,8 @@ impl SchedulerGrpc for JobGateway {
         Ok(response)
     }
 
-    /// Its statuses go straight to the client, so such a job is not run again: it fails. What else there is about it is
-    /// an administrator's.
+    /// Submits a job whose statuses go straight to the client, so it fails instead of being rerun. Other calls about
+    /// it are for administrators.
     async fn execute_query_push(
         &self,
         mut request: Request<ExecuteQueryParams>,
@@ -320,7 +321,7 @@ impl SchedulerGrpc for JobGateway {
         if told.is_none() && known.is_none() {
             return Err(unknown(&id));
         }
-        // The controller hears of an attempt's end before anyone else, so it is asked last.
+        // The controller learns of an attempt's end before anyone else, so it is asked last.
         let known = self.control.look(|control| {
             let job = control.job(&id)?;
             let is_current = job.attempt() == attempt;
@@ -358,7 +359,7 @@ impl SchedulerGrpc for JobGateway {
                 JobState::Cancelled => CANCELLED.to_owned(),
                 _ => return Ok(response),
             };
-            // Also where the attempt does not know of its end yet.
+            // This applies even if the attempt does not know of its end yet.
             let failed = match status.status.take() {
                 Some(job_status::Status::Failed(failed)) => failed,
                 _ => FailedJob::default(),

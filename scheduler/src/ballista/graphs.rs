@@ -1,4 +1,4 @@
-//! Job graphs as rows of a table: the stages of an attempt and how far each is.
+//! Job graphs as rows of a table: the stages of an attempt, and the progress of each.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::job_state::VolleyJobState;
 use crate::planning::{find, in_stages};
 use crate::tables::{AttemptOf, StageRows};
 
-/// The graphs of attempts, running and ended.
+/// Graphs of attempts, running and ended.
 #[derive(Clone)]
 pub(crate) struct Graphs {
     ballista: BallistaScheduler,
@@ -30,7 +30,7 @@ impl Graphs {
         Self { ballista, ended }
     }
 
-    /// The stages of attempts, for the tables.
+    /// Returns the source of stages for the tables.
     pub(crate) fn into_rows(self) -> StageRows {
         Arc::new(move |of| {
             let graphs = self.clone();
@@ -38,8 +38,7 @@ impl Graphs {
         })
     }
 
-    /// The stages of a job's attempt, by number; none where the graph is not made yet, or not kept
-    /// any more.
+    /// Returns the stages of a job's attempt, by number; none if the graph is not made yet, or not kept any more.
     pub(super) async fn stages(&self, of: AttemptOf) -> Vec<Stage> {
         let AttemptOf {
             job,
@@ -63,7 +62,7 @@ impl Graphs {
     }
 }
 
-/// How far a stage is.
+/// Progress of a stage.
 struct Advance<'a> {
     state: StageState,
     partitions: usize,
@@ -190,7 +189,7 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
     }
 }
 
-/// What the stage does, in a line: the operator below the one that writes its shuffle files.
+/// Describes the stage in a line: the operator below the one that writes its shuffle files.
 fn operator(plan: &dyn ExecutionPlan) -> String {
     let inputs = plan.children();
     let below = inputs.first().map_or(plan, |input| input.as_ref());

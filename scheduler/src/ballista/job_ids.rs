@@ -1,6 +1,6 @@
-//! Ids of jobs: short, and in the order in which jobs came.
+//! Ids of jobs: short, and in the order in which jobs arrived.
 //!
-//! Ballista's own generator has a thread that wakes a thousand times a second to know the time.
+//! Ballista's own generator has a thread that wakes a thousand times a second to read the time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use ballista_scheduler::scheduler_server::JobIdGenerator;
 use parking_lot::Mutex;
 
-/// An id is the microsecond at which its job came, in hexadecimal, or the first later one that no
-/// other has: a scheduler that is started again does not give those of before.
+/// Generator of job ids. An id is the microsecond at which its job arrived, in hexadecimal, or the first later one
+/// that is free: a restarted scheduler does not repeat ids.
 #[derive(Debug, Default)]
 pub(crate) struct JobIds {
     last: Mutex<u64>,

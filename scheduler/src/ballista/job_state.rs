@@ -1,7 +1,7 @@
-//! Job state that tells the [controller](crate::control) how attempts end, before anyone else hears.
+//! Job state that reports the ends of attempts to the [controller](crate::control) before anyone else sees them.
 //!
-//! Ballista lets others end a job only by cancelling it, which it records as "Cancelled". How an
-//! attempt was to end has been noted by the controller by then.
+//! In Ballista, others can end a job only by cancelling it, which it records as "Cancelled". By then the controller
+//! has recorded the intended end of the attempt.
 //!
 //! Execution graphs of finished attempts are evicted once the controller has evicted their jobs, which bounds them:
 //! Ballista would retain those of the last hour.
@@ -25,24 +25,24 @@ use super::losses::data_loss;
 use crate::control::{AttemptEnd, Controller, Event};
 use crate::handle::Control;
 
-/// Ballista's word for the failure of a job that was cancelled.
+/// Ballista's error text of a cancelled job.
 pub(super) const CANCELLED: &str = "Cancelled";
 
-/// Ballista's in-memory job state, with the controller told.
+/// Ballista's in-memory job state, which also reports to the controller.
 pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     control: Control,
     ended: Mutex<Ended>,
 }
 
-/// Execution graphs of the newest finished attempts that are retained, whether or not their jobs are known.
+/// Number of the newest finished attempts whose execution graphs are retained, even if their jobs are unknown.
 const NEWEST_KEPT: usize = 256;
 
-/// Attempts that have ended and whose graphs are kept, the newest last.
+/// Ended attempts whose graphs are kept, the newest last.
 #[derive(Debug)]
 struct Ended {
     all: Vec<JobId>,
-    /// The length at which those of evicted jobs are evicted.
+    /// Length of `all` above which graphs of evicted jobs are evicted.
     most: usize,
 }
 
@@ -92,7 +92,7 @@ impl VolleyJobState {
     }
 }
 
-/// How the attempt of a graph has ended, if it has.
+/// Returns the end of a graph's attempt, if it has ended.
 fn end_of(graph: &ExecutionGraphBox) -> Option<AttemptEnd> {
     match &graph.status().status {
         Some(Status::Successful(succeeded)) => Some(end_of_success(succeeded)),
@@ -104,18 +104,18 @@ fn end_of(graph: &ExecutionGraphBox) -> Option<AttemptEnd> {
     }
 }
 
-/// How an attempt has ended whose rows are in these places.
+/// Returns the end of a successful attempt, with its rows if all were counted.
 pub(super) fn end_of_success(succeeded: &SuccessfulJob) -> AttemptEnd {
     let mut places = succeeded.partition_location.iter();
     let rows = places.try_fold(0_u64, |rows, place| {
         let counted = place.partition_stats.as_ref()?.num_rows;
-        // Less than nothing where they were not counted.
+        // The count is negative if rows were not counted.
         Some(rows.saturating_add(u64::try_from(counted).ok()?))
     });
     AttemptEnd::Succeeded { rows }
 }
 
-/// How an attempt has ended whose failure Ballista words like this.
+/// Returns the end of a failed attempt from Ballista's text of the failure.
 pub(super) fn end_of_failure(error: &str) -> AttemptEnd {
     match error {
         CANCELLED => AttemptEnd::Cancelled,
@@ -150,7 +150,7 @@ impl JobState for VolleyJobState {
     ) -> Result<()> {
         let is_ending = |control: &Controller| control.jobs().is_ending(job_id.as_str());
         if self.control.look(is_ending) {
-            // It was to end while it was being planned.
+            // The attempt was ended while it was being planned.
             return Err(BallistaError::Cancelled);
         }
         self.jobs.submit_job(job_id, graph, subscriber).await

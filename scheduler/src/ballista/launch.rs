@@ -1,15 +1,15 @@
-//! Whether a task fits into a message.
+//! The size limit of task messages.
 //!
-//! Ballista sends all tasks that an executor gets at once in one message. If that cannot be sent, it
-//! takes the executor for lost, and everybody's work with it. So each task is measured before, and one
-//! that is too large fails its own job; messages themselves have no limit but the wire's.
+//! Ballista sends all tasks for an executor in one message. If it cannot be sent, Ballista treats the executor as
+//! lost, and everybody's work there with it. So each task is measured first, and one that is too large fails its own
+//! job; messages themselves have only the wire's limit.
 
 use volley_proto::limits::{MESSAGE_LIMIT, size};
 
-/// Whether a task of so many bytes can be sent.
+/// Checks that a task of this many bytes can be sent.
 ///
 /// # Errors
-/// What is too large, and the limit.
+/// When the task is too large; names its size and the limit.
 pub(super) fn task_fits(stage: usize, bytes: usize) -> Result<(), String> {
     if bytes <= MESSAGE_LIMIT {
         return Ok(());

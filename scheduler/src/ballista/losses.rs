@@ -1,4 +1,4 @@
-//! What the loss of an executor means for an attempt, read from its graph before Ballista mends it.
+//! The effect of an executor's loss on an attempt, read from its graph before Ballista repairs it.
 //!
 //! ```text
 //!   nothing of the job was there ─────────────────────────────► untouched
@@ -23,7 +23,7 @@ use volley_proto::failure::DataLost;
 use crate::control::{DataLoss, LossEffect};
 use crate::planning::{find, in_stages};
 
-/// What the loss of an executor means for the attempt of a graph; `None` where nothing of it was there.
+/// Returns the effect of an executor's loss on a graph's attempt; `None` if nothing of the attempt was there.
 pub(super) fn effect(graph: &ExecutionGraphBox, executor: &str) -> Option<LossEffect> {
     let rank_of = ranks_on(graph, executor);
     let is_tainted = is_tainted(graph, executor);
@@ -34,7 +34,7 @@ pub(super) fn effect(graph: &ExecutionGraphBox, executor: &str) -> Option<LossEf
     })
 }
 
-/// Data of an attempt that an executor held.
+/// Describes the loss of an attempt's data that an executor held.
 pub(super) fn data_loss(graph: &ExecutionGraphBox, executor: &str, reason: &str) -> DataLoss {
     DataLoss {
         loss: DataLost {
@@ -45,7 +45,7 @@ pub(super) fn data_loss(graph: &ExecutionGraphBox, executor: &str, reason: &str)
     }
 }
 
-/// Whether the job needs data that was on the executor, or had other tasks than ranks there.
+/// Checks whether the job needs data that was on the executor, or had tasks other than ranks there.
 fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
     graph.stages().values().any(|stage| match stage {
         ExecutionStage::UnResolved(stage) => reads_from(&stage.inputs, executor),
@@ -63,7 +63,7 @@ fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
     })
 }
 
-/// The training run that has a running rank on the executor.
+/// Returns the training run that has a running rank on the executor.
 fn ranks_on(graph: &ExecutionGraphBox, executor: &str) -> Option<TrainId> {
     graph.stages().values().find_map(|stage| match stage {
         ExecutionStage::Running(stage) => {
@@ -75,7 +75,7 @@ fn ranks_on(graph: &ExecutionGraphBox, executor: &str) -> Option<TrainId> {
     })
 }
 
-/// The executor a task runs or ran on, and whether it still runs.
+/// Returns the executor that a task runs or ran on, and whether it still runs.
 fn where_of(task: &TaskInfo) -> Option<(&str, bool)> {
     match &task.task_status {
         Status::Running(running) => Some((&running.executor_id, true)),
@@ -91,7 +91,7 @@ fn reads_from(inputs: &HashMap<usize, StageOutput>, executor: &str) -> bool {
     locations.any(|location| location.executor_meta.id == executor)
 }
 
-/// What a job that is run again would write twice: rows in an order, whose writer adds files in place.
+/// Returns the target that a rerun of the job would write twice, if there is one: its writer adds files in place.
 pub(super) fn written(graph: &ExecutionGraphBox) -> Option<String> {
     let begun = |stage: &RunningStage| !stage.task_infos.is_empty();
     graph.stages().values().find_map(|stage| {
@@ -105,7 +105,7 @@ pub(super) fn written(graph: &ExecutionGraphBox) -> Option<String> {
     })
 }
 
-/// What the first operator of a plan has, that has it.
+/// Returns the first result of `look` among the operators of a plan.
 fn find_in<T>(
     plan: &Arc<dyn ExecutionPlan>,
     look: &impl Fn(&dyn ExecutionPlan) -> Option<T>,

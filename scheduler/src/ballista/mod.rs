@@ -9,8 +9,8 @@
 //!     └─► cancels, submits again, removes rows and executors, asks for offers
 //! ```
 //!
-//! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). It decides nothing about jobs
-//! and executors; how a query becomes stages is for [`crate::planning`].
+//! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). The module decides
+//! nothing about jobs and executors; [`crate::planning`] turns queries into stages.
 
 mod bind;
 mod cluster_state;

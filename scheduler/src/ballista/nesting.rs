@@ -1,6 +1,6 @@
-//! How deeply a query's plan nests, before anything walks through it.
+//! The limit on the nesting of a query's plan, checked before anything walks the plan.
 //!
-//! Clients refuse such queries before they are sent; this is for those that do not. Planning takes a piece of stack for
+//! Clients refuse such queries before sending them; this check is for clients that do not. Planning takes stack for
 //! each level.
 
 use datafusion::common::config::ConfigOptions;
@@ -10,7 +10,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::AnalyzerRule;
 use volley_proto::limits::{NESTED_OPERATORS, UNION_BRANCHES};
 
-/// Refuses plans of more operators in each other than clients send. To be the first of all rules.
+/// Analyzer rule that refuses plans with more nested operators than clients send. It must be the first rule.
 #[derive(Debug)]
 pub(super) struct BoundNesting;
 
@@ -20,7 +20,7 @@ impl AnalyzerRule for BoundNesting {
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
-        // Plans have grown a little where they arrive: a cast is a projection of its own.
+        // Plans grow a little on arrival: a cast becomes a projection of its own.
         const MOST: usize = 2 * NESTED_OPERATORS;
         if is_deeper(&plan, MOST) {
             return plan_err!("a query of more than {NESTED_OPERATORS} nested operators");
@@ -29,14 +29,14 @@ impl AnalyzerRule for BoundNesting {
     }
 }
 
-/// Whether a plan has more than so many operators in each other, or more branches of a union than any may have.
+/// Checks whether a plan has more than `most` nested operators, or more nested unions than allowed.
 pub(super) fn is_deeper(plan: &LogicalPlan, most: usize) -> bool {
     let mut operators = vec![(plan, 1, 1)];
     while let Some((plan, depth, unions)) = operators.pop() {
         if depth > most || unions > UNION_BRANCHES {
             return true;
         }
-        // A union is one operator where it is sent, and its branches nest where they arrive.
+        // A union is sent as one operator, and its branches nest on arrival.
         let (depth, unions) = match plan {
             LogicalPlan::Union(_) => (depth, unions + 1),
             _ => (depth + 1, unions),

@@ -1,7 +1,7 @@
-//! Panics while a query is planned, as errors of that query.
+//! Panics during planning, turned into errors of the query.
 //!
-//! Ballista plans in a task of its own: a panic ends that task without a word, and the query would be running
-//! for ever. What panics in a task of an executor is Ballista's to tell, and it does.
+//! Ballista plans in a task of its own: a panic ends that task silently, and the query would run for ever. Ballista
+//! reports panics of an executor's tasks itself.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 use futures::FutureExt;
 
-/// An analyzer's rule whose panics are errors.
+/// Analyzer rule whose panics become errors.
 #[derive(Debug)]
 pub(super) struct Caught(pub(super) Arc<dyn AnalyzerRule + Send + Sync>);
 
@@ -29,10 +29,10 @@ impl AnalyzerRule for Caught {
     }
 }
 
-/// Applies a rule whose panics are errors.
+/// Applies a rule and turns its panics into errors.
 ///
 /// # Errors
-/// Those of the rule, and its panic.
+/// When the rule fails or panics.
 pub(super) fn caught_rule(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,
@@ -42,10 +42,10 @@ pub(super) fn caught_rule(
         .unwrap_or_else(|panic| Err(error(panic.as_ref())))
 }
 
-/// What planning comes to, if only to a panic.
+/// Plans a query and turns panics into errors.
 ///
 /// # Errors
-/// Those of planning, and its panic.
+/// When planning fails or panics.
 pub(super) async fn caught<T>(planning: impl Future<Output = Result<T>>) -> Result<T> {
     let planned = AssertUnwindSafe(planning).catch_unwind().await;
     planned.unwrap_or_else(|panic| Err(error(panic.as_ref())))

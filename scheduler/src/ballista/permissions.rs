@@ -1,4 +1,4 @@
-//! Authorization of submissions: by the decoded plan, not by what the client says of it.
+//! Authorization of submissions by the decoded plan, independent of what the client says about it.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ use volley_proto::nesting;
 use super::nesting::is_deeper;
 use crate::access::Caller;
 
-/// Looks at plans before they are taken.
+/// Checks of plans before they are accepted.
 pub(super) struct Permissions {
-    /// What plans are decoded with.
+    /// Context that plans are decoded in.
     context: Arc<TaskContext>,
     codec: VolleyLogicalCodec,
     paths: AllowedPaths,
@@ -41,20 +41,20 @@ impl Permissions {
     }
 
     /// # Errors
-    /// When the plan is not taken, or not from this caller: what would be needed.
+    /// When the plan is not accepted, or not from this caller; says what would be needed.
     pub(super) fn check(&self, caller: &Caller, query: &ExecuteQueryParams) -> Result<(), Status> {
         let plan = match &query.query {
             Some(Query::LogicalPlan(plan)) => plan,
-            // It would run as it is: nothing that makes plans correct here would see it.
+            // A physical plan would run unchanged, past everything that makes plans correct here.
             Some(Query::PhysicalPlan(_)) => {
                 return Err(Status::invalid_argument(
                     "physical plans are not taken: send the logical plan",
                 ));
             }
-            // What is missing or not known is refused by who takes it.
+            // Ballista itself refuses a missing or unsupported query.
             Some(Query::SubstraitPlan(_)) | None => return Ok(()),
         };
-        // Who may do everything everywhere need not wait until that is known.
+        // A caller that may do everything everywhere need not wait for the plan to be decoded.
         let most = caller.limits.plan_depth;
         if caller.principal.role.may(Role::Run) && !self.paths.is_restricted() && most.is_none() {
             return Ok(());
@@ -92,7 +92,7 @@ fn within_depth(who: &Principal, most: Option<usize>, plan: &LogicalPlan) -> Res
 }
 
 /// # Errors
-/// Why a submission is refused.
+/// When a submission is refused, with the reason.
 fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(), String> {
     if let Some(statement) = &effects.writes {
         let needed = who.needs(Role::Run);
@@ -110,7 +110,7 @@ fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(
     places.try_for_each(|place| paths.check(place).map_err(|denied| denied.to_string()))
 }
 
-/// What is submitted, in a word or two.
+/// Names the submission in a word or two.
 fn summary(effects: &Effects) -> String {
     effects.writes.clone().unwrap_or_else(|| "query".to_owned())
 }

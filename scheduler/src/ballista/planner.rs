@@ -1,4 +1,4 @@
-//! The scheduler's sessions: Ballista's, planning Volley's nodes, refusing what can never run.
+//! The scheduler's sessions: Ballista's sessions that plan Volley's nodes and refuse queries that can never run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ use super::panics::{Caught, caught, caught_rule};
 use crate::handle::Control;
 use crate::planning::{order_to_keep, reuse_exchanges, stages};
 
-/// Builds sessions that plan Volley's nodes for this cluster: each query has a copy of one session, with
-/// its own settings.
+/// Returns a builder of sessions that plan Volley's nodes for this cluster: each query gets a copy of one session,
+/// with its own settings.
 ///
-/// They share what is known of files, which is checked against a file's size and time of change. Folders
-/// are listed by each query: nothing would tell that such a list is old.
+/// The sessions share cached file metadata, which is checked against a file's size and modification time. Each query
+/// lists folders itself, because nothing would show that a cached list is old.
 ///
 /// # Errors
-/// When the session that is copied cannot be made.
+/// When the original session cannot be made.
 pub(crate) fn session_builder(control: Control, stores: &Stores) -> Result<SessionBuilder> {
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
     let runtime = RuntimeEnvBuilder::new()
@@ -61,15 +61,15 @@ pub(crate) fn session_builder(control: Control, stores: &Stores) -> Result<Sessi
     Ok(Arc::new(move |config| with_settings(&session, config)))
 }
 
-/// A copy of a session, with other settings.
+/// Copies a session with other settings.
 fn with_settings(session: &SessionState, config: SessionConfig) -> Result<SessionState> {
-    // Ballista 55's adaptive planner repeats branches of a union and hangs where a plan that it
-    // changed fails a check; what it makes of lost data is worse.
+    // Ballista 55's adaptive planner repeats branches of a union, hangs if a plan that it changed fails a check, and
+    // handles lost data even worse.
     let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
     let mut session = session.clone();
     let functions: Vec<_> = session.scalar_functions().values().cloned().collect();
     for function in functions {
-        // Such as now(), which knows the session's time zone.
+        // Such as now(), which depends on the session's time zone.
         if let Some(set) = function.inner().with_updated_config(config.options()) {
             session.register_udf(Arc::new(set))?;
         }
@@ -79,7 +79,7 @@ fn with_settings(session: &SessionState, config: SessionConfig) -> Result<Sessio
     Ok(session)
 }
 
-/// Volley's planner, behind the controller's admission of gangs.
+/// Volley's planner, which has the controller admit gangs first.
 struct AdmittingPlanner {
     control: Control,
 }
@@ -115,7 +115,7 @@ impl QueryPlanner for AdmittingPlanner {
     }
 }
 
-/// The stages of a query.
+/// Plans the stages of a query.
 async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
     let physical = VolleyQueryPlanner
         .create_physical_plan(plan, session)
@@ -130,7 +130,7 @@ async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn Ex
     reuse_exchanges(stages(physical, order, &session.task_ctx())?)
 }
 
-/// Whether a query asks for the order of its rows.
+/// Checks whether a query asks for an order of its rows.
 fn is_ordered(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,

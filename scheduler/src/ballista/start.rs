@@ -1,4 +1,4 @@
-//! Ballista's scheduler, started with our parts in it.
+//! Ballista's scheduler, started with Volley's parts in it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ use crate::handle::Control;
 use crate::tables::StageRows;
 use crate::{Error, Result, SchedulerConfig};
 
-/// Ballista's scheduler, and what goes with it.
+/// Ballista's scheduler and the parts that belong to it.
 pub(crate) struct Ballista {
     pub(crate) scheduler: BallistaScheduler,
-    /// Its service, for clients and executors.
+    /// Service for clients and executors.
     pub(crate) gateway: JobGateway,
-    /// Carries out what the controller asks.
+    /// Driver that carries out the controller's commands.
     pub(crate) driver: Driver,
-    /// The stages of its graphs.
+    /// Source of the stages of Ballista's graphs.
     pub(crate) stages: StageRows,
 }
 
-/// Starts Ballista's scheduler, which is to be reached at an address.
+/// Starts Ballista's scheduler, reachable at `address`.
 ///
 /// # Errors
 /// When it does not start.
@@ -61,25 +61,25 @@ pub(crate) async fn start(
         scheduling_policy: TaskSchedulingPolicy::PushStaged,
         executor_timeout_seconds: timeout,
         expire_dead_executor_interval_seconds: 1,
-        // The controller ends what waits on an empty cluster.
+        // The controller ends jobs that wait on an empty cluster.
         no_executors_grace_period_seconds: u64::from(u32::MAX),
-        // It also removes rows without readers; Ballista would after a time, readers or not.
+        // The controller also removes rows without readers; Ballista would remove them after a time, readers or not.
         finished_job_data_clean_up_interval_seconds: 0,
-        // Graphs go with the jobs that they are of: see `VolleyJobState`.
+        // Graphs are evicted with their jobs: see `VolleyJobState`.
         finished_job_state_clean_up_interval_seconds: 0,
         grpc_client_max_message_size: LAUNCH_LIMIT,
         override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint| {
             to_executors.endpoint(endpoint)
         })),
-        // The root is ours; Ballista's sends the browser to a page on the internet.
+        // The root is Volley's; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
-        // With none given, it has pages of two other sites ask.
+        // If none is given, Ballista allows pages of two other sites.
         cors_allowed_origins: url(
             &format!("{}:{}", config.listen.advertise_host(), address.port()),
             config.tls.is_some(),
         ),
         use_tls: config.tls.is_some(),
-        // Of tasks, only ranks that meet again end in a way that Ballista retries.
+        // Ballista retries only tasks whose ranks regroup; these have no limit.
         task_max_failures: usize::MAX,
         job_id_generator: Some(Arc::new(JobIds::default())),
         override_logical_codec: Some(Arc::new(VolleyLogicalCodec::default())),

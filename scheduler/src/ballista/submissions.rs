@@ -1,4 +1,4 @@
-//! What was submitted as jobs that have not ended, to submit it again.
+//! Submissions of jobs that have not ended, kept for reruns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use parking_lot::Mutex;
 
-/// Submissions by job; cheap to clone. The controller says when one is not needed any more.
+/// Submissions by job; cheap to clone. The controller says when one is no longer needed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Submissions {
     jobs: Arc<Mutex<HashMap<String, ExecuteQueryParams>>>,

@@ -1,8 +1,9 @@
-//! Operator metrics in task statuses, made to fit the task's stage: a status is never lost for their sake.
+//! Operator metrics in task statuses, made to fit the task's stage so that no status is lost because of them.
 //!
-//! Ballista adds the metrics of a stage's tasks up, operator by operator. Where a task reports of another number of
-//! operators than the others, it refuses the whole status, and the job waits for ever for a task that has ended. So
-//! of such metrics only the writer's are kept: the stage shows less of its operators, and the task and its rows count.
+//! Ballista adds up the metrics of a stage's tasks, operator by operator. If a task reports another number of
+//! operators than the others, Ballista refuses the whole status, and the job waits for ever for a task that has
+//! ended. So only the writer's metrics of such a task are kept: the stage shows less of its operators, and the task
+//! and its rows count.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use ballista_scheduler::state::execution_stage::ExecutionStage;
 use super::BallistaScheduler;
 use crate::planning::reporting_operators;
 
-/// Replaces metrics of another number of operators than the task's stage has by the writer's alone.
+/// Keeps only the writer's metrics of a task that reports another number of operators than its stage has.
 pub(super) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {
     if status.metrics.is_empty() {
         return;
@@ -50,7 +51,7 @@ pub(super) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: 
     }
 }
 
-/// The metrics of so many operators, of which only the first, the stage's writer, has any.
+/// Clears all metrics but those of the first operator, the stage's writer, and resizes them to `operators`.
 fn only_the_writers(metrics: &mut Vec<OperatorMetricsSet>, operators: usize) {
     metrics.truncate(1);
     metrics.resize_with(operators, OperatorMetricsSet::default);

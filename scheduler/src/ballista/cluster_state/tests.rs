@@ -8,7 +8,7 @@ use datafusion::prelude::SessionContext;
 use super::*;
 use crate::handle::testing::control;
 
-/// The graph of `SELECT 1`.
+/// Builds the graph of `SELECT 1`.
 async fn graph(job: &str) -> ExecutionGraphBox {
     let session = SessionContext::new();
     let plan = session.sql("SELECT 1").await.unwrap();
@@ -58,7 +58,7 @@ async fn nobody_has_removed_an_executor_before_the_controller_is_told_what_it_me
     let bound = offer.await.unwrap();
     assert_eq!(bound.len(), 1, "its task is on e");
 
-    // Whoever reads the graph waits.
+    // Readers of the graph wait.
     let held = graph.execution_graph.write().await;
     let is_ending = |control: &Controller| control.jobs().is_ending("j");
     let remove = || {
@@ -69,7 +69,7 @@ async fn nobody_has_removed_an_executor_before_the_controller_is_told_what_it_me
         })
     };
     let (first, second) = (remove(), remove());
-    // Lets both go as far as they can.
+    // Lets both run as far as they can.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
