@@ -1,13 +1,13 @@
-//! The audit: a line for each login, submission, refusal, cancellation and administrative act.
+//! The audit log: a line for each login, submission, refusal, cancellation and administrative act.
 //!
-//! It is in the log under the target `volley::audit`, as `key=value`, and holds no token.
+//! Its lines go to the log under the target `volley::audit`, as `key=value`, and hold no token.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use volley_proto::access::Principal;
 
-/// How it went.
+/// Outcome of an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome<'a> {
     Done,
@@ -37,7 +37,7 @@ pub(crate) fn audit(
     }
 }
 
-/// An address, or that there is none.
+/// Address of a peer, shown as `-` if there is none.
 struct Peer(Option<SocketAddr>);
 
 impl fmt::Display for Peer {

@@ -15,27 +15,27 @@ use volley_proto::tls::Peer;
 use super::rules::{Need, needs};
 use super::{Access, Outcome, RoleLimits, Unidentified, audit};
 
-/// The refusal of requests without a token.
+/// Refusal of requests without a token.
 const WANTED: &str = "this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN";
-/// What an executor without a token is told.
+/// Refusal of executors without a token.
 const WANTED_OF_EXECUTORS: &str =
     "this scheduler wants the token of its executors: --join-token FILE or VOLLEY_JOIN_TOKEN_FILE";
 
-/// What an executor without a certificate is told, where TLS is spoken.
+/// Refusal of executors without a certificate, where TLS is spoken.
 const CERTIFICATE_WANTED: &str = "this is for processes of the cluster: give --tls-cert and --tls-key, a certificate of \
                                   the cluster's authority for servers and clients";
 
-/// The caller of a request.
+/// Caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
-    /// Of the principal's role.
+    /// Limits of the principal's role.
     pub(crate) limits: RoleLimits,
     pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Caller {
-    /// The caller of a service.
+    /// Returns the caller of a service.
     ///
     /// # Errors
     /// When the request has not passed [`admit`].
@@ -46,7 +46,7 @@ impl Caller {
             .ok_or_else(|| Status::internal("the request was not authenticated"))
     }
 
-    /// Notes what they have done.
+    /// Writes an act of the caller to the audit log.
     pub(crate) fn did(&self, action: &str, object: &str) {
         audit(
             Some(&self.principal),
@@ -56,7 +56,7 @@ impl Caller {
         );
     }
 
-    /// Notes what they were not let do, and says so.
+    /// Writes a refusal to the audit log, and returns it as a status.
     pub(crate) fn refused(&self, action: &str, object: &str, reason: &str) -> Status {
         let outcome = Outcome::Refused(reason);
         audit(Some(&self.principal), self.peer, (action, object), outcome);
@@ -64,7 +64,7 @@ impl Caller {
     }
 
     /// # Errors
-    /// When a job of this owner is not theirs to touch.
+    /// When the caller may not touch a job of this owner.
     pub(crate) fn may_touch(&self, action: &str, job: &str, owner: &str) -> Result<(), Status> {
         if self.principal.may_touch(owner) {
             return Ok(());
@@ -77,7 +77,7 @@ impl Caller {
         Err(self.refused(action, job, &reason))
     }
 
-    /// Whose jobs they are shown; everybody's where that is `None`.
+    /// Returns the owner whose jobs the caller may see; `None` for everybody's.
     pub(crate) fn sees(&self) -> Option<&str> {
         (self.principal.role != Role::Administer).then_some(self.principal.name.as_str())
     }
@@ -92,7 +92,7 @@ pub(crate) async fn admit(
     let connection = request.extensions().get::<Peer>().cloned();
     let peer = connection.as_ref().map(|connection| connection.address);
     if let Some(address) = peer {
-        // Others look for it as axum has it.
+        // Other code looks for the address where axum puts it.
         request.extensions_mut().insert(ConnectInfo(address));
     }
     let path = request.uri().path().to_owned();
@@ -142,7 +142,7 @@ pub(crate) async fn admit(
 }
 
 impl Access {
-    /// The principal of these headers: by their token, or by the cookie of a login.
+    /// Returns the principal of a request, by its token or by its login cookie.
     async fn identify(&self, headers: &HeaderMap) -> Result<Principal, Unidentified> {
         if self.asks_nobody() {
             return Ok(Principal::anybody());
@@ -159,13 +159,13 @@ impl Access {
     }
 }
 
-/// The token in the headers.
+/// Returns the bearer token in the headers.
 fn sent(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::AUTHORIZATION)?;
     bearer(header.to_str().ok()?)
 }
 
-/// Whether a request is one of gRPC, by its content type.
+/// Checks by its content type whether a request is gRPC.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))

@@ -1,4 +1,4 @@
-//! Limits of a role: what a principal's requests and jobs may take, as `--limit ROLE:NAME=VALUE` says it.
+//! Limits of a role on its principals' requests and jobs, from `--limit ROLE:NAME=VALUE`.
 //!
 //! ```text
 //!   message_bytes   a request, before it is decoded            grpc
@@ -8,7 +8,8 @@
 //!   result_rows     the rows of a job that has succeeded       control
 //! ```
 //!
-//! It reads them; those on the right keep them. They are a role's; a user's slots are limited by queues (`user_slots`).
+//! This module reads the limits; the parts on the right enforce them. Limits belong to a role; queues limit a user's
+//! slots (`user_slots`).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -20,36 +21,36 @@ use volley_proto::Error;
 use volley_proto::access::Role;
 use volley_proto::limits::{MESSAGE_LIMIT, NESTED_OPERATORS};
 
-/// What requests and jobs of one role may take; what is not said is not limited for the role's sake.
+/// Limits on the requests and jobs of one role; `None` means that the role adds no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RoleLimits {
-    /// Bytes of a request's message.
+    /// Size of a request's message, in bytes.
     pub message_bytes: Option<usize>,
-    /// Operators of a query's plan in each other.
+    /// Nested operators of a query's plan.
     pub plan_depth: Option<usize>,
-    /// Bytes of memory for the tasks of a job together.
+    /// Memory of all tasks of a job together, in bytes.
     pub query_memory: Option<u64>,
-    /// The time of a job.
+    /// Duration of a job.
     pub query_time: Option<Duration>,
     /// Rows of a job's result.
     pub result_rows: Option<u64>,
 }
 
-/// The limits of all roles.
+/// Limits of all roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// By the role's name.
+    /// Limits by the role's name.
     roles: BTreeMap<String, RoleLimits>,
 }
 
-/// The names of limits.
+/// Names of the limits.
 const NAMES: &str = "message_bytes, plan_depth, query_memory, query_time or result_rows";
 
 impl Limits {
-    /// What texts of the form `ROLE:NAME=VALUE` say.
+    /// Parses texts of the form `ROLE:NAME=VALUE`.
     ///
     /// # Errors
-    /// Names the one that is wrong, or said twice.
+    /// When a limit is invalid or given twice; names it.
     pub fn new(texts: &[String]) -> Result<Self, Error> {
         let mut limits = Self::default();
         for text in texts {
@@ -62,7 +63,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Those of a role.
+    /// Returns the limits of a role.
     pub(crate) fn of(&self, role: Role) -> RoleLimits {
         let limits = self.roles.get(&role.to_string());
         limits.copied().unwrap_or_default()
@@ -112,7 +113,7 @@ fn number<T: FromStr<Err: Display>>(value: &str) -> Result<T, String> {
 }
 
 /// # Errors
-/// When it is nothing, or more than the limit of all roles.
+/// When the value is 0, or above the limit of all roles.
 fn within(value: usize, most: usize) -> Result<usize, String> {
     match (1..=most).contains(&value) {
         true => Ok(value),

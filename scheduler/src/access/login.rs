@@ -1,8 +1,8 @@
 //! The web page's login: a form that takes a token, and a cookie that stands for it.
 //!
-//! The cookie is 256 random bits, sent back by the browser to this site only, and hidden from scripts. What is kept is
-//! its hash, and that of the token, or what a JSON Web Token has said: a login ends with its token, after half a day, and
-//! with the scheduler.
+//! The cookie is 256 random bits, sent back by the browser to this site only, and hidden from scripts. The scheduler
+//! keeps its hash, and the token's hash or the content of a JSON Web Token. A login ends with its token, after half a
+//! day, and with the scheduler.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,25 +20,25 @@ use volley_proto::access::{Role, Token, TokenHash};
 
 use super::{Access, Credential, Outcome, audit};
 
-/// How long a login lasts.
+/// Duration of a login.
 const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
-/// Logins at once; the oldest goes first.
+/// Largest number of logins at once; the oldest is removed first.
 const KEPT: usize = 1024;
-/// Wrong tokens that an address may try within [`WINDOW`].
+/// Number of wrong tokens that an address may try within [`WINDOW`].
 const TRIES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses whose tries are counted.
+/// Number of addresses whose tries are counted.
 const COUNTED: usize = 4096;
 
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'self'; frame-ancestors 'none'";
 
-/// Sessions of the web page.
+/// Logins of the web page.
 #[derive(Debug, Default)]
 pub(super) struct Logins {
-    /// Cookies of a host are not told apart by port.
+    /// Port in the cookie's name, because browsers share a host's cookies between ports.
     port: u16,
-    /// Whether TLS is spoken: browsers then send the cookie over nothing else.
+    /// TLS flag: with it, browsers send the cookie over TLS only.
     tls: bool,
     sessions: Mutex<HashMap<TokenHash, Session>>,
     tries: Mutex<HashMap<IpAddr, (Instant, u32)>>,
@@ -67,7 +67,7 @@ impl Logins {
         format!("volley_session_{}", self.port)
     }
 
-    /// What a login was with; whether that still holds is for [`Access`] to say.
+    /// Returns the credential of a login; [`Access`] decides whether it is still valid.
     pub(super) fn credential(&self, headers: &HeaderMap) -> Option<Credential> {
         let session = self.session(headers)?;
         let sessions = self.sessions.lock();
@@ -87,7 +87,7 @@ impl Logins {
         Some(value.parse::<Token>().ok()?.hash())
     }
 
-    /// A login, as a header that sets its cookie.
+    /// Begins a login. Returns a header that sets its cookie.
     fn begin(&self, credential: Credential) -> String {
         let cookie = Token::generate();
         let mut sessions = self.sessions.lock();
@@ -117,7 +117,7 @@ impl Logins {
         )
     }
 
-    /// Whether an address may try one more.
+    /// Checks whether an address may try another token.
     fn may_try(&self, from: IpAddr, now: Instant) -> bool {
         let tries = self.tries.lock();
         let tried = tries.get(&from);
@@ -126,7 +126,7 @@ impl Logins {
         })
     }
 
-    /// An address has tried a wrong one.
+    /// Counts a wrong token from an address.
     fn failed(&self, from: IpAddr, now: Instant) {
         let mut tries = self.tries.lock();
         let is_recent = |since: &Instant| now.saturating_duration_since(*since) <= WINDOW;
@@ -134,7 +134,7 @@ impl Logins {
             tries.retain(|_, (since, _)| is_recent(since));
         }
         if tries.len() >= COUNTED && !tries.contains_key(&from) {
-            // So many at once are not people who mistype.
+            // So many addresses at once are not people who mistype.
             return;
         }
         let (since, count) = tries.entry(from).or_insert((now, 0));
@@ -145,7 +145,7 @@ impl Logins {
     }
 }
 
-/// The form, and what is done with it.
+/// Builds the routes of the form and of its actions.
 pub(crate) fn routes(access: Arc<Access>) -> Router {
     Router::new()
         .route("/login", get(form).post(login))

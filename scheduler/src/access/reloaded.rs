@@ -1,5 +1,5 @@
-//! A file that is read again when it changes, such as the tokens and a key set. One that is wrong changes nothing: what
-//! was read before stays, and the log says why. It says nothing of what a file means.
+//! A file that is read again when it changes, such as the tokens and a key set. If the new content is invalid, the
+//! old value stays and the log says why. This module does not interpret a file's content.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long what was read is not looked at again.
+/// Time before the file is checked again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Makes a value of a file's text, or says what is wrong with it.
+/// Parser of a file's text; an error says what is wrong with it.
 type Parse<T> = fn(&str) -> Result<T, String>;
 
-/// A file that is looked at while it is asked.
+/// File that is checked for changes when it is used.
 #[derive(Debug)]
 pub(super) struct ReloadedFile<T> {
     path: PathBuf,
-    /// What it holds, for the log.
+    /// Name of the content, for the log.
     what: &'static str,
     parse: Parse<T>,
     read: Mutex<Read<T>>,
 }
 
-/// A file's version: its time of change, its size and its number.
+/// File version: modification time (seconds, nanoseconds), size and inode number.
 type Version = (i64, i64, u64, u64);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Read<T> {
 
 impl<T> ReloadedFile<T> {
     /// # Errors
-    /// When it cannot be read, or is wrong.
+    /// When the file cannot be read, or is invalid.
     pub(super) fn open(path: &Path, what: &'static str, parse: Parse<T>) -> io::Result<Self> {
         let (value, version) = read(path, parse)?;
         Ok(Self {
@@ -53,7 +53,7 @@ impl<T> ReloadedFile<T> {
         })
     }
 
-    /// The newest that was right.
+    /// Returns the newest valid value.
     pub(super) fn current(&self) -> Arc<T> {
         self.current_at(Instant::now())
     }
@@ -66,7 +66,7 @@ impl<T> ReloadedFile<T> {
         known.looked = now;
         let version = fs::metadata(&self.path).ok().as_ref().map(version);
         if version != known.version {
-            // A wrong one is told of once.
+            // An invalid file is logged once.
             known.version = version;
             let (file, what) = (self.path.display(), self.what);
             match read(&self.path, self.parse) {
@@ -84,7 +84,7 @@ impl<T> ReloadedFile<T> {
 }
 
 fn read<T>(path: &Path, parse: Parse<T>) -> io::Result<(T, Version)> {
-    // Before, so that what is written meanwhile is read the next time.
+    // The version is read first, so that a write in between is noticed the next time.
     let version = version(&fs::metadata(path)?);
     let text = fs::read_to_string(path)?;
     let value = parse(&text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;

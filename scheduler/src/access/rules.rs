@@ -1,19 +1,19 @@
-//! What a path needs, as pure code. What is not listed needs an administrator.
+//! Requirements of request paths, as pure code. A path that is not listed needs an administrator.
 
 use volley_proto::access::Role;
 
-/// What a request needs to be answered.
+/// Requirement for answering a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Nothing: what is there is the same for everybody.
+    /// Nothing: the content is the same for everybody.
     Nothing,
     /// A principal with this role.
     Role(Role),
 }
 
-/// Files of the page, which hold nothing of the cluster's.
+/// Files of the page, which hold no data of the cluster.
 const PAGE: [&str; 5] = ["/", "/login", "/volley.js", "/volley.css", "/favicon.svg"];
-/// Of Ballista's service, what executors call.
+/// Calls of Ballista's service for executors.
 const OF_EXECUTORS: [&str; 5] = [
     "PollWork",
     "RegisterExecutor",
@@ -21,7 +21,7 @@ const OF_EXECUTORS: [&str; 5] = [
     "UpdateTaskStatus",
     "ExecutorStopped",
 ];
-/// Of Ballista's service, what clients call; whose job it is and what a plan does is looked at there.
+/// Calls of Ballista's service for clients; the service checks a job's owner and a plan's effects.
 const OF_CLIENTS: [&str; 8] = [
     "CreateUpdateSession",
     "RemoveSession",
@@ -32,7 +32,7 @@ const OF_CLIENTS: [&str; 8] = [
     "GetJobMetrics",
     "CleanJobData",
 ];
-/// Of Ballista's REST interface, what is not about jobs.
+/// Paths of Ballista's REST interface that are not about jobs.
 const ABOUT_THE_CLUSTER: [&str; 5] = [
     "/api/state",
     "/api/version",
@@ -41,7 +41,7 @@ const ABOUT_THE_CLUSTER: [&str; 5] = [
     "/api/openapi.json",
 ];
 
-/// It takes the network of all executors, as training does.
+/// Path of the probe, which takes the network of all executors, as training does.
 const PROBE: &str = "/volley.v1.Cluster/Probe";
 
 pub(super) fn needs(path: &str) -> Need {

@@ -6,7 +6,7 @@
 //!   nodes   executor    sha256:60303ae2…
 //! ```
 //!
-//! It is read again when it changes. One that is wrong changes nothing: the one before stays, and the log says why.
+//! The file is read again when it changes. If it is invalid, the table before it stays, and the log says why.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use volley_proto::access::{Principal, TokenHash};
 use super::reloaded::ReloadedFile;
 use crate::{Error, Result};
 
-/// The longest name.
+/// Length of the longest name.
 const LONGEST: usize = 64;
 /// Names of the scheduler's own principals, which neither a file nor an issuer may use.
 pub(super) const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
@@ -34,13 +34,14 @@ impl Table {
         Self { holders }
     }
 
-    /// A hash is looked up, not compared: how long that takes says nothing of the token.
+    /// Returns the holder of a token. The hash is looked up, not compared, so the time taken says nothing about the
+    /// token.
     pub(super) fn holder(&self, token: &TokenHash) -> Option<Principal> {
         self.holders.get(token).cloned()
     }
 
     /// # Errors
-    /// The first line that is wrong, and why.
+    /// When a line is invalid; names the first, and the reason.
     fn parse(text: &str) -> Result<Self, String> {
         let mut holders = HashMap::new();
         for (number, line) in text.lines().enumerate() {
@@ -85,13 +86,13 @@ impl Table {
     }
 }
 
-/// A file of tokens, as it was when it was last right.
+/// File of tokens; its newest valid table counts.
 #[derive(Debug)]
 pub(super) struct TokensFile(ReloadedFile<Table>);
 
 impl TokensFile {
     /// # Errors
-    /// When it cannot be read, or is wrong.
+    /// When the file cannot be read, or is invalid.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let file = ReloadedFile::open(path, "tokens", Table::parse);
         file.map(Self).map_err(|source| Error::Tokens {
@@ -100,7 +101,7 @@ impl TokensFile {
         })
     }
 
-    /// The newest that was right.
+    /// Returns the newest valid table.
     pub(super) fn table(&self) -> Arc<Table> {
         self.0.current()
     }

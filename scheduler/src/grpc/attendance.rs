@@ -7,7 +7,7 @@
 //!      └ comes back: the stream has ended, so it starts over as a new incarnation
 //! ```
 //!
-//! It tracks liveness. What a loss means is for [`crate::control`] to decide.
+//! It tracks liveness; [`crate::control`] decides what a loss means.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -32,17 +32,17 @@ use crate::access::Caller;
 use crate::control::{Controller, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic};
 use crate::handle::Control;
 
-/// How often the scheduler gives a sign of life.
+/// Interval of the scheduler's signs of life.
 const SIGN: Duration = Duration::from_secs(1);
-/// How long an earlier incarnation may take to be removed.
+/// Time within which an earlier incarnation must be removed.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// The most that an echo returns.
+/// Largest payload of an echo, in bytes.
 const MOST_ECHOED: u64 = 1 << 20;
 
 pub(crate) type Sign = Result<AttendResponse, Status>;
 
-/// The service.
+/// Builds the service.
 pub(crate) fn attendance_service(
     control: Control,
     secret: ClusterSecret,
@@ -58,7 +58,7 @@ pub(crate) fn attendance_service(
 #[derive(Debug, Clone)]
 pub(crate) struct Service {
     control: Control,
-    /// What executors prove themselves to each other with.
+    /// Secret by which executors prove themselves to each other.
     secret: ClusterSecret,
     probes: Probes,
 }
@@ -122,7 +122,7 @@ impl Attendance for Service {
             version,
         };
         let (signs, stream) = mpsc::unbounded_channel();
-        // Where a later incarnation is there by now, the stream just ends.
+        // If a later incarnation is there by now, the stream just ends.
         if attending.begins(profile) {
             caller.did("attend", &attending.executor);
             let welcome = AttendResponse {
@@ -209,7 +209,7 @@ impl From<wire::Task> for Task {
     }
 }
 
-/// An incarnation that attends; no longer when this is dropped.
+/// An incarnation's attendance, which ends when this is dropped.
 struct Attending {
     control: Control,
     executor: String,
@@ -217,7 +217,7 @@ struct Attending {
 }
 
 impl Attending {
-    /// False where another incarnation is there by now.
+    /// Begins the attendance; returns false if another incarnation is there by now.
     fn begins(&self, profile: Profile) -> bool {
         self.control
             .ask(|control, now| control.attends(&self.executor, &self.incarnation, profile, now))
@@ -240,7 +240,7 @@ impl Drop for Attending {
 }
 
 impl Service {
-    /// Gives signs of life until the executor is gone or another incarnation is there.
+    /// Sends signs of life until the executor is gone or another incarnation is there.
     async fn watch(self, attending: Attending, signs: mpsc::UnboundedSender<Sign>) {
         let mut tick = interval(SIGN);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -272,7 +272,7 @@ impl Service {
         }
     }
 
-    /// Runs that are over and of which the executor has not been told.
+    /// Returns the finished runs that the executor has not been told of.
     fn finished(&self, told: &mut Vec<TrainId>) -> Vec<String> {
         let over = self.control.look(|control| control.runs().over());
         let news: Vec<_> = over
@@ -284,7 +284,7 @@ impl Service {
         news
     }
 
-    /// Waits until an executor is not registered any more.
+    /// Waits until an executor is no longer registered.
     async fn await_removal(&self, executor: &str) -> Result<(), Status> {
         let topic = Topic::Executor(executor.to_owned());
         let removed = self.control.wait(topic, REMOVAL, |control| {

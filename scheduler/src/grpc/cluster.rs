@@ -1,5 +1,5 @@
-//! The Cluster service: how large the cluster is, the tables about its work, and what the links between its processes are
-//! like.
+//! The Cluster service: the size of the cluster, the tables about its work, and probes of the links between its
+//! processes.
 
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -16,7 +16,7 @@ use crate::control::Controller;
 use crate::handle::Control;
 use crate::tables::{Only, Tables};
 
-/// The service.
+/// Builds the service.
 pub(crate) fn cluster_service(
     control: Control,
     tables: Tables,

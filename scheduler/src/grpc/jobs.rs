@@ -1,6 +1,6 @@
-//! The Jobs service: clients follow jobs, and say that they read rows.
+//! The Jobs service: clients follow jobs, and report that they read rows.
 //!
-//! Following is a call that is held back, not a stream: that a client asks again is how it is known to be there.
+//! Follow is a long poll, not a stream: a client that keeps calling is known to be there.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ use crate::handle::Control;
 /// Long-poll limit of Follow.
 const FOLLOW: Duration = Duration::from_secs(2);
 
-/// The service.
+/// Builds the service.
 pub(crate) fn jobs_service(control: Control) -> JobsServer<Service> {
     JobsServer::new(Service { control })
 }
@@ -38,14 +38,14 @@ impl Jobs for Service {
         let FollowJobRequest { id, seen } = request.into_inner();
         let seen = usize::try_from(seen).unwrap_or(usize::MAX);
         self.check(&caller, "follow", &id)?;
-        // Who follows a job is there to read its rows.
+        // A client that follows a job is there to read its rows.
         self.control.on(Event::ClientAsked { job: id.clone() });
         let is_news = |job: &Job| job.notes.len() > seen || job.has_ended();
         let topic = Topic::Job(id.clone());
         let news = self.control.wait(topic, FOLLOW, |control| {
             control.job(&id).is_none_or(is_news).then_some(())
         });
-        // News or not, it is told where the job stands.
+        // The answer tells the state of the job, with or without news.
         news.await;
         let known = self.control.look(|control| {
             let job = control.job(&id)?;
@@ -79,12 +79,12 @@ impl Jobs for Service {
 
 impl Service {
     /// # Errors
-    /// When the job is another's.
+    /// When the job belongs to somebody else.
     fn check(&self, caller: &Caller, action: &str, id: &str) -> Result<(), Status> {
         let owner = |control: &Controller| control.owner_of(id).map(str::to_owned);
         match self.control.look(owner) {
             Some(owner) => caller.may_touch(action, id, &owner),
-            // That there is none is told below.
+            // The caller of `check` reports an unknown job.
             None => Ok(()),
         }
     }
@@ -94,7 +94,7 @@ fn unknown(id: &str) -> Status {
     Status::not_found(format!("job {id} is not known to this scheduler"))
 }
 
-/// Who reads, and how far they are.
+/// The reader and its progress.
 impl From<&ReadRowsRequest> for Reading {
     fn from(request: &ReadRowsRequest) -> Self {
         Self {

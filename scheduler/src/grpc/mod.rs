@@ -1,17 +1,17 @@
-//! Volley's own services on the scheduler's port: the wire's side of what the controller knows and decides.
+//! Volley's own services on the scheduler's port: the wire side of what the controller knows and decides.
 //!
 //! ```text
-//!   attendance   executors are there for as long as their stream is
+//!   attendance   an executor is present for as long as its stream is open
 //!   rendezvous   ranks meet: generation, rank, peers; progress and failures
 //!   training     clients watch a run
-//!   jobs         clients follow jobs, and say that they read rows
-//!   cluster      how large the cluster is, the tables about its work, and probes of the links between its processes
+//!   jobs         clients follow jobs, and report that they read rows
+//!   cluster      the size of the cluster, the tables about its work, and probes of the links between its processes
 //! ```
 //!
 //! Requests pass [`check_message`] before anything decodes them, and [`crate::access`] before that.
 //!
-//! Generated types are named here and nowhere else in the scheduler. All waits are here; none is without a deadline. The
-//! service that speaks Ballista's protocol is the [job gateway](crate::ballista), for what it does is Ballista's.
+//! Generated types are named only here in the scheduler. Every wait has a deadline. The service that speaks
+//! Ballista's protocol is the [job gateway](crate::ballista), because its work is Ballista's.
 
 mod attendance;
 mod cluster;

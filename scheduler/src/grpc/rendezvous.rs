@@ -1,4 +1,4 @@
-//! The Rendezvous service: where ranks meet, and tell how far they are and why they fail.
+//! The Rendezvous service: ranks meet, and report their progress and failures.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::control::{
 };
 use crate::handle::Control;
 
-/// How long a rank that lost a peer is kept waiting for the peer's own account.
+/// Time that a rank that lost a peer waits for the peer's own account.
 const ROOT_CAUSE_PATIENCE: Duration = Duration::from_secs(3);
 /// Long-poll limit of a rank that holds its seat.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// The service.
+/// Builds the service.
 pub(crate) fn rendezvous_service(control: Control) -> RendezvousServer<Service> {
     RendezvousServer::new(Service { control })
 }
@@ -29,7 +29,7 @@ pub(crate) struct Service {
     control: Control,
 }
 
-/// Which rank says something.
+/// Seat of a rank that calls.
 struct Seat {
     train: TrainId,
     generation: Generation,
@@ -87,7 +87,7 @@ impl Rendezvous for Service {
                 return Some(Err(unknown_run(train)));
             };
             match (run.ended(&generation), run.root()) {
-                // Not a failure of this rank's: it meets the others again.
+                // This is not a failure of the rank: it meets the others again.
                 (Some(reason), _) => Some(Err(Status::cancelled(reason))),
                 (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
                 (None, None) => run.membership(task).map(Ok),

@@ -1,8 +1,8 @@
-//! Requests over gRPC, before anything decodes them: whole within a deadline, not too large, and not nested too deeply.
+//! Checks of gRPC requests before anything decodes them: whole within a deadline, not too large, not nested too deeply.
 //!
-//! Every request of the scheduler's services is one message. A decoder calls itself for each level of a message, so one
-//! that nests too deeply would end the process and every job with it. A role may be given a lower limit of size than all
-//! have.
+//! Every request of the scheduler's services is one message. A decoder recurses for each level of a message, so one
+//! that nests too deeply would end the process and every job with it. A role can have a lower size limit than the
+//! general one.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use volley_proto::nesting;
 
 use crate::access::{Caller, is_grpc};
 
-/// How long a request's message may take to arrive.
+/// Time within which a request's message must arrive.
 const ARRIVAL: Duration = Duration::from_secs(60);
-/// What comes before a message: whether it is compressed, and its length.
+/// Length of the prefix of a message: a compression flag, and the message's length.
 const PREFIX: usize = 5;
-/// Messages that are looked at where others wait; larger ones are looked at elsewhere.
+/// Largest message that is checked in place; larger ones are checked on a blocking thread.
 const SMALL: usize = 256 * 1024;
 
-/// Refuses requests over gRPC that are not to be decoded.
+/// Refuses gRPC requests that must not be decoded.
 pub(crate) async fn check_message(request: Request, next: Next) -> Response {
     if !is_grpc(request.headers()) {
         return next.run(request).await;
@@ -43,7 +43,7 @@ pub(crate) async fn check_message(request: Request, next: Next) -> Response {
         Err(status) => {
             let (path, error) = (parts.uri.path(), status.message());
             match status.code() {
-                // Its client has ended, or does not wait any more.
+                // The client has ended, or no longer waits.
                 Code::Cancelled => tracing::debug!(path, error, "a request broke off"),
                 _ => tracing::warn!(path, error, "refused a request"),
             }
@@ -52,11 +52,11 @@ pub(crate) async fn check_message(request: Request, next: Next) -> Response {
     }
 }
 
-/// How large a message may be.
+/// Size limit of a message.
 #[derive(Debug, Clone, Copy)]
 struct LargestMessage {
     bytes: usize,
-    /// The role whose limit that is, where it is lower than the general one.
+    /// Role that sets the limit, if it is lower than the general one.
     role: Option<Role>,
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for LargestMessage {
     }
 }
 
-/// The message with what comes before it.
+/// Reads the message with its prefix, and checks it.
 async fn arrived(body: Body, within: Duration, most: LargestMessage) -> Result<Bytes, Status> {
     let message = timeout(within, to_bytes(body, most.bytes + PREFIX)).await;
     let message = message.map_err(|_| {

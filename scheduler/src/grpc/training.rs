@@ -14,7 +14,7 @@ use crate::handle::Control;
 /// Long-poll limit of Watch.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// The service.
+/// Builds the service.
 pub(crate) fn training_service(control: Control) -> TrainingServer<Service> {
     TrainingServer::new(Service { control })
 }

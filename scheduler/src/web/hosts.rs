@@ -1,12 +1,13 @@
-//! Whose requests the scheduler answers: those to a name of its own, from its own pages or from no page.
+//! Checks of a request's host and origin: the scheduler answers requests to one of its names, from its own pages or
+//! from no page.
 //!
 //! ```text
 //!   Host: another name  ───► 421: a page whose name was made to resolve to this address (DNS rebinding)
 //!   Origin: another site ──► 403: a page that sends a request here from elsewhere
 //! ```
 //!
-//! It is no authentication. HTTP/2 is checked where a cookie or an origin says that a browser asks: gRPC clients may
-//! know the scheduler by a name that it was not told.
+//! This is not authentication. HTTP/2 is checked only if a cookie or an origin shows that a browser asks: gRPC
+//! clients may know the scheduler by a name that it was not told.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,9 +34,9 @@ impl Hosts {
         }
     }
 
-    /// Why a request with these headers is refused, if it is.
+    /// Returns the reason to refuse a request with these headers, if there is one.
     fn refuses(&self, host: Option<&str>, origin: Option<&str>) -> Option<(StatusCode, String)> {
-        // Every browser says whom it asks.
+        // Every browser sends the host.
         let host = host?;
         let asked = host.parse::<Authority>().ok();
         if !asked.is_some_and(|asked| self.is_own(asked.host())) {
@@ -85,7 +86,7 @@ pub(crate) async fn check_host(
             value.map(|value| value.to_str().unwrap_or_default())
         };
         let old = [Version::HTTP_09, Version::HTTP_10, Version::HTTP_11];
-        // Also where a browser speaks something newer.
+        // These show a browser that speaks a newer version.
         let browser = [header::COOKIE, header::ORIGIN];
         let browser = browser
             .iter()

@@ -1,7 +1,7 @@
-//! The web page: what runs on the cluster, drawn by a browser from the tables.
+//! The web page: the work on the cluster, drawn by a browser from the tables.
 //!
-//! Its files are part of the program and refer to nothing else, so it works without a network. It
-//! only reads. Reports of models are pages of their own, which are kept beside the models.
+//! Its files are part of the program and refer to nothing else, so the page works without a network. It only reads.
+//! Reports of models are separate pages, kept beside the models.
 
 mod hosts;
 
@@ -19,15 +19,15 @@ pub(crate) use hosts::{Hosts, check_host};
 use crate::access::Caller;
 use crate::tables::{Only, Tables};
 
-/// Everything comes from here, and nothing is sent elsewhere.
+/// Content security policy of the page: everything comes from here, and nothing is sent elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'";
 
-/// A report draws without a script, whoever has written it, and has its styles in it.
+/// Content security policy of reports: inline styles, and no scripts, whoever wrote the report.
 const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
                              form-action 'none'; sandbox";
 
-/// The page's files: where, of what type, and what.
+/// Files of the page: path, type and content.
 const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("index.html")),
     (
@@ -43,7 +43,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/favicon.svg", "image/svg+xml", include_str!("favicon.svg")),
 ];
 
-/// The page and the tables it reads.
+/// Builds the routes of the page and of the tables it reads.
 pub(crate) fn routes(tables: Tables) -> Router {
     let mut routes = Router::new();
     for (path, kind, text) in FILES {
@@ -65,7 +65,7 @@ pub(crate) fn routes(tables: Tables) -> Router {
         .with_state(tables)
 }
 
-/// Whose rows are asked for.
+/// Filter in the query string.
 #[derive(Debug, Deserialize)]
 struct Asked {
     job: Option<String>,
@@ -73,7 +73,7 @@ struct Asked {
     after: Option<u64>,
 }
 
-/// A table as a JSON array of objects.
+/// Returns a table as a JSON array of objects.
 async fn rows(
     State(tables): State<Tables>,
     Extension(caller): Extension<Caller>,
@@ -107,7 +107,7 @@ async fn rows(
     }
 }
 
-/// The report that is kept beside a version of a model.
+/// Returns the report kept beside a version of a model.
 async fn report(
     State(tables): State<Tables>,
     Path((model, version, train)): Path<(String, u32, String)>,

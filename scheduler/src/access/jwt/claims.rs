@@ -1,5 +1,4 @@
-//! What the claims of a verified token say: a name and a role, as pure code. Whether they are an issuer's has been found
-//! out before.
+//! The claims of a verified token as a name and a role, in pure code. The issuer's signature has been verified before.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,9 +8,9 @@ use volley_proto::access::{Principal, Role};
 use super::Refused;
 use crate::access::tokens::RESERVED;
 
-/// The longest subject.
+/// Length of the longest subject, in bytes.
 const LONGEST: usize = 255;
-/// The roles that a claim can give, the highest first. Executors join with tokens of the scheduler's file.
+/// Roles that a claim can give, the highest first. Executors join with tokens from the scheduler's file.
 const ROLES: [Role; 3] = [Role::Administer, Role::Run, Role::Read];
 
 /// Claims by their names.
@@ -21,13 +20,13 @@ pub(super) type Claims = Map<String, Value>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::access) struct Verified {
     pub(in crate::access) principal: Principal,
-    /// When the token expires; none, where that is later than a clock can say.
+    /// Expiry of the token; `None` if it is later than a clock can represent.
     expires: Option<SystemTime>,
 }
 
 impl Verified {
     /// # Errors
-    /// When the subject is no name, or no role is claimed.
+    /// When the subject is not a valid name, or no role is claimed.
     pub(super) fn of(claims: &Claims, role_claim: &str) -> Result<Self, Refused> {
         let name = claims.get("sub").and_then(Value::as_str);
         let name = name.filter(|name| is_name(name)).ok_or(Refused::Subject)?;
@@ -43,19 +42,20 @@ impl Verified {
         })
     }
 
-    /// Whether the token has not expired at a time.
+    /// Checks that the token has not expired at `now`.
     pub(in crate::access) fn holds(&self, now: SystemTime) -> bool {
         self.expires.is_none_or(|expires| now < expires)
     }
 }
 
-/// Names are owners of jobs and words of the audit's lines: without spaces, and none of the scheduler's own.
+/// Checks a name. Names own jobs and are words of audit lines, so they have no spaces, and are none of the
+/// scheduler's own.
 fn is_name(name: &str) -> bool {
     let is_printable = name.chars().all(|c| c.is_ascii_graphic());
     !name.is_empty() && name.len() <= LONGEST && is_printable && !RESERVED.contains(&name)
 }
 
-/// The highest role of a list, or of words; other words are other services'.
+/// Returns the highest role in a list, or in a text of words; other words belong to other services.
 fn role(claim: &Value) -> Option<Role> {
     let words: Vec<&str> = match claim {
         Value::String(text) => text.split_whitespace().collect(),
@@ -69,7 +69,7 @@ fn role(claim: &Value) -> Option<Role> {
     })
 }
 
-/// Seconds since 1970, whole or not.
+/// Parses an expiry in seconds since 1970, whole or not.
 fn expiry(claim: &Value) -> Option<SystemTime> {
     let seconds = Duration::try_from_secs_f64(claim.as_f64()?).ok()?;
     UNIX_EPOCH.checked_add(seconds)

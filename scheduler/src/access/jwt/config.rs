@@ -1,5 +1,5 @@
-//! What a scheduler is told about JSON Web Tokens: where their issuer's key set is, and which claims are wanted. It reads
-//! no key.
+//! The configuration of JSON Web Tokens: the location of the issuer's key set, and the required claims. It reads no
+//! key.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,30 +8,30 @@ use std::str::FromStr;
 use url::{Host, Url};
 use volley_proto::Error;
 
-/// What JSON Web Tokens are verified with.
+/// Configuration for verifying JSON Web Tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JwtConfig {
-    /// Where the issuer's key set is.
+    /// Location of the issuer's key set.
     pub keys: KeySetLocation,
-    /// What the claim `iss` must be.
+    /// Required value of the claim `iss`.
     pub issuer: String,
-    /// What the claim `aud` must be, or have in its list.
+    /// Required value of the claim `aud`, or of an item in its list.
     pub audience: String,
-    /// The claim that has the role.
+    /// Name of the claim that has the role.
     pub role_claim: String,
 }
 
-/// Where a key set is.
+/// Location of a key set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySetLocation {
-    /// In a file.
+    /// File.
     File(PathBuf),
-    /// Behind a URL: `https`, or `http` on this host.
+    /// URL: `https`, or `http` on this host.
     Url(Url),
 }
 
 impl JwtConfig {
-    /// What the options of these names say; nothing, where there is no key set.
+    /// Builds the configuration from the options of these names; `None` if they are not given.
     ///
     /// # Errors
     /// When a key set is given without issuer or audience, or one of them without a key set.

@@ -1,4 +1,5 @@
-//! An issuer's key set (RFC 7517), as pure code: which key verifies a token of which algorithm. It reads no file and no URL.
+//! An issuer's key set (RFC 7517), as pure code: it selects the key for a token's algorithm. It reads no file and no
+//! URL.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::Refused;
 
-/// The public keys that tokens are verified with.
+/// Public keys that tokens are verified with.
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     keys: Vec<Key>,
@@ -22,12 +23,12 @@ pub(super) struct KeySet {
 struct Key {
     /// The key's id, `kid`.
     id: Option<String>,
-    /// The algorithms that it is for: one, where it names one, else those of its type.
+    /// Algorithms of the key: the one that it names, else those of its type.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// A key set as it is written. Its keys are read one by one: there may be some of types that are not known here.
+/// A key set as it is written. Its keys are read one by one, because some may have unknown types.
 #[derive(Deserialize)]
 struct Document {
     keys: Vec<Value>,
@@ -35,7 +36,7 @@ struct Document {
 
 impl KeySet {
     /// # Errors
-    /// When it is no key set, or has no key that verifies signatures.
+    /// When the text is not a key set, or has no key that verifies signatures.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let document: Document =
             serde_json::from_str(text).map_err(|error| format!("no JSON Web Key Set: {error}"))?;
@@ -59,15 +60,15 @@ impl KeySet {
         Ok(Self { keys })
     }
 
-    /// Whether there is a key of this id.
+    /// Checks whether there is a key with this id.
     pub(super) fn has(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))
     }
 
-    /// The key of this id that is for an algorithm. Without an id, the only one that is for the algorithm.
+    /// Returns the key with this id for an algorithm or, without an id, the only key for the algorithm.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is none, or several without an id.
     pub(super) fn key(
         &self,
         id: Option<&str>,
@@ -134,7 +135,7 @@ impl Key {
     }
 }
 
-/// A key set that is shared by requests.
+/// Key set shared by requests.
 pub(super) type SharedKeys = Arc<KeySet>;
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 //!              └──────────── refused ──────┴─────────────────────┴────────────────┴────────────────┘
 //! ```
 //!
-//! The key decides which algorithms verify a token, never the token alone. Keys come from the key set only: what a header
-//! says of where keys are (`jku`, `jwk`, `x5u`, `x5c`) is not looked at. It makes no tokens, keeps none, and asks no issuer
-//! whether one has been taken back: a token holds until it expires.
+//! The key decides which algorithms verify a token, never the token alone. Keys come from the key set only:
+//! references to keys in the header (`jku`, `jwk`, `x5u`, `x5c`) are ignored. The module makes no tokens, keeps none,
+//! and asks no issuer about revocation: a token is valid until it expires.
 
 mod claims;
 mod config;
-/// An issuer, which the tests over processes have too.
+/// An issuer, shared with the tests over processes.
 #[cfg(test)]
 #[path = "../../../../tests/src/issuer.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -34,10 +34,10 @@ use self::signatures::ALGORITHMS;
 use self::source::KeySource;
 use crate::Result;
 
-/// How far the clocks of issuer and scheduler may differ, in seconds.
+/// Tolerated difference between the clocks of issuer and scheduler, in seconds.
 const LEEWAY: u64 = 60;
 
-/// Why a JSON Web Token is refused; what is said of it has nothing of the token in it.
+/// Reason for refusing a JSON Web Token; its text contains nothing of the token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
@@ -73,17 +73,17 @@ pub(super) enum Refused {
     Subject,
 }
 
-/// Verifies tokens of one issuer.
+/// Verifier of one issuer's tokens.
 #[derive(Debug)]
 pub(super) struct JwtVerifier {
     claims: ClaimRules,
     keys: KeySource,
 }
 
-/// What the claims of a token must be.
+/// Requirements for the claims of a token.
 #[derive(Debug)]
 struct ClaimRules {
-    /// For no algorithm yet.
+    /// Validation without algorithms, which depend on the token.
     validation: Validation,
     role_claim: String,
 }
@@ -99,24 +99,24 @@ impl JwtVerifier {
         })
     }
 
-    /// Whether a bearer token is meant as a JSON Web Token.
+    /// Checks whether a bearer token is meant as a JSON Web Token.
     pub(super) fn is_meant(token: &str) -> bool {
         token.bytes().filter(|byte| *byte == b'.').count() == 2
     }
 
     /// # Errors
-    /// Why a token is not taken.
+    /// When a token is refused, with the reason.
     pub(super) async fn verify(&self, token: &str) -> Result<Verified, Refused> {
-        // Before a key is looked for, perhaps far away.
+        // Decoded before a key is looked for, perhaps far away.
         let header = header(token)?;
         let keys = self.keys.keys(header.kid.as_deref()).await;
         self.claims.verify(token, &header, &keys)
     }
 }
 
-/// The header of a token, of which nothing is proven yet.
+/// Decodes the header of a token; nothing in it is proven yet.
 fn header(token: &str) -> Result<Header, Refused> {
-    // An algorithm that has no name here, `none` among them, does not decode.
+    // Algorithms without a name here, `none` among them, do not decode.
     let header = decode_header(token).map_err(|_| Refused::Malformed)?;
     if !ALGORITHMS.contains(&header.alg) {
         return Err(Refused::Malformed);
@@ -144,7 +144,7 @@ impl ClaimRules {
     }
 
     /// # Errors
-    /// Why a token is not taken.
+    /// When a token is refused, with the reason.
     fn verify(&self, token: &str, header: &Header, keys: &KeySet) -> Result<Verified, Refused> {
         let key = keys.key(header.kid.as_deref(), header.alg)?;
         let validation = Validation {

@@ -1,5 +1,5 @@
-//! Signatures of JSON Web Tokens, verified by ring: the cryptography that rustls uses here anyway, behind the interface of
-//! `jsonwebtoken`. It signs nothing, and has no algorithm of a shared secret.
+//! Verification of the signatures of JSON Web Tokens by ring, the cryptography that rustls uses here anyway, behind
+//! the interface of `jsonwebtoken`. It signs nothing, and has no shared-secret algorithm.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result, new_error};
@@ -12,7 +12,7 @@ use ring::signature::{
     UnparsedPublicKey, VerificationAlgorithm,
 };
 
-/// The algorithms that a token may be signed with: asymmetric ones only.
+/// Signature algorithms accepted in tokens: asymmetric ones only.
 pub(super) const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -31,7 +31,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Has `jsonwebtoken` verify by ring. Its choice is one of the process, made once.
+/// Makes `jsonwebtoken` verify with ring, once for the whole process.
 pub(super) fn install() {
     // An earlier call has made the same choice.
     RING.install_default().ok();
@@ -54,12 +54,12 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
     }))
 }
 
-/// How ring verifies an algorithm's signatures.
+/// Verification method of an algorithm in ring.
 #[derive(Debug, Clone, Copy)]
 enum Scheme {
-    /// By modulus and exponent.
+    /// Modulus and exponent.
     Rsa(&'static RsaParameters),
-    /// By a point of a curve.
+    /// Point of a curve.
     Curve(&'static dyn VerificationAlgorithm),
 }
 
@@ -80,7 +80,7 @@ impl Scheme {
     }
 }
 
-/// One algorithm with one key.
+/// Verifier of one algorithm with one key.
 #[derive(Debug)]
 struct RingVerifier {
     algorithm: Algorithm,

@@ -1,5 +1,5 @@
-//! Where the key set comes from, again and again: a file when it changes, a URL by the clock and for keys that are new. It
-//! verifies nothing.
+//! The source of the key set: a file that is read again when it changes, or a URL that is fetched periodically and
+//! for unknown keys. It verifies nothing.
 //!
 //! ```text
 //!   request with an unknown key ───►┐
@@ -7,8 +7,8 @@
 //!   five minutes have passed ──────►┘                            └─► failed: the one before stays, and the log says why
 //! ```
 //!
-//! Any client can send a token with an unknown key, so between two fetches there are ten seconds, whatever is asked for,
-//! and a request that goes away stops none.
+//! Any client can send a token with an unknown key, so fetches are at least ten seconds apart whatever is asked for,
+//! and a request that goes away does not stop a fetch.
 
 use std::io;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use super::keys::{KeySet, SharedKeys};
 use crate::access::reloaded::ReloadedFile;
 use crate::{Error, Result};
 
-/// When a key set is fetched again.
+/// Intervals between fetches of a key set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// The longest time between two fetches, where no key is missing.
+    /// Longest time between two fetches, if no key is missing.
     pub(super) every: Duration,
-    /// The least, whatever keys are missing.
+    /// Shortest time between two fetches, whatever keys are missing.
     pub(super) pause: Duration,
 }
 
@@ -41,12 +41,12 @@ const PACE: Pace = Pace {
     every: Duration::from_secs(5 * 60),
     pause: Duration::from_secs(10),
 };
-/// How long a fetch may take, and so a request with an unknown key.
+/// Timeout of a fetch, and so of a request with an unknown key.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes of the largest key set: a thousand keys.
+/// Size of the largest key set, in bytes: a thousand keys.
 const LARGEST: usize = 1024 * 1024;
 
-/// The newest key set that was right.
+/// Source of the newest valid key set.
 #[derive(Debug)]
 pub(super) enum KeySource {
     File(ReloadedFile<KeySet>),
@@ -57,7 +57,7 @@ impl KeySource {
     /// Reads the key set for the first time.
     ///
     /// # Errors
-    /// When it cannot be read, or is wrong.
+    /// When it cannot be read, or is invalid.
     pub(super) async fn open(location: &KeySetLocation) -> Result<Self> {
         let opened = match location {
             KeySetLocation::File(path) => {
@@ -71,7 +71,8 @@ impl KeySource {
         })
     }
 
-    /// The newest key set. Where it lacks a key that a token names, a newer one is waited for, if one may be had.
+    /// Returns the newest key set. If it lacks the key that a token names, waits for a newer set, if one may be
+    /// fetched.
     pub(super) async fn keys(&self, id: Option<&str>) -> SharedKeys {
         match self {
             Self::File(file) => file.current(),
@@ -80,7 +81,7 @@ impl KeySource {
     }
 }
 
-/// A key set that is fetched while this is kept.
+/// Key set that is fetched until this is dropped.
 #[derive(Debug)]
 pub(super) struct FetchedKeys {
     newest: watch::Receiver<Fetched>,
@@ -89,7 +90,7 @@ pub(super) struct FetchedKeys {
     _fetching: JoinSet<()>,
 }
 
-/// A key set, and when the last try to fetch it ended.
+/// Key set, and the end of the last try to fetch it.
 #[derive(Debug, Clone)]
 struct Fetched {
     keys: SharedKeys,
@@ -97,7 +98,7 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// Whether another fetch may be made for the sake of an unknown key.
+    /// Checks whether a fetch for an unknown key is allowed yet.
     fn may_fetch(&self, pace: Pace, now: Instant) -> bool {
         now.saturating_duration_since(self.tried) >= pace.pause
     }
@@ -129,7 +130,7 @@ impl FetchedKeys {
         if is_known || !known.may_fetch(self.pace, Instant::now()) {
             return known.keys;
         }
-        // A refresh that is asked for already is this request's, too.
+        // A refresh that has been requested already serves this request, too.
         self.refresh.try_send(()).ok();
         timeout(DEADLINE, newest.changed()).await.ok();
         let newest = newest.borrow();
@@ -137,7 +138,7 @@ impl FetchedKeys {
     }
 }
 
-/// Fetches a key set for as long as it is wanted.
+/// Fetches a key set again and again, until it is no longer wanted.
 async fn fetch_again(
     client: Client,
     url: Url,
@@ -149,7 +150,7 @@ async fn fetch_again(
         tokio::select! {
             () = sleep_until(known.tried + pace.every) => {}
             asked = refreshes.recv() => match asked {
-                // One that was made while the last fetch went on has been met by it.
+                // The last fetch has served a refresh that was requested while it ran.
                 Some(()) if !known.may_fetch(pace, Instant::now()) => continue,
                 Some(()) => {}
                 None => return,
@@ -167,13 +168,13 @@ async fn fetch_again(
     }
 }
 
-/// What fetches from a URL and nowhere else: redirections are not followed.
+/// Builds a client that follows no redirections.
 fn client(url: &Url) -> Result<Client, String> {
     let builder = ClientBuilder::new()
         .timeout(DEADLINE)
         .redirect(Policy::none());
     let builder = match url.scheme() {
-        // On this host, where no proxy is asked.
+        // The URL is on this host, so no proxy is used.
         "http" => builder.no_proxy(),
         _ => builder.https_only(true),
     };

@@ -1,4 +1,4 @@
-//! Tokens of an issuer, and such as none has made.
+//! Tests with tokens of an issuer, and with forged ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ fn config(keys: KeySetLocation) -> JwtConfig {
     }
 }
 
-/// Claims that are taken, with some replaced; null removes one.
+/// Returns valid claims, with some replaced; null removes one.
 fn claims(others: Value) -> Value {
     let mut claims = json!({
         "iss": ISSUER,
@@ -50,7 +50,7 @@ fn claims(others: Value) -> Value {
     claims
 }
 
-/// Verifies with a key set, as a verifier does that has read it.
+/// Verifies a token with a key set, as a verifier that has read the set does.
 fn verify(token: &str, keys: &KeySet) -> Result<Verified, Refused> {
     signatures::install();
     let rules = ClaimRules::new(&config(KeySetLocation::File("none".into())));
@@ -129,7 +129,7 @@ fn signatures_of_others_are_refused() {
     let unknown = Issuer::new("two").token(&all);
     assert_eq!(verify(&unknown, &keys), Err(Refused::UnknownKey));
 
-    // Other claims under the signature, or none.
+    // Other claims under the signature, or an empty signature.
     let (signed, signature) = token.rsplit_once('.').unwrap();
     let header = json!({"alg": "ES256", "kid": "one"});
     let raised = message(&header, &claims(json!({"role": "administer"})));
@@ -137,7 +137,7 @@ fn signatures_of_others_are_refused() {
         assert_eq!(verify(&forged, &keys), Err(Refused::Signature), "{forged}");
     }
 
-    // No signature, and one by what everybody knows.
+    // No signature, and an HMAC keyed with the public key.
     for none in ["none", "None", "NONE", ""] {
         let unsigned = message(&json!({"alg": none, "kid": "one"}), &all);
         for token in [format!("{unsigned}."), format!("{unsigned}.{signature}")] {
@@ -150,7 +150,7 @@ fn signatures_of_others_are_refused() {
     let by_public_key = format!("{by_public_key}.{}", encode(tag.as_ref()));
     assert_eq!(verify(&by_public_key, &keys), Err(Refused::Malformed));
 
-    // The key is of another type than the algorithm, and keys that a token brings along are not looked at.
+    // The key's type does not match the algorithm, and a key in the token's header is ignored.
     for (algorithm, due) in [
         ("RS256", Refused::KeyOfAnotherAlgorithm),
         ("ES384", Refused::KeyOfAnotherAlgorithm),
@@ -172,7 +172,7 @@ fn signatures_of_others_are_refused() {
     }
 }
 
-/// A modulus, and tokens that OpenSSL has signed with its key; they hold until the year 2100.
+/// RSA modulus, and tokens that OpenSSL signed with its key; they are valid until the year 2100.
 const MODULUS: &str = "7XinXY8VLses9gmMgg4X15GnXPXpcPA1g6E_6zf3cF2uokE4IX3YQJi50HxhhIDtkFa7EiB5XiFeo3VWRBXvloo5aaPcK6-MF8SGa_baKn2OALHHf8eU40DaxrpAYCOttGFxed0bNWuVcTGDS_ylUHgToObAvZ58VpMvHJoo9scSdGeUuX3AXvt0d68cG1dKVhSCe_K0dOoG7tVW_uO0DeHiNxJT9Q1FnCGTzrZB1VTaE2BfGQT0f3R_1SgP34BP_dN3yxhvcC-r7fCRhbzKqxyPtlQs42kUUAF_4eKW0L70dvUNCzlT2KoF-vk6olCwEv6YoByOgZVUV9bAfpQeTw";
 const RS256: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6InJzYSJ9.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwiYXVkIjoidm9sbGV5Iiwic3ViIjoiYWxpY2UiLCJleHAiOjQxMDI0NDQ4MDAsInJvbGUiOiJydW4ifQ.ho7LqhCVtzNkpTAKJ08y2zL3baCuOexEDzBSGl95VUbSEt92vv1eEtPIdO5enLnPyCRE-nCzlMrCMKGze4kZ-H3fqL7_YJYdON_NO3G16-opFljc4A4Ft4VTN7vVMZRgKPm4ocNqPFt0CuS-PKna-qHl5DjbAxcwpGHHWDxH1d4z5wD66doFv-QbHw0pmmXjnni2SwzlsY1TgKYPV2AGNaIk34fu3vcSfPXTi-PbJZfGzqk_ytUyvQsQUEFzrPWmBSbWMWjmgNOpu6g-kZVCOnZ2OabQxv4Dnap9FFX-cK_3urEje9oBJYp8OeeDXrjM6VMt_opPhaLrv892faK8Zw";
 const PS384: &str = "eyJhbGciOiJQUzM4NCIsImtpZCI6InJzYSJ9.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwiYXVkIjoidm9sbGV5Iiwic3ViIjoiYWxpY2UiLCJleHAiOjQxMDI0NDQ4MDAsInJvbGUiOiJydW4ifQ.iBEvE0IAlFWr1dmQxa89w4jCmQ-2J7rglND2Al3s8-xhPB3DOJ-4AHSheNDh52KK0T7SobBtwrn1sPahtTFOf4IR-uOlGs8f7U65QGpOBOuB20HJ8kk7mBYFBzAldQl0KjXnlUWwiU9eNgprmjaUj4w9iAYP1jxEnb46hW5KdWQsUL8402eAfJaV_jXPcjzwwcxY_FZzGfbYGd1QQ2mq94Aibw1v7r-ph6DKC1gpIKBarXGWF6mt0YW96RPIygH64glQH0MHkiBcU4Aru0cV-_QKNDxLkryC2jGzH0NxGMJycgcY9UbHAa401b9jhpfeU5h2ZE9rfmequlUdshK50g";
@@ -208,7 +208,7 @@ fn rsa_and_edwards_curves_are_verified_too() {
     assert!(verify(&format!("{signed}.{signature}"), &keys).is_ok());
 }
 
-/// A token that verifies although it is damaged says what it said.
+/// Checks that a damaged token that still verifies has the same content.
 #[test]
 fn fuzz_of_tokens_and_key_sets() {
     let issuer = Issuer::new("one");
@@ -256,7 +256,7 @@ async fn a_key_set_in_a_file_is_read_again() {
     assert!(verifier.verify(&token).await.is_ok());
 }
 
-/// An issuer's key set behind a URL of this host, and how often it was asked for.
+/// An issuer's key set at a URL of this host, and the number of requests for it.
 struct Served {
     url: Url,
     body: Arc<Mutex<String>>,

@@ -1,4 +1,4 @@
-//! Asking an executor for a probe, and waiting for what came of it.
+//! Probe requests to an executor, and the wait for their results.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use volley_proto::wire::{self, AttendResponse, ProbedRequest};
 
 use super::super::attendance::Sign;
 
-/// How long an executor may take to say what came of a probe: as long as it tries at most, and some.
+/// Time within which an executor must report the result of a probe: its longest try, and some more.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The executors that can be asked, and what they have been asked; cheap to clone.
+/// Executors that can be asked, and their open requests; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Probes {
     shared: Arc<Shared>,
@@ -26,7 +26,7 @@ pub(crate) struct Probes {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Weak: a stream ends when attendance lets go of it.
+    /// Weak senders: a stream ends when attendance drops its sender.
     streams: Mutex<HashMap<String, WeakUnboundedSender<Sign>>>,
     waiting: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
@@ -38,7 +38,7 @@ struct Waiting {
     answer: oneshot::Sender<Probed>,
 }
 
-/// Forgets an abandoned probe.
+/// Guard that removes an abandoned probe.
 struct Forget<'a>(&'a Shared, u64);
 
 impl Drop for Forget<'_> {
@@ -48,17 +48,17 @@ impl Drop for Forget<'_> {
 }
 
 impl Probes {
-    /// An executor is there, and hears what is sent here.
+    /// Registers the stream of an executor that attends.
     pub(crate) fn attends(&self, executor: &str, signs: &UnboundedSender<Sign>) {
         let mut streams = self.shared.streams.lock();
         streams.retain(|_, signs| signs.strong_count() > 0);
         streams.insert(executor.to_owned(), signs.downgrade());
     }
 
-    /// Has an executor try something.
+    /// Asks an executor to probe.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// When there is no answer, with the reason.
     pub(super) async fn ask(&self, executor: &str, probe: &Probe) -> Result<Probed, String> {
         self.ask_within(PATIENCE, executor, probe).await
     }
@@ -88,7 +88,7 @@ impl Probes {
         }
     }
 
-    /// Has an executor listen no more, if it is there.
+    /// Tells an executor to stop listening, if it is there.
     pub(super) fn stop(&self, executor: &str) {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         if let Err(reason) = self.send(executor, id, &Probe::Stop) {
@@ -111,10 +111,10 @@ impl Probes {
         sent.ok_or_else(|| format!("{executor} has left the cluster"))
     }
 
-    /// An executor says what came of a probe.
+    /// Delivers an executor's result of a probe.
     ///
     /// # Errors
-    /// When it was not asked for that.
+    /// When the executor was not asked for this probe, or nobody waits for it.
     pub(crate) fn probed(&self, probed: ProbedRequest) -> Result<(), Status> {
         let ProbedRequest {
             executor_id,
@@ -128,7 +128,7 @@ impl Probes {
             .get(&id)
             .is_some_and(|waiting| waiting.executor == executor_id);
         match own.then(|| waiting.remove(&id)).flatten() {
-            // Whoever asked may have gone.
+            // The asker may be gone.
             Some(waiting) => waiting.answer.send(probed).or(Ok(())),
             None => Err(Status::not_found(format!(
                 "executor {executor_id} is not asked for probe {id}, or was not waited for"

@@ -1,4 +1,4 @@
-//! Probes: the scheduler has executors dial each other, and tells a client what each link is like.
+//! Probes: the scheduler has executors dial each other, and reports each link to a client.
 //!
 //! ```text
 //!   client ── Probe ──► Prober: who is there?
@@ -9,9 +9,9 @@
 //!                       links, as they are known
 //! ```
 //!
-//! What is asked goes over the stream that each executor keeps open ([`super::attendance`]), and what came of it comes
-//! back as a request. Only executors that are registered are dialled, and by what they advertise: nobody is sent to
-//! look at other hosts. One client is served at a time, or one measurement would be of the other's bytes.
+//! Requests go over the stream that each executor keeps open ([`super::attendance`]), and results come back as
+//! requests. Only registered executors are dialled, at their advertised addresses, so no executor is sent to look at
+//! other hosts. One client is served at a time, or a measurement would include the bytes of another.
 
 mod ask;
 mod rounds;

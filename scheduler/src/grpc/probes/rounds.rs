@@ -1,7 +1,7 @@
-//! The order in which links are tried.
+//! The order in which links are probed.
 
-/// Every link from one of so many to another, once, in rounds in which each dials one and is dialled by one: what is
-/// measured at once does not share an end in either direction.
+/// Returns every link from one of `count` peers to another, once, in rounds in which each peer dials one and is
+/// dialled by one: links measured at the same time share no end in either direction.
 pub(super) fn rounds(count: usize) -> impl Iterator<Item = Vec<(usize, usize)>> {
     let link = move |from: usize, step: usize| (from, (from + step) % count);
     (1..count).map(move |step| (0..count).map(|from| link(from, step)).collect())

@@ -1,4 +1,4 @@
-//! All links between the scheduler and its executors, one client's probe.
+//! A client's probe of all links between the scheduler and its executors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use super::rounds::rounds;
 use crate::control::{Controller, ExecutorEndpoint, RegisteredExecutor};
 use crate::handle::Control;
 
-/// How long all of it may take.
+/// Timeout of the whole probe.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// Links that a client has not taken yet.
+/// Number of links buffered for a client.
 const AHEAD: usize = 64;
 
 type Answers = mpsc::Sender<Result<ProbeResponse, Status>>;
 
-/// Tries the links of a cluster; cheap to clone.
+/// Prober of a cluster's links; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Prober {
     probes: Probes,
     control: Control,
-    /// The scheduler, as executors dial it.
+    /// Address at which executors dial the scheduler.
     address: String,
-    /// What is spoken TLS with, if it is.
+    /// TLS, if it is spoken.
     tls: Option<Tls>,
     turn: Arc<Mutex<()>>,
 }
 
-/// An executor that takes part.
+/// Executor that takes part.
 #[derive(Debug)]
 struct Peer {
     id: String,
@@ -46,7 +46,7 @@ struct Peer {
     runs_queries: bool,
     runs_ranks: bool,
     token: String,
-    /// Its port for the probe and the ports that were given to it, or why it takes no part.
+    /// Port for the probe and the executor's port range, or why it takes no part.
     listens: Result<(Option<u16>, Option<String>), String>,
 }
 
@@ -65,10 +65,10 @@ impl Prober {
         self.probes.clone()
     }
 
-    /// Begins to try all links and streams what is found, until the receiver is dropped.
+    /// Starts to probe all links and streams the results, until the receiver is dropped.
     ///
     /// # Errors
-    /// While another client is served.
+    /// While another client is being served.
     pub(crate) fn begin(&self) -> Result<mpsc::Receiver<Result<ProbeResponse, Status>>, Status> {
         let turn = Arc::clone(&self.turn).try_lock_owned().map_err(|_| {
             Status::resource_exhausted(
@@ -109,7 +109,7 @@ impl Prober {
         }
     }
 
-    /// The executors, each listening for the others.
+    /// Makes the executors listen for each other.
     async fn peers(&self) -> Vec<Peer> {
         let executors = self.control.look(Controller::registered_executors);
         let peers = executors.into_iter().map(|executor| {
@@ -146,7 +146,7 @@ impl Prober {
         join_all(peers).await
     }
 
-    /// The links from the scheduler to an executor and back.
+    /// Measures the links from the scheduler to an executor and back.
     async fn with_scheduler(&self, peer: &Peer) -> [Link; 2] {
         let measured = match &peer.listens {
             Err(reason) => Err(reason.clone()),
@@ -189,7 +189,7 @@ impl Prober {
         ]
     }
 
-    /// The link from one executor to another.
+    /// Measures the link from one executor to another.
     async fn between(&self, from: &Peer, to: &Peer) -> Link {
         let outcome = match (&from.listens, &to.listens) {
             (Ok(_), Ok((port, _))) => {
@@ -200,7 +200,7 @@ impl Prober {
                     token: to.token.clone(),
                 });
                 let mut measured = self.measured(from, &dial).await;
-                // Measured with, and not needed.
+                // The ranks' port was used to measure, but these two executors do not need it.
                 if let Ok(measured) = &mut measured
                     && !(from.runs_ranks && to.runs_ranks)
                 {
@@ -242,6 +242,6 @@ fn unasked(executor: &str) -> String {
 async fn tell(answers: &Answers, link: &Link) {
     let link = serde_json::to_vec(link).map(|link| ProbeResponse { link });
     let link = link.map_err(|error| Status::internal(error.to_string()));
-    // Nobody may listen any more.
+    // The client may be gone.
     answers.send(link).await.ok();
 }
