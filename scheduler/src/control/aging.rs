@@ -1,4 +1,5 @@
-//! Aging of queries behind a gang that waits: those that its reservation has starved for the limit are promoted ahead of it.
+//! Aging of queries behind a waiting gang: queries that its reservation has starved for the limit are promoted ahead
+//! of it.
 //!
 //! ```text
 //!   a free slot is reserved, and a query needs it ──► the limit passes ──► starved jobs are promoted, one for each slot
@@ -6,10 +7,10 @@
 //!                    └─────────────────────── promoted jobs have ended ◄─────────────────┘
 //! ```
 //!
-//! A promoted job is ahead of the gang with all of its stages. No others are promoted until the limit has passed again: so
-//! the gang waits for the jobs before it and for those, and starts.
+//! A promoted job is ahead of the gang with all of its stages. No others are promoted until the limit has passed
+//! again, so the gang waits for the jobs before it and for the promoted ones, and then starts.
 //!
-//! Not here: which slots are reserved, which is for [`super::placement`].
+//! Not here: the choice of reserved slots, which is in [`super::placement`].
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,30 +18,30 @@ use std::time::{Duration, Instant};
 /// Starved and promoted jobs.
 #[derive(Debug, Default)]
 pub(super) struct Aging {
-    /// Since when a reserved slot has been free while a query needed it.
+    /// Time since which a reserved slot has been free while a query needed it.
     since: Option<Instant>,
-    /// Jobs behind the reservation none of whose tasks ran at the last offer, in the order of arrival.
+    /// Jobs behind the reservation that had no running task at the last offer, in the order of arrival.
     starved: Vec<String>,
     promoted: BTreeSet<String>,
 }
 
-/// What the reservation of a gang withholds from queries in an offer.
+/// Effect of a gang's reservation on queries in an offer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Starved {
-    /// Whether a reserved slot is free.
+    /// True if a reserved slot is free.
     pub(crate) slot: bool,
-    /// Jobs behind the reservation none of whose tasks runs, in the order of arrival.
+    /// Jobs behind the reservation that have no running task, in the order of arrival.
     pub(crate) jobs: Vec<String>,
 }
 
 impl Aging {
-    /// Whether starved jobs are to be promoted.
+    /// Checks whether starved jobs are due for promotion.
     pub(super) fn is_due(&self, limit: Duration, now: Instant) -> bool {
         let due = |since| now.saturating_duration_since(since) >= limit;
         self.promoted.is_empty() && self.since.is_some_and(due)
     }
 
-    /// An offer begins: promoted jobs that are over are dropped, and where it is due so many starved ones are promoted.
+    /// Begins an offer: if promotion is due, promotes up to `most` starved jobs; drops promoted jobs that are over.
     pub(super) fn begin(
         &mut self,
         limit: Duration,
@@ -55,12 +56,12 @@ impl Aging {
         self.promoted.retain(|job| !is_over(job));
     }
 
-    /// Whether a job is ahead of the gang.
+    /// Checks whether a job is ahead of the gang.
     pub(super) fn is_promoted(&self, job: &str) -> bool {
         self.promoted.contains(job)
     }
 
-    /// An offer ends; `None` where no gang reserves slots.
+    /// Ends an offer; `starved` is `None` if no gang reserves slots.
     pub(super) fn end(&mut self, starved: Option<Starved>, now: Instant) {
         let Some(Starved { slot, jobs }) = starved else {
             *self = Self::default();
@@ -78,7 +79,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// An offer in which a reserved slot is free or none is, and these jobs starve.
+    /// Builds the starved jobs of an offer, in which a reserved slot is free or none is.
     fn starved(slot: bool, jobs: &[&str]) -> Option<Starved> {
         let jobs = jobs.iter().map(|job| (*job).to_owned()).collect();
         Some(Starved { slot, jobs })
@@ -94,7 +95,7 @@ mod tests {
         let promoted = |aging: &Aging| ["a", "b", "c"].map(|job| aging.is_promoted(job));
         assert_eq!(promoted(&aging), [true, true, false]);
         aging.end(starved(true, &["c"]), at(60));
-        // However long they take, and also when one of them has ended.
+        // However long the promoted jobs take, and also when one of them has ended.
         assert!(!aging.is_due(LIMIT, at(1000)));
         aging.begin(LIMIT, 2, at(1000), |job| job == "a");
         aging.end(starved(true, &["c"]), at(1000));

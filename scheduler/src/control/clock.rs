@@ -1,8 +1,8 @@
-//! The two clocks that decisions are made by: they are passed in, never read here.
+//! The two clocks that decisions use. Decisions get the readings as arguments, and never read the clocks.
 
 use std::time::{Instant, SystemTime};
 
-/// A moment, by the clock that measures and by the one that is told.
+/// A moment on the monotonic clock, for durations, and on the wall clock, for display.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) instant: Instant,
@@ -10,7 +10,7 @@ pub(crate) struct Now {
 }
 
 impl Now {
-    /// The moment at which this is called: for whoever feeds the controller.
+    /// Reads both clocks, for callers of the controller.
     pub(crate) fn read() -> Self {
         Self {
             instant: Instant::now(),

@@ -1,4 +1,4 @@
-//! The controller: the state of the cluster's work, and what follows from an event.
+//! The controller: the state of the cluster's work, and the consequences of each event.
 //!
 //! ```text
 //!   executor lost ─► ranks of it: generation over, or given up ─┐
@@ -6,7 +6,7 @@
 //!                                                                                                  └─► job over
 //! ```
 //!
-//! This file has executors, tasks, and the ends of attempts and jobs; [`super::gangs`] has training, and
+//! This file handles executors, tasks, and the ends of attempts and jobs; [`super::gangs`] handles training, and
 //! [`super::offers`] placement.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -30,20 +30,20 @@ use super::retained::Ends;
 use super::slots::{Claim, Holder, Slots, Task};
 use super::training::{BoundRank, Run, Runs};
 
-/// How long a job waits on a cluster without a single executor.
+/// Time that a job waits on a cluster without executors.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Timeouts of executors, clients and readers of rows, and how slots are shared.
+/// Timeouts of executors, clients and readers of rows, and the sharing of slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// How long an executor may be silent before it is taken for lost.
+    /// Executor heartbeat timeout, after which an executor is lost.
     pub(crate) executor_timeout: Duration,
-    /// How long a client may be silent before it is taken for gone.
+    /// Client keepalive timeout, after which a client is gone.
     pub(crate) client_timeout: Duration,
-    /// How long rows that are not read are kept.
+    /// Retention times of unread rows.
     pub(crate) retention: RetentionPolicy,
     pub(crate) queues: Queues,
-    /// How long a waiting gang's reservation may starve queries before some of them are promoted ahead of it.
+    /// Time that a waiting gang's reservation may starve queries before some are promoted ahead of it.
     pub(crate) reservation_limit: Duration,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct Controller {
     pub(super) runs: Runs,
     pub(super) executors: Executors,
     pub(super) slots: Slots,
-    /// The executors as placement sees them: what the registry and the slots say of each.
+    /// Executors as placement sees them, from the registry and the slots.
     pub(super) pool: Pool,
     /// Queries that the reservation of a waiting gang starves.
     pub(super) aging: Aging,
     notices: NoticeLog,
-    /// Since when no executor has been registered.
+    /// Time since which no executor has been registered.
     empty_since: Option<Instant>,
-    /// What is to be done and has not been taken.
+    /// Commands that have not been taken yet.
     commands: Vec<Command>,
 }
 
@@ -82,7 +82,7 @@ impl Controller {
         }
     }
 
-    /// Something has happened. Returns what is to be done.
+    /// Handles an event. Returns the commands to carry out.
     pub(crate) fn on(&mut self, event: Event, now: Now) -> Vec<Command> {
         match event {
             Event::Tick => self.tick(now),
@@ -163,7 +163,7 @@ impl Controller {
         self.take_commands()
     }
 
-    /// What is to be done, once.
+    /// Takes the pending commands.
     pub(crate) fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
@@ -178,23 +178,23 @@ impl Controller {
 
     // Jobs and their attempts.
 
-    /// The job of an id.
+    /// Returns the job with this id.
     pub(crate) fn job(&self, id: &str) -> Option<&Job> {
         self.jobs.get(id)
     }
 
-    /// Whose a job is, by its id or that of an attempt.
+    /// Returns the owner of a job, by the id of the job or of an attempt.
     pub(crate) fn owner_of(&self, id: &str) -> Option<&str> {
         let job = self.jobs.get(self.jobs.job_of(id))?;
         Some(&job.owner)
     }
 
-    /// The job that is a training run.
+    /// Returns the job of a training run.
     pub(crate) fn job_of_run(&self, train: TrainId) -> Option<&Job> {
         self.jobs.iter().find(|job| job.train == Some(train))
     }
 
-    /// Jobs as rows of their table.
+    /// Returns jobs as rows of their table.
     pub(crate) fn rows<'a>(
         &self,
         jobs: impl Iterator<Item = &'a Job>,
@@ -204,7 +204,7 @@ impl Controller {
         jobs.map(|job| job.row(holders.waits(job), now)).collect()
     }
 
-    /// All jobs, and the attempts that they are of.
+    /// Returns all jobs and their attempts.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.jobs
     }
@@ -225,13 +225,13 @@ impl Controller {
         self.wake(Topic::Job(job.to_owned()));
         match early {
             Some(end) => self.attempt_ended(attempt, end, now),
-            // It has been cancelled meanwhile.
+            // The job has been cancelled meanwhile.
             None if !wanted => self.end_attempt(attempt, AttemptEnd::Cancelled),
             None => {}
         }
     }
 
-    /// Has an attempt ended, in this way. From now on nothing of it is started.
+    /// Orders the end of an attempt. From now on, nothing of it is started.
     pub(super) fn end_attempt(&mut self, attempt: &str, end: AttemptEnd) {
         if self.jobs.end_attempt(attempt, end) {
             let attempt = attempt.to_owned();
@@ -240,7 +240,7 @@ impl Controller {
     }
 
     fn attempt_ended(&mut self, attempt: &str, end: AttemptEnd, now: Now) {
-        // What still computes for it holds its slots until the executor says that it has ended.
+        // Tasks that still compute hold their slots until the executor reports their end.
         if self.slots.attempt_ends(attempt, now.instant) {
             self.wake(Topic::Endings);
         }
@@ -258,7 +258,7 @@ impl Controller {
                 self.job_ended(&job);
                 let job = self.jobs.get(&job);
                 if succeeded && job.is_some_and(|job| job.state == JobState::Failed) {
-                    // Beyond a limit: nothing is given out.
+                    // The result is beyond a limit, so no rows are given out.
                     let attempt = attempt.to_owned();
                     self.command(Command::RemoveRows { attempt });
                 }
@@ -269,12 +269,12 @@ impl Controller {
             }
         }
         if !succeeded {
-            // Its place in the queue is free, and the engine offers nothing for that.
+            // Its place in the queue is free, and the engine makes no offer for that.
             self.command(Command::Offer);
         }
     }
 
-    /// Fails a job that runs with an error, or cancels it, and ends its current attempt.
+    /// Fails a running job with an error, or cancels it, and ends its current attempt.
     fn end_job(&mut self, id: &str, error: Option<String>, now: Now) {
         if let Some(attempt) = self.jobs.end(id, error, now) {
             self.job_ended(id);
@@ -282,7 +282,7 @@ impl Controller {
         }
     }
 
-    /// What is kept for a job goes when it is over.
+    /// Releases what is kept for a job that is over.
     fn job_ended(&mut self, id: &str) {
         let train = self.jobs.get(id).and_then(|job| job.train);
         if let Some(train) = train {
@@ -293,7 +293,7 @@ impl Controller {
         self.command(Command::Release { job });
     }
 
-    /// Cancels a job; of one that has succeeded, gives up the rows. False when there is no such job.
+    /// Cancels a job; gives up the rows of one that has succeeded. Returns false if there is no such job.
     pub(crate) fn cancel(&mut self, id: &str, now: Now) -> bool {
         self.end_job(id, None, now);
         let Some(job) = self.jobs.get_mut(id) else {
@@ -305,8 +305,8 @@ impl Controller {
         true
     }
 
-    /// A reader of a job's rows says how far it is. Returns why they are not kept any more, if so; `None` when there is no
-    /// such job.
+    /// Records the progress of a reader of a job's rows. Returns why they are no longer kept, if so; `None` if there
+    /// is no such job.
     pub(crate) fn read_rows(
         &mut self,
         id: &str,
@@ -318,10 +318,10 @@ impl Controller {
         Some(removed.map(str::to_owned))
     }
 
-    // What time brings about.
+    // Effects of time.
 
     fn tick(&mut self, now: Now) {
-        // Those that were being planned when they were to end are known to the engine by now.
+        // The engine now knows attempts that were being planned when they were to end.
         let ending: Vec<_> = self.jobs.ending().map(str::to_owned).collect();
         for attempt in ending {
             self.command(Command::CancelAttempt { attempt });
@@ -336,7 +336,8 @@ impl Controller {
         self.remove_rows(now);
     }
 
-    /// All at once: the engine removes one after the other, each after it has tried to reach the one before.
+    /// Removes all silent executors at once: the engine removes them one by one, each after it has tried to reach the
+    /// one before.
     fn remove_silent_executors(&mut self, now: Now) {
         let timeout = self.policy.executor_timeout;
         for executor in self.executors.silent(timeout, now.instant) {
@@ -364,7 +365,7 @@ impl Controller {
         }
     }
 
-    /// Ends jobs that have taken all of the time that their owner's role has for one.
+    /// Ends jobs that have used up the time that their owner's role allows for one.
     fn end_overrun(&mut self, now: Now) {
         let jobs = self.jobs.iter();
         let overrun = jobs.filter_map(|job| Some((job.id.clone(), job.overrun(now)?)));
@@ -399,7 +400,7 @@ impl Controller {
         }
     }
 
-    /// Has executors remove expired rows.
+    /// Makes executors remove expired rows.
     fn remove_rows(&mut self, now: Now) {
         let due = self.jobs.iter().filter_map(|job| {
             let rows = job.rows.as_ref()?;
@@ -425,8 +426,8 @@ impl Controller {
 
     // Executors and their tasks.
 
-    /// An incarnation of an executor wants to attend. Returns whether an earlier one is being removed: it attends once
-    /// that is not registered any more.
+    /// Admits an incarnation of an executor. Returns whether an earlier one is being removed: the new one attends
+    /// when that is no longer registered.
     ///
     /// # Errors
     /// When another process has the id.
@@ -439,7 +440,7 @@ impl Controller {
         Ok(replaces)
     }
 
-    /// An incarnation that was admitted attends from now on. False where another one is there by now.
+    /// Begins the attendance of an admitted incarnation. Returns false if another one is there by now.
     pub(crate) fn attends(
         &mut self,
         executor: &str,
@@ -453,33 +454,33 @@ impl Controller {
         attends
     }
 
-    /// What an incarnation that attends is to do.
+    /// Returns what an attending incarnation must do.
     pub(crate) fn presence(&self, executor: &str, incarnation: &str) -> Presence {
         self.executors.presence(executor, incarnation)
     }
 
-    /// The registry of executors.
+    /// Checks whether an executor is registered.
     pub(crate) fn is_registered(&self, executor: &str) -> bool {
         self.executors.is_registered(executor)
     }
 
-    /// One of the registered executors.
+    /// Returns one of the registered executors.
     pub(crate) fn any_executor(&self) -> Option<&str> {
         self.executors.slots().next().map(|(id, _)| id)
     }
 
-    /// The executors as others dial them, by id.
+    /// Returns the executors as others dial them, ordered by id.
     pub(crate) fn registered_executors(&self) -> Vec<RegisteredExecutor> {
         self.executors.registered().collect()
     }
 
-    /// The executors as rows of their table.
+    /// Returns the executors as rows of their table.
     pub(crate) fn executor_rows(&self) -> Vec<tables::Executor> {
         let holders = self.slots.gpu_holders();
         self.executors.rows(&self.slots.held(), &holders)
     }
 
-    /// How many executors are registered, and slots for queries: all, and those that no task holds.
+    /// Returns the numbers of registered executors, of slots for queries, and of those slots that no task holds.
     pub(crate) fn size(&self) -> (usize, usize, usize) {
         let held = self.slots.held();
         let executors = self.executors.slots();
@@ -496,7 +497,7 @@ impl Controller {
         })
     }
 
-    /// Tasks of an executor that are to end; what takes long is noted.
+    /// Returns the tasks of an executor that must end; logs those that take long.
     pub(crate) fn ending_tasks(&mut self, executor: &str, now: Now) -> Vec<Task> {
         let (tasks, lines) = self.slots.ending(executor, now.instant);
         for text in lines {
@@ -514,7 +515,7 @@ impl Controller {
         tasks
     }
 
-    /// What executors warned of and is wanted.
+    /// Returns the wanted warnings of executors.
     pub(crate) fn notices(&self, wanted: impl Fn(&Line) -> bool) -> Vec<Line> {
         self.notices.lines(wanted)
     }
@@ -573,7 +574,7 @@ impl Controller {
             self.refresh(&task.executor);
         }
         if let Some(GangBinding { gang, shards }) = gang {
-            // A client that is not Volley's may not have said what it trains.
+            // A client other than Volley's may not have said what it trains.
             let job = self.jobs.job_of(attempt).to_owned();
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.train.get_or_insert(gang.train);
@@ -606,7 +607,7 @@ impl Controller {
         }
     }
 
-    /// A gang's job must be run again from its start.
+    /// Ends an attempt of a gang's job that must be run again from its start.
     pub(super) fn rerun(&mut self, attempt: &str, data: DataLoss) {
         self.end_attempt(attempt, AttemptEnd::Lost(data));
     }

@@ -1,4 +1,4 @@
-//! GPUs as a resource: which of them a rank may take, and which are held.
+//! GPUs as a resource: those that a rank may take, and those that are held.
 //!
 //! ```text
 //!   DeviceRequest of a training ──┐
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A rank holds its GPU as its task holds slots, from when it is bound until it has ended: see [`super::slots`]. Only
-//! ranks of trainings that share hold one together. GPUs are known by host and UUID, for executors of one host may see
-//! the same ones, by whatever ordinals.
+//! ranks of trainings that share can hold a GPU together. GPUs are identified by host and UUID, because executors on
+//! one host may see the same GPUs under different ordinals.
 //!
-//! Not here: which executor gets which GPU, which is for [`super::placement`].
+//! Not here: the assignment of GPUs to executors, which is in [`super::placement`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,32 +25,32 @@ pub(crate) struct HostGpu {
     pub(crate) uuid: GpuId,
 }
 
-/// Devices that the ranks of a training ask for.
+/// Devices that the ranks of a training request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceRequest {
     pub(crate) device: Device,
-    /// Lets other ranks that share use the same GPU.
+    /// Permission for other ranks that share to use the same GPU.
     pub(crate) shares: bool,
 }
 
-/// What a rank on some executor may compute on.
+/// Devices that a rank on some executor may compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice<'a> {
     Cpu,
-    /// One of these GPUs where one is open, else the CPU.
+    /// One of these GPUs if one is open, else the CPU.
     Prefers(&'a [HostGpu]),
     /// One of these GPUs.
     Needs(&'a [HostGpu]),
 }
 
 impl DeviceRequest {
-    /// Whether each rank needs a GPU, on whichever executor.
+    /// Checks whether each rank needs a GPU, on whichever executor.
     pub(crate) fn needs_gpu(self) -> bool {
         matches!(self.device, Device::AnyCuda | Device::Cuda(_))
     }
 
-    /// What a rank may compute on where an executor's own device and GPUs are these. A training that leaves the device
-    /// open computes on the executor's.
+    /// Returns the devices that a rank may compute on, given an executor's own device and GPUs. A training that
+    /// leaves the device open computes on the executor's.
     pub(crate) fn choice(self, device: Device, gpus: &[HostGpu]) -> Choice<'_> {
         let device = match self.device {
             Device::Auto => device,
@@ -66,7 +66,7 @@ impl DeviceRequest {
 }
 
 impl<'a> Choice<'a> {
-    /// The GPUs among which there is a choice.
+    /// Returns the GPUs to choose from.
     pub(crate) fn gpus(self) -> &'a [HostGpu] {
         match self {
             Self::Cpu => &[],
@@ -74,7 +74,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Whether there is nothing without a GPU.
+    /// Checks whether the rank cannot do without a GPU.
     pub(crate) fn needs_gpu(self) -> bool {
         matches!(self, Self::Needs(_))
     }
@@ -84,12 +84,12 @@ impl<'a> Choice<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) gpu: HostGpu,
-    /// The run whose rank the task is.
+    /// Training run of the rank.
     pub(crate) train: TrainId,
     pub(crate) shares: bool,
 }
 
-/// The GPUs that ranks hold.
+/// GPUs that ranks hold.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeldGpus {
     held: BTreeMap<HostGpu, Hold>,
@@ -98,12 +98,12 @@ pub(crate) struct HeldGpus {
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     ranks: usize,
-    /// All of them share.
+    /// True if all of them share.
     shared: bool,
 }
 
 impl HeldGpus {
-    /// A rank takes a GPU.
+    /// Records that a rank takes a GPU.
     pub(crate) fn take(&mut self, gpu: &HostGpu, shares: bool) {
         let free = Hold {
             ranks: 0,
@@ -114,7 +114,7 @@ impl HeldGpus {
         hold.shared &= shares;
     }
 
-    /// A rank gives its GPU back.
+    /// Records that a rank gives its GPU back.
     pub(crate) fn give_back(&mut self, gpu: &HostGpu) {
         if let Some(hold) = self.held.get_mut(gpu) {
             hold.ranks -= 1;
@@ -124,13 +124,13 @@ impl HeldGpus {
         }
     }
 
-    /// Whether a rank that shares, or does not, may take a GPU.
+    /// Checks whether a rank that shares, or does not, may take a GPU.
     pub(crate) fn is_open(&self, gpu: &HostGpu, shares: bool) -> bool {
         let hold = self.held.get(gpu);
         hold.is_none_or(|hold| shares && hold.shared)
     }
 
-    /// Number of ranks that hold a GPU.
+    /// Counts the ranks that hold a GPU.
     pub(crate) fn ranks_on(&self, gpu: &HostGpu) -> usize {
         self.held.get(gpu).map_or(0, |hold| hold.ranks)
     }

@@ -1,4 +1,4 @@
-//! What the core is told, and what it asks to be done: plain facts, owned by their sender.
+//! Events and commands of the core: plain facts, owned by their sender.
 
 use std::collections::HashSet;
 
@@ -18,31 +18,31 @@ use super::placement::{self, Memory};
 use super::slots::Task;
 use super::training::{Generation, RankReport};
 
-/// Something that has happened.
+/// Event that the core is told of.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// Time has passed.
     Tick,
-    /// The engine has taken a job: its first attempt.
+    /// The engine has accepted a job: its first attempt.
     JobSubmitted(Submission),
-    /// The engine has taken a job again, as another attempt.
+    /// The engine has accepted a job again, as another attempt.
     JobResubmitted { job: String, attempt: String },
-    /// The engine does not take a job again.
+    /// The engine has refused to run a job again.
     ResubmissionFailed { job: String, error: String },
-    /// A client asks about a job, so it is there.
+    /// A client has asked about a job, so it is there.
     ClientAsked { job: String },
     /// An attempt has ended in the engine.
     AttemptEnded { attempt: String, end: AttemptEnd },
     /// An attempt cannot go on, and must end.
     AttemptFails { attempt: String, reason: String },
-    /// Tasks have been bound as was asked, and are about to be sent.
+    /// Tasks have been bound as ordered, and are about to be sent.
     TasksBound {
         binding: Binding,
         tasks: Vec<BoundTask>,
     },
     /// A task has succeeded.
     TaskSucceeded { executor: String, task: Task },
-    /// A task is said to have failed.
+    /// A task has been reported as failed.
     TaskFailed { executor: String, task: Task },
     /// Nothing computes for these tasks any more.
     TasksEnded { executor: String, tasks: Vec<Task> },
@@ -56,7 +56,7 @@ pub(crate) enum Event {
     ExecutorHeartbeat { executor: String },
     /// The engine removes an executor: nothing is placed there from now on.
     ExecutorLeaves { executor: String },
-    /// An executor is gone, which means this for the attempts that had to do with it.
+    /// An executor is gone, with these effects on attempts.
     ExecutorLost {
         executor: String,
         effects: Vec<LossEffect>,
@@ -66,9 +66,9 @@ pub(crate) enum Event {
         executor: String,
         incarnation: String,
     },
-    /// An executor warns of something.
+    /// An executor has sent a warning.
     Noticed(Notice),
-    /// A rank of a generation tells of itself.
+    /// A rank of a generation has reported.
     RankReported {
         train: TrainId,
         generation: Generation,
@@ -76,16 +76,16 @@ pub(crate) enum Event {
     },
 }
 
-/// Something that is to be done.
+/// Command to carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
-    /// Bind these tasks, and say [`Event::TasksBound`].
+    /// Bind these tasks, and report [`Event::TasksBound`].
     Bind(Binding),
-    /// End an attempt, if the engine has it; said again until it has ended.
+    /// End an attempt, if the engine has it; repeated until it has ended.
     CancelAttempt { attempt: String },
     /// Submit a job again.
     Resubmit { job: String },
-    /// What was submitted as a job is not needed any more.
+    /// Drop a job's submission, which is no longer needed.
     Release { job: String },
     /// Have executors remove the rows of an attempt.
     RemoveRows { attempt: String },
@@ -97,37 +97,37 @@ pub(crate) enum Command {
     Wake(Topic),
 }
 
-/// What can be waited on.
+/// Subject that can be waited on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     Job(String),
     Run(TrainId),
     Executor(String),
-    /// Tasks that are to end.
+    /// Tasks that must end.
     Endings,
 }
 
-/// A job that the engine has taken.
+/// Job that the engine has accepted.
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
-    /// The id of its first attempt, which is its own.
+    /// Id of the job, and of its first attempt.
     pub(crate) job: String,
     pub(crate) name: String,
-    /// Who has submitted it.
+    /// User who has submitted the job.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
     pub(crate) on_client_loss: OnClientLoss,
-    /// What its owner's role lets it take, where that is limited.
+    /// Limits by its owner's role, if there are any.
     pub(crate) limits: Option<JobLimits>,
-    /// The queue whose slots its tasks hold.
+    /// Queue whose slots its tasks hold.
     pub(crate) queue: String,
-    /// Of its owner's queries, the highest comes first.
+    /// Priority among its owner's queries: the highest comes first.
     pub(crate) priority: i32,
 }
 
 #[cfg(test)]
 impl Submission {
-    /// A query, without limits.
+    /// Builds a query without limits.
     pub(crate) fn query(job: &str) -> Self {
         Self {
             job: job.into(),
@@ -142,16 +142,16 @@ impl Submission {
     }
 }
 
-/// How an attempt ends.
+/// End of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AttemptEnd {
-    /// With a result of so many rows, where they were counted.
+    /// Success, with the number of result rows if they were counted.
     Succeeded {
         rows: Option<u64>,
     },
     Cancelled,
     Failed(String),
-    /// Data was lost that cannot be had any more.
+    /// Loss of data that cannot be recovered.
     Lost(DataLoss),
 }
 
@@ -159,30 +159,30 @@ pub(crate) enum AttemptEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DataLoss {
     pub(crate) loss: DataLost,
-    /// What would be written twice if the job were run again.
+    /// Target that a rerun of the job would write twice, if there is one.
     pub(crate) written: Option<String>,
 }
 
-/// What the loss of an executor means for an attempt.
+/// Effect of an executor's loss on an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LossEffect {
     pub(crate) attempt: String,
-    /// The training run that has a running rank there.
+    /// Training run that has a running rank on the executor.
     pub(crate) rank_of: Option<TrainId>,
-    /// Set where the attempt needs data that was there, or had other tasks than running ranks there.
+    /// Data loss, if the attempt needs data that was there, or had tasks other than running ranks there.
     pub(crate) data: Option<DataLoss>,
 }
 
-/// The stages that could be placed now.
+/// Stages that could be placed now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offer<'a> {
-    /// In each attempt in the order of their numbers.
+    /// Stages, ordered by number within each attempt.
     pub(crate) stages: Vec<Stage>,
-    /// Executors that were heard of lately; all, where that is not known.
+    /// Executors that were heard of lately; `None` if that is not known, which means all.
     pub(crate) alive: Option<&'a HashSet<String>>,
 }
 
-/// A running stage of an attempt.
+/// Running stage of an attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) attempt: String,
@@ -190,38 +190,38 @@ pub(crate) struct Stage {
     pub(crate) work: Work,
 }
 
-/// What a stage has to do yet.
+/// Work that a stage has left.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
     /// Partitions that no task has taken.
     Slices {
         pending: usize,
-        /// Partitions one task may take; `None` for as many as there are slots.
+        /// Most partitions for one task; `None` for as many as there are slots.
         most: Option<usize>,
     },
-    /// All partitions in one task: the plan collapses its input.
+    /// All partitions in one task, because the plan collapses its input.
     Whole,
     /// A barrier stage.
     Gang(Box<GangStage>),
 }
 
-/// How far a barrier stage is.
+/// Progress of a barrier stage.
 #[derive(Debug, Clone)]
 pub(crate) struct GangStage {
     pub(crate) gang: Gang,
     pub(crate) memory: Memory,
     pub(crate) shards: usize,
-    /// Whether there are shards that no rank has taken.
+    /// True if there are shards that no rank has taken.
     pub(crate) pending: bool,
-    /// Where its ranks run.
+    /// Executors that its ranks run on.
     pub(crate) running: Vec<String>,
-    /// Ranks that have come to their end.
+    /// Number of ranks that have succeeded.
     pub(crate) done: usize,
-    /// What would be written twice if the job were run again.
+    /// Target that a rerun of the job would write twice, if there is one.
     pub(crate) written: Option<String>,
 }
 
-/// What a barrier stage trains, and with how many ranks.
+/// Training of a barrier stage, and its number of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Gang {
     pub(crate) train: TrainId,
@@ -229,39 +229,39 @@ pub(crate) struct Gang {
     pub(crate) store: Url,
     pub(crate) ranks: Ranks,
     pub(crate) elastic: Elastic,
-    /// The most ranks there can be.
+    /// Largest possible number of ranks.
     pub(crate) most: usize,
-    /// Where they compute.
+    /// Devices that they compute on.
     pub(crate) device: DeviceRequest,
-    /// Whether it goes on from another run's checkpoint.
+    /// True if it continues from another run's checkpoint.
     pub(crate) resumes: bool,
 }
 
-/// Tasks of a stage that are to be bound.
+/// Tasks of a stage to be bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Binding {
     pub(crate) attempt: String,
     pub(crate) stage: usize,
     pub(crate) tasks: Vec<placement::Task>,
-    /// Set where they are the ranks of a gang.
+    /// Gang, if the tasks are its ranks.
     pub(crate) gang: Option<Box<GangBinding>>,
 }
 
-/// The gang that tasks are the ranks of.
+/// Gang whose ranks are being bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GangBinding {
     pub(crate) gang: Gang,
-    /// Of each task, the shards that it takes.
+    /// Shards of each task.
     pub(crate) shards: Vec<Vec<usize>>,
 }
 
-/// A task that has been bound.
+/// Task that has been bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BoundTask {
     pub(crate) executor: String,
-    /// Its number in the stage.
+    /// Number of the task in the stage.
     pub(crate) number: usize,
     pub(crate) slots: usize,
-    /// The GPU that it was dealt.
+    /// GPU assigned to the task.
     pub(crate) gpu: Option<HostGpu>,
 }

@@ -4,8 +4,8 @@
 //!   attends (a process, an incarnation) ──► registered (slots) ──► lost ──► comes back as a new incarnation
 //! ```
 //!
-//! An executor attends by a stream of ours and registers with the engine below; it is one of the cluster once it does
-//! both. A record goes when neither is left. Not here: which tasks hold its slots.
+//! An executor attends by a stream of Volley's and registers with the engine below; it belongs to the cluster once it
+//! does both. A record is dropped when neither is left. Not here: the tasks that hold an executor's slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use volley_proto::tables::{self, millis};
 use super::devices::HostGpu;
 use super::placement::ExecutorRole;
 
-/// What an executor says of itself when it comes to attend.
+/// An executor's description of itself when it attends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// What it is there for.
+    /// Role: queries, ranks, or both.
     pub(crate) role: ExecutorRole,
     /// Default device of its ranks.
     pub(crate) device: Device,
-    /// The id of the host that it runs on.
+    /// Id of the host that it runs on.
     pub(crate) host: String,
-    /// Its GPUs, by ordinal.
+    /// GPUs, by ordinal.
     pub(crate) gpus: Vec<Gpu>,
-    /// Bytes of memory for its queries.
+    /// Memory for its queries, in bytes.
     pub(crate) memory_bytes: u64,
-    /// Bytes of memory that each of its ranks may take.
+    /// Memory that each of its ranks may take, in bytes.
     pub(crate) rank_memory_bytes: u64,
     pub(crate) version: String,
 }
 
-/// Where an executor is reached.
+/// Host and ports of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ExecutorEndpoint {
     pub(crate) host: String,
-    /// The port of its rows.
+    /// Port that serves its rows.
     pub(crate) port: u16,
-    /// The port that takes tasks.
+    /// Port that takes tasks.
     pub(crate) task_port: u16,
 }
 
-/// An executor as others dial it.
+/// Executor as others dial it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RegisteredExecutor {
     pub(crate) id: String,
@@ -54,18 +54,18 @@ pub(crate) struct RegisteredExecutor {
     pub(crate) endpoint: ExecutorEndpoint,
 }
 
-/// What an incarnation that attends is to do.
+/// Instruction to an attending incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Go on.
+    /// Continue.
     Current,
-    /// Start over: it was taken for lost.
+    /// Start over, because it was treated as lost.
     Lost,
-    /// Nothing: another incarnation is there.
+    /// Do nothing, because another incarnation is there.
     Superseded,
 }
 
-/// The executors of a cluster, by id.
+/// Executors of a cluster, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     records: BTreeMap<String, Record>,
@@ -74,24 +74,24 @@ pub(crate) struct Executors {
 #[derive(Debug, Default)]
 struct Record {
     attends: Option<Attendance>,
-    /// What it is there with; not before an earlier incarnation is gone.
+    /// Profile of the current incarnation; `None` until an earlier one is gone.
     profile: Option<Present>,
     registered: Option<Registration>,
 }
 
-/// What an executor is there with.
+/// Profile of an executor that is there.
 #[derive(Debug)]
 struct Present {
     profile: Profile,
-    /// Its GPUs, as those of its host.
+    /// GPUs, identified as those of its host.
     gpus: Arc<[HostGpu]>,
     since: SystemTime,
 }
 
-/// An incarnation whose stream is open.
+/// Incarnation whose stream is open.
 #[derive(Debug)]
 struct Attendance {
-    /// `PROCESS/NUMBER`
+    /// Incarnation, as `PROCESS/NUMBER`.
     incarnation: String,
     lost: bool,
 }
@@ -100,14 +100,14 @@ struct Attendance {
 struct Registration {
     endpoint: ExecutorEndpoint,
     slots: usize,
-    /// Its last heartbeat.
+    /// Time of its last heartbeat.
     heard: Instant,
-    /// Whether its removal has been asked for.
+    /// True once its removal has been requested.
     leaving: bool,
 }
 
 impl Executors {
-    /// An incarnation wants to attend. Returns whether an earlier one is registered, which must be removed first.
+    /// Admits an incarnation. Returns whether an earlier one is registered, which must be removed first.
     ///
     /// # Errors
     /// When another process has the id.
@@ -126,7 +126,7 @@ impl Executors {
         Ok(record.registered.is_some())
     }
 
-    /// An incarnation that was admitted attends from now on. False where another one is there by now.
+    /// Begins the attendance of an admitted incarnation. Returns false if another one is there by now.
     pub(crate) fn attends(
         &mut self,
         executor: &str,
@@ -139,7 +139,7 @@ impl Executors {
         };
         match &mut record.attends {
             Some(attends) if attends.incarnation == incarnation => {
-                // What was lost was the incarnation before.
+                // The incarnation before was lost, not this one.
                 attends.lost = false;
                 let host: Arc<str> = profile.host.as_str().into();
                 let gpus = profile.gpus.iter().map(|gpu| HostGpu {
@@ -157,7 +157,7 @@ impl Executors {
         }
     }
 
-    /// What an incarnation that attends is to do.
+    /// Returns what an attending incarnation must do.
     pub(crate) fn presence(&self, executor: &str, incarnation: &str) -> Presence {
         let record = self.records.get(executor);
         match record.and_then(|record| record.attends.as_ref()) {
@@ -169,7 +169,7 @@ impl Executors {
         }
     }
 
-    /// An incarnation's stream has ended. Returns whether the executor is to be removed for it.
+    /// Handles the end of an incarnation's stream. Returns whether the executor must be removed.
     pub(crate) fn departs(&mut self, executor: &str, incarnation: &str) -> bool {
         let Some(record) = self.records.get_mut(executor) else {
             return false;
@@ -183,15 +183,15 @@ impl Executors {
         self.begins_removal(executor)
     }
 
-    /// Notes that an executor's removal is asked for. False where it is not registered, or that has been asked for: a
-    /// second removal would hit the next incarnation.
+    /// Records that an executor's removal is requested. Returns false if it is not registered, or its removal was
+    /// requested before: a second removal would hit the next incarnation.
     pub(crate) fn begins_removal(&mut self, executor: &str) -> bool {
         let record = self.records.get_mut(executor);
         let registered = record.and_then(|record| record.registered.as_mut());
         registered.is_some_and(|registered| !std::mem::replace(&mut registered.leaving, true))
     }
 
-    /// The engine has registered an executor.
+    /// Records that the engine has registered an executor.
     pub(crate) fn registers(
         &mut self,
         executor: &str,
@@ -208,7 +208,7 @@ impl Executors {
         });
     }
 
-    /// A registered executor has sent a heartbeat.
+    /// Records a heartbeat of a registered executor.
     pub(crate) fn heard(&mut self, executor: &str, now: Instant) {
         let record = self.records.get_mut(executor);
         if let Some(registered) = record.and_then(|record| record.registered.as_mut()) {
@@ -216,7 +216,7 @@ impl Executors {
         }
     }
 
-    /// The registered ones that have sent no heartbeat for so long, by id.
+    /// Returns the registered executors that have sent no heartbeat for `timeout`, ordered by id.
     pub(crate) fn silent(&self, timeout: Duration, now: Instant) -> Vec<String> {
         let records = self.records.iter();
         let silent = records.filter(|(_, record)| {
@@ -226,7 +226,8 @@ impl Executors {
         silent.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The engine removes an executor; it can come back with another profile. Returns whether it was registered.
+    /// Records that the engine removes an executor, which may come back with another profile. Returns whether it was
+    /// registered.
     pub(crate) fn leaves(&mut self, executor: &str) -> bool {
         let Some(record) = self.records.get_mut(executor) else {
             return false;
@@ -240,7 +241,7 @@ impl Executors {
         was_registered
     }
 
-    /// Drops the record of an executor that is not there in any way.
+    /// Drops the record of an executor that neither attends nor is registered.
     fn forget(&mut self, executor: &str) {
         let record = self.records.get(executor);
         if record.is_some_and(|record| record.attends.is_none() && record.registered.is_none()) {
@@ -253,19 +254,19 @@ impl Executors {
         record.is_some_and(|record| record.registered.is_some())
     }
 
-    /// The registered ones, with their slots, by id.
+    /// Returns the registered executors with their slots, ordered by id.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (&str, usize)> {
         let records = self.records.iter();
         records.filter_map(|(id, record)| Some((id.as_str(), record.registered.as_ref()?.slots)))
     }
 
-    /// The slots of one, if it is registered.
+    /// Returns the slots of an executor, if it is registered.
     pub(crate) fn slots_of(&self, executor: &str) -> Option<usize> {
         let registered = self.records.get(executor)?.registered.as_ref();
         registered.map(|registered| registered.slots)
     }
 
-    /// The registered ones as others dial them, by id.
+    /// Returns the registered executors as others dial them, ordered by id.
     pub(crate) fn registered(&self) -> impl Iterator<Item = RegisteredExecutor> {
         let records = self.records.iter();
         records.filter_map(|(id, record)| {
@@ -277,19 +278,19 @@ impl Executors {
         })
     }
 
-    /// What an executor is there for: anything, where it has not said.
+    /// Returns an executor's role: the default, if it is unknown.
     pub(crate) fn role(&self, executor: &str) -> ExecutorRole {
         let profile = self.profile(executor);
         profile.map_or(ExecutorRole::default(), |profile| profile.role)
     }
 
-    /// Bytes of memory that it offers each of its ranks: without bound, where it has not said.
+    /// Returns the bytes of memory that an executor offers each of its ranks: unlimited, if unknown.
     pub(crate) fn rank_memory(&self, executor: &str) -> u64 {
         let profile = self.profile(executor);
         profile.map_or(u64::MAX, |profile| profile.rank_memory_bytes)
     }
 
-    /// Default device of its ranks, and its GPUs.
+    /// Returns the default device of an executor's ranks, and its GPUs.
     pub(crate) fn devices(&self, executor: &str) -> (Device, Arc<[HostGpu]>) {
         let record = self.records.get(executor);
         match record.and_then(|record| record.profile.as_ref()) {
@@ -298,7 +299,7 @@ impl Executors {
         }
     }
 
-    /// The GPUs of the executors that run ranks; each once, however many of them see it.
+    /// Returns the GPUs of the executors that run ranks; each once, however many executors see it.
     pub(crate) fn gpus(&self) -> BTreeSet<&HostGpu> {
         let present = self.records.values().filter_map(|record| {
             let present = record.profile.as_ref()?;
@@ -313,7 +314,7 @@ impl Executors {
         record.profile.as_ref().map(|present| &present.profile)
     }
 
-    /// The executors as rows of their table, of which tasks hold so many slots, and these hold GPUs.
+    /// Returns the executors as rows of their table, given the slots that tasks hold and the holders of GPUs.
     pub(crate) fn rows(
         &self,
         held: &BTreeMap<String, usize>,
@@ -359,7 +360,7 @@ impl Executors {
     }
 }
 
-/// The process of an incarnation.
+/// Returns the process of an incarnation.
 fn process(incarnation: &str) -> &str {
     incarnation.split('/').next().unwrap_or(incarnation)
 }

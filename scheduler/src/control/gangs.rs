@@ -1,4 +1,4 @@
-//! Training, as the controller goes about it: admission, generations, and what ranks tell.
+//! The controller's part in training: admission, generations, and reports of ranks.
 
 use bytes::Bytes;
 use url::Url;
@@ -13,12 +13,12 @@ use super::placement::{Memory, never_fits, reach};
 use super::training::{BoundRank, Failure, Generation, RankReport, Resolution, Run, Runs};
 
 impl Controller {
-    /// A training run.
+    /// Returns a training run.
     pub(crate) fn run(&self, train: TrainId) -> Option<&Run> {
         self.runs.get(&train)
     }
 
-    /// All training runs.
+    /// Returns all training runs.
     pub(crate) fn runs(&self) -> &Runs {
         &self.runs
     }
@@ -34,19 +34,19 @@ impl Controller {
         Some(changed)
     }
 
-    /// A gang's job is planned, whose ranks take so much memory besides their rows, as far as that is known.
+    /// Admits a gang whose job is being planned; `of_rank` is a rank's memory besides its rows, if known.
     ///
     /// # Errors
-    /// Why it can never run on this cluster, or which run is alive that it would go on from.
+    /// When the gang can never run on this cluster, or the run that it would resume is alive.
     pub(crate) fn admit_gang(
         &mut self,
         gang: &Gang,
         of_rank: Option<RankMemory>,
     ) -> Result<(), String> {
         let known = self.runs.get(&gang.train);
-        // A run that has begun goes on with what there is.
+        // A run that has begun continues with what there is.
         if !known.is_some_and(Run::has_begun) {
-            // How many rows there are is known once they are there.
+            // The number of rows is unknown until they exist.
             let memory = Memory {
                 of_rank,
                 rows: None,
@@ -56,14 +56,14 @@ impl Controller {
                 return Err(reason);
             }
         }
-        // A job that is run again is planned again, and has been admitted.
+        // A job that is run again is planned again, but has been admitted already.
         let is_known = known.is_some_and(|run| run.trains(&gang.model, &gang.store));
         if gang.resumes && !is_known {
             self.may_resume(gang.train, &gang.model, &gang.store)?;
         }
         self.runs.entry(&gang.train).is_of(gang);
         self.wake(Topic::Run(gang.train));
-        // Its job may have ended while it was planned.
+        // The job may have ended while it was being planned.
         let is_over = |job: &Job| job.train == Some(gang.train) && job.has_ended();
         if self.jobs.iter().any(is_over) {
             self.change_run(gang.train, Run::finishes);
@@ -71,7 +71,7 @@ impl Controller {
         Ok(())
     }
 
-    /// An attempt without a job has ended: nothing else ends what it trained.
+    /// Finishes the runs of an ended attempt that has no job: nothing else ends them.
     pub(super) fn finish_runs_of(&mut self, attempt: &str) {
         let runs = self
             .runs
@@ -82,7 +82,7 @@ impl Controller {
         }
     }
 
-    /// Checks that no other run of a model is alive, whose checkpoints a run that resumes would go on from.
+    /// Checks that no other run of a model is alive, from whose checkpoints a resuming run would continue.
     fn may_resume(&self, train: TrainId, model: &ModelName, store: &Url) -> Result<(), String> {
         let runs = self.runs.iter();
         let others = runs.filter(|(other, run)| **other != train && run.trains(model, store));
@@ -99,7 +99,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether something may be placed now only because time has passed.
+    /// Checks whether something may be placed now only because time has passed.
     pub(super) fn time_matters(&self, now: Now) -> bool {
         let executors = self.pool.able().executors();
         let mut runs = self.runs.iter();
@@ -111,13 +111,13 @@ impl Controller {
         may_regroup || self.aging.is_due(limit, now.instant)
     }
 
-    /// Whether anything is to be decided about a gang whose shards are all taken: it meets again, or could grow.
+    /// Checks whether a gang whose shards are all taken needs a decision: it meets again, or could grow.
     pub(crate) fn could_regroup(&self, train: TrainId, now: Now) -> bool {
         let run = self.runs.get(&train);
         run.is_some_and(|run| run.meets_again() || run.may_grow(now.instant).is_some())
     }
 
-    /// The ranks of a gang are bound: a generation begins.
+    /// Begins a generation of a gang whose ranks are bound.
     pub(super) fn gang_starts(
         &mut self,
         gang: &Gang,
@@ -133,12 +133,12 @@ impl Controller {
         self.wake(Topic::Run(train));
     }
 
-    /// An executor with a rank is lost. Returns why the run is given up, if it is.
+    /// Records the loss of an executor with a rank. Returns why the run is given up, if it is.
     pub(super) fn rank_lost(&mut self, train: TrainId, executor: &str, now: Now) -> Option<String> {
         self.change_run(train, |run| run.loses(executor, now))?
     }
 
-    /// A task of an attempt reports where its rank can be reached. Returns its generation; `None` for an unknown run.
+    /// Records where the rank of an attempt's task can be reached. Returns its generation; `None` for an unknown run.
     pub(crate) fn join(
         &mut self,
         train: TrainId,
@@ -159,7 +159,7 @@ impl Controller {
         self.change_run(train, |run| run.reports(generation, report, now));
     }
 
-    /// A rank reports its failure, which may be the loss of a peer: a consequence, not a cause.
+    /// Records a rank's failure, which may be the loss of a peer: a consequence, not a cause.
     pub(crate) fn rank_failed(
         &mut self,
         train: TrainId,
@@ -171,7 +171,7 @@ impl Controller {
         self.change_run(train, |run| run.fails(generation, failure, peer_lost, now));
     }
 
-    /// What a rank that lost a peer is to do, where no root cause is known in time; `None` for an unknown run.
+    /// Returns what a rank that lost a peer must do if no root cause is known in time; `None` for an unknown run.
     pub(crate) fn resolve(
         &mut self,
         train: TrainId,

@@ -1,4 +1,4 @@
-//! The scheduler's decisions: one synchronous core, without clock, I/O or a name of Ballista's.
+//! The scheduler's decisions: one synchronous core without a clock, I/O or names from Ballista.
 //!
 //! ```text
 //!   Event (what happened), now ──► Controller::on ──► [Command] (what is to be done)
@@ -14,9 +14,9 @@
 //!        notices     what executors warn of
 //! ```
 //!
-//! Facts come in as [`Event`]s. What asks for an answer at once (may this executor attend? has this task a seat?) is a
-//! method of [`Controller`]; it may leave commands too. Whoever holds the controller carries the commands out: see
-//! [`crate::handle`]. So everything here is tested by scripts, events in and commands out.
+//! Facts come in as [`Event`]s. Questions that need an immediate answer (may this executor attend? has this task a
+//! seat?) are methods of [`Controller`], which may leave commands too. The holder of the controller carries the
+//! commands out: see [`crate::handle`]. So scripts test everything here, events in and commands out.
 
 mod aging;
 mod clock;

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use volley_proto::tables::Line;
 
-/// Lines that are kept.
+/// Number of lines kept.
 const KEPT: usize = 4096;
 
-/// Bytes of a text that is kept.
+/// Length of the longest text kept, in bytes.
 const LONGEST: usize = 4096;
 
-/// A text that is kept: its beginning, where it is long.
+/// Shortens a long text to its beginning.
 pub(crate) fn shortened(mut text: String) -> String {
     if text.len() > LONGEST {
         text.truncate(text.floor_char_boundary(LONGEST));
@@ -19,20 +19,20 @@ pub(crate) fn shortened(mut text: String) -> String {
     text
 }
 
-/// What an executor warns of.
+/// Warning or error of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) executor: String,
-    /// The attempt that it is about.
+    /// Attempt that the notice is about.
     pub(crate) attempt: Option<String>,
-    /// Milliseconds since 1970, by the executor's clock.
+    /// Time in milliseconds since 1970, by the executor's clock.
     pub(crate) at: u64,
-    /// Whether it is an error.
+    /// True for an error, false for a warning.
     pub(crate) failure: bool,
     pub(crate) text: String,
 }
 
-/// The lines, the newest last.
+/// Log of lines, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct NoticeLog {
     lines: VecDeque<Line>,
@@ -52,7 +52,7 @@ impl NoticeLog {
         self.lines.push_back(line);
     }
 
-    /// The lines that are wanted.
+    /// Returns the wanted lines.
     pub(crate) fn lines(&self, wanted: impl Fn(&Line) -> bool) -> Vec<Line> {
         let lines = self.lines.iter();
         lines.filter(|line| wanted(line)).cloned().collect()

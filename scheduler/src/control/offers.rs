@@ -1,7 +1,7 @@
-//! Placement, as the controller goes about it: from stages that could run to tasks that are to be bound.
+//! The controller's part in placement: from stages that could run to tasks to be bound.
 //!
-//! An offer has the stages with partitions that no task has, and costs as much as there are of those; no other job is
-//! looked at. What executors have free is put into the pool as tasks come and go.
+//! An offer has the stages with partitions that no task has, and its cost grows with their number; no other job is
+//! looked at. The free capacity of executors is put into the pool as tasks come and go.
 
 use std::cell::OnceCell;
 
@@ -21,7 +21,7 @@ use super::placement::{
 use super::queues::Account;
 use super::retained::Ends;
 
-/// A demand, and what it is of.
+/// Stage that a demand is for.
 struct Asked {
     attempt: String,
     stage: usize,
@@ -29,19 +29,19 @@ struct Asked {
     written: Option<String>,
 }
 
-/// A gang whose ranks all run.
+/// Gang whose ranks all run.
 struct Running {
     gang: Gang,
     memory: Memory,
     ranks_on: Vec<String>,
 }
 
-/// The account of attempts without a job: their states are pushed to their clients.
+/// Returns the account of attempts without a job, whose states are pushed to their clients.
 pub(super) fn unknown_account() -> Account {
     Account::new(QUEUE_DEFAULT, "")
 }
 
-/// Who holds the slots and GPUs that queries and ranks wait for, looked up once and only if it is told.
+/// Holders of the slots and GPUs that queries and ranks wait for, looked up once and only if needed.
 pub(crate) struct Holders<'a> {
     controller: &'a Controller,
     of_queries: OnceCell<Option<String>>,
@@ -50,7 +50,7 @@ pub(crate) struct Holders<'a> {
 }
 
 impl Holders<'_> {
-    /// What a job waits for.
+    /// Describes what a job waits for.
     pub(crate) fn waits(&self, job: &Job) -> Option<String> {
         let reason = job.waits.as_ref()?;
         let holders = match reason {
@@ -75,7 +75,7 @@ impl Holders<'_> {
         })
     }
 
-    /// Who holds the slots of the executors of some roles.
+    /// Describes who holds the slots of the executors with suitable roles.
     fn of(&self, suits: fn(ExecutorRole) -> bool) -> Option<String> {
         let Controller {
             executors, slots, ..
@@ -89,8 +89,8 @@ impl Holders<'_> {
 }
 
 impl Controller {
-    /// Decides what of an offer starts now. Bindings are among the commands; each is to be carried out and told of as
-    /// [`super::Event::TasksBound`] before the next offer.
+    /// Decides what of an offer starts now. The commands include bindings, each of which must be carried out and
+    /// reported as [`super::Event::TasksBound`] before the next offer.
     pub(crate) fn place(&mut self, offer: Offer<'_>, now: Now) -> Vec<Command> {
         let Offer { stages, alive } = offer;
         self.pool.begin(alive);
@@ -123,7 +123,7 @@ impl Controller {
         self.aging.end(starved, now.instant);
         let starts =
             |decision: &Decision| matches!(decision, Decision::Tasks(_) | Decision::Start(_));
-        // Whether a task of its job runs, by demand.
+        // For each demand, true if a task of its job runs.
         let mut runs = Vec::with_capacity(demands.len());
         for of_job in demands.chunk_by(|demand, next| demand.job == next.job) {
             let mut decided = of_job.iter().zip(&decisions[runs.len()..]);
@@ -142,7 +142,7 @@ impl Controller {
         self.take_commands()
     }
 
-    /// What a stage asks for; nothing, where its attempt is to end.
+    /// Returns the demand of a stage; `None` if its attempt must end, or all ranks of its gang run.
     fn demand(
         &mut self,
         stage: Stage,
@@ -212,7 +212,7 @@ impl Controller {
         Some((asked, demand))
     }
 
-    /// Carries a decision about a stage out, of a job some task of which runs or does not.
+    /// Carries out a decision about a stage; `runs` is true if a task of its job runs.
     fn act(&mut self, asked: Asked, (demand, runs): (&Demand, bool), decision: Decision, now: Now) {
         let Asked {
             attempt,
@@ -257,8 +257,8 @@ impl Controller {
         }
     }
 
-    /// Assigns a gang's shards to its tasks, and orders these by their first shard: ranks add up in that order, whichever
-    /// executors they are on.
+    /// Assigns a gang's shards to its tasks, and orders the tasks by their first shard: ranks sum in that order,
+    /// whichever executors they are on.
     fn assign_shards(
         &mut self,
         gang: Gang,
@@ -278,14 +278,14 @@ impl Controller {
         (tasks, GangBinding { gang, shards })
     }
 
-    /// Notes what a job waits for, or that it does not any more.
+    /// Records what a job waits for, or that it no longer waits.
     pub(super) fn job_waits(&mut self, job: &str, reason: Option<WaitReason>) {
         if let Some(job) = self.jobs.get_mut(job) {
             job.waits = reason.filter(|_| !job.is_over());
         }
     }
 
-    /// Tells placement what an executor has now.
+    /// Puts an executor's current capacity into the pool.
     pub(super) fn refresh(&mut self, executor: &str) {
         let Some(slots) = self.executors.slots_of(executor) else {
             return self.pool.remove(executor);
@@ -302,20 +302,20 @@ impl Controller {
         self.pool.put(executor, capacity);
     }
 
-    /// Refuses a queue that there is not.
+    /// Checks that a queue exists.
     ///
     /// # Errors
-    /// Names it and those that there are.
+    /// When it does not; names it and the existing queues.
     pub(crate) fn check_queue(&self, queue: &str) -> Result<(), String> {
         self.policy.queues.check(queue)
     }
 
-    /// Slots of all executors that run queries.
+    /// Returns the slots of all executors that run queries.
     pub(crate) fn query_slots(&self) -> usize {
         self.pool.query_slots()
     }
 
-    /// Who holds slots now, to tell of any number of jobs what they wait for.
+    /// Returns the current holders of slots, to describe what any number of jobs wait for.
     pub(crate) fn holders(&self) -> Holders<'_> {
         Holders {
             controller: self,
@@ -325,7 +325,7 @@ impl Controller {
         }
     }
 
-    /// Ends generations that executors with nothing to do could join.
+    /// Ends generations that idle executors could join.
     fn grow_gangs(&mut self, running: &[Running], now: Now) {
         for gang in running {
             let Running {

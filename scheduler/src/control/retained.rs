@@ -1,25 +1,25 @@
-//! A bounded map of what comes to an end, such as jobs and training runs: when there are too many, the oldest that have
-//! ended are evicted. It knows nothing of what they are.
+//! A bounded map of values that come to an end, such as jobs and training runs: when there are too many, the oldest
+//! that have ended are evicted. It knows nothing about the values.
 
 use std::hash::Hash;
 
 use indexmap::{Equivalent, IndexMap};
 
-/// Those that are over are kept until there are this many newer ones.
+/// Number of entries above which the oldest evictable ones are evicted.
 const KEPT: usize = 256;
 
-/// Something that comes to an end.
+/// Value that comes to an end.
 pub(crate) trait Ends {
-    /// Whether nothing will happen to it any more.
+    /// Checks whether nothing will happen to it any more.
     fn is_over(&self) -> bool;
 
-    /// Whether it can be evicted when there are too many.
+    /// Checks whether it can be evicted when there are too many.
     fn is_evictable(&self) -> bool {
         self.is_over()
     }
 }
 
-/// Values by key, in the order they were made.
+/// Values by key, in the order in which they were added.
 #[derive(Debug)]
 pub(crate) struct Retained<K, V> {
     entries: IndexMap<K, V>,
@@ -34,13 +34,13 @@ impl<K, V> Default for Retained<K, V> {
 }
 
 impl<K: Hash + Eq, V: Ends> Retained<K, V> {
-    /// Adds a value; one of the same key is replaced.
+    /// Adds a value, and replaces one with the same key.
     pub(crate) fn add(&mut self, key: K, value: V) {
         self.entries.insert(key, value);
         self.evict();
     }
 
-    /// Evicts what is too many and has become evictable since it was added.
+    /// Evicts surplus values that have become evictable since they were added.
     pub(crate) fn evict(&mut self) {
         let mut surplus = self.entries.len().saturating_sub(KEPT);
         if surplus > 0 {
@@ -60,19 +60,19 @@ impl<K: Hash + Eq, V: Ends> Retained<K, V> {
         self.entries.get_mut(key)
     }
 
-    /// All of them, in the order they were made.
+    /// Returns all values, in the order in which they were added.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.entries.iter()
     }
 }
 
 impl<K: Hash + Eq + Clone, V: Ends + Default> Retained<K, V> {
-    /// The value of a key, made if need be.
+    /// Returns the value of a key, created if need be.
     pub(crate) fn entry(&mut self, key: &K) -> &mut V {
         if !self.entries.contains_key(key) {
             self.add(key.clone(), V::default());
         }
-        // It was just added: one that is not over is not evicted.
+        // The value was just added: one that is not over is not evicted.
         self.entries.entry(key.clone()).or_default()
     }
 }

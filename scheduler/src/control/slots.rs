@@ -1,4 +1,4 @@
-//! Which tasks hold the slots of which executors, and GPUs: from when they are bound until they have ended.
+//! The slots of executors, and GPUs, that tasks hold: from when tasks are bound until they have ended.
 //!
 //! ```text
 //!   bound ──► held ──► succeeded, or failed by itself ──────────────────────────► free
@@ -7,12 +7,12 @@
 //!                        told to the executor until it says that the task has ended
 //! ```
 //!
-//! An executor that is gone takes its tasks with it. A task is there or is not, and what is ending is told again each
-//! second, so that a word that was lost leaks no slot and no GPU. Sums over tasks, by executor, attempt, queue and user,
-//! are changed only where a task comes ([`Slots::bind`]) or goes ([`Slots::remove`]). A task that cannot be stopped holds
-//! its slot for as long as it computes.
+//! A lost executor takes its tasks with it. Reports say that a task is there or not, and the order to end a task is
+//! repeated each second, so a lost message leaks no slot and no GPU. Sums over tasks, by executor, attempt, queue and
+//! user, change only where a task comes ([`Slots::bind`]) or goes ([`Slots::remove`]). A task that cannot be stopped
+//! holds its slot for as long as it computes.
 //!
-//! Not here: which task gets which slot, and what tasks are.
+//! Not here: the choice of slots for tasks, and the content of tasks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -21,28 +21,28 @@ use std::time::{Duration, Instant};
 use super::devices::{Grant, HeldGpus, HostGpu};
 use super::queues::{Account, Usage};
 
-/// A task that goes on for so long after it was to end is worth a line in the log.
+/// Time after which a task that was to end and still runs is logged.
 const STUBBORN: Duration = Duration::from_secs(10);
 
-/// A task of an attempt.
+/// Task of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Task {
     pub(crate) attempt: String,
     pub(crate) stage: usize,
-    /// Its number in the stage.
+    /// Number of the task in the stage.
     pub(crate) number: usize,
 }
 
-/// Who holds slots, as it is told to those who wait.
+/// Holder of slots, as described to those who wait.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holder {
-    /// Training of a model.
+    /// Training of this model.
     Training(String),
-    /// A query, by its job's id.
+    /// Query of the job with this id.
     Query(String),
 }
 
-/// What a task holds slots for.
+/// Purpose for which a task holds slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) holder: Holder,
@@ -59,41 +59,41 @@ struct Held {
     ending: Option<Ending>,
 }
 
-/// The tasks of an executor.
+/// Tasks of an executor.
 #[derive(Debug, Default)]
 struct OfExecutor {
     tasks: BTreeMap<Task, Held>,
-    /// Slots that they hold together.
+    /// Slots that the tasks hold together.
     held: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Ending {
     since: Instant,
-    /// Whether it has been said that this takes long.
+    /// True once the log says that this takes long.
     said: bool,
 }
 
-/// The slots of a cluster.
+/// Slots of a cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// The tasks of each registered executor.
+    /// Tasks of each registered executor.
     executors: BTreeMap<String, OfExecutor>,
-    /// How many tasks each attempt has, by executor.
+    /// Number of tasks of each attempt, by executor.
     attempts: HashMap<String, BTreeMap<String, usize>>,
     usage: Usage,
     gpus: HeldGpus,
 }
 
 impl Slots {
-    /// An executor is there; whatever ran there before does not.
+    /// Adds an executor; tasks that ran there before are removed.
     pub(crate) fn joins(&mut self, executor: &str) {
         self.leaves(executor);
         let none = OfExecutor::default();
         self.executors.insert(executor.to_owned(), none);
     }
 
-    /// An executor is gone, with its tasks.
+    /// Removes an executor and its tasks.
     pub(crate) fn leaves(&mut self, executor: &str) {
         let known = self.executors.get(executor);
         let tasks = known.into_iter().flat_map(|known| known.tasks.keys());
@@ -103,7 +103,7 @@ impl Slots {
         self.executors.remove(executor);
     }
 
-    /// A task is about to be sent to an executor. A query's is counted to an account.
+    /// Adds a task that is about to be sent to an executor. A query's is counted to an account.
     pub(crate) fn bind(&mut self, executor: &str, task: Task, slots: usize, claim: Claim) {
         if !self.executors.contains_key(executor) {
             return;
@@ -127,7 +127,7 @@ impl Slots {
         known.tasks.insert(task, held);
     }
 
-    /// A task has gone, if it was there.
+    /// Removes a task, if it is there.
     fn remove(&mut self, executor: &str, task: &Task) {
         let Some(known) = self.executors.get_mut(executor) else {
             return;
@@ -160,13 +160,13 @@ impl Slots {
         self.executors.get(executor)?.tasks.get(task)
     }
 
-    /// A task has succeeded.
+    /// Removes a task that has succeeded.
     pub(crate) fn succeeds(&mut self, executor: &str, task: &Task) {
         self.remove(executor, task);
     }
 
-    /// A task is said to have failed. Of one that was to end only the wait for it has: what it
-    /// computes may go on.
+    /// Records a task's reported failure. If the task was to end, only the wait for it has failed: its computation
+    /// may go on.
     pub(crate) fn fails(&mut self, executor: &str, task: &Task) {
         let held = self.held_by_task(executor, task);
         if held.is_some_and(|held| held.ending.is_none()) {
@@ -174,7 +174,7 @@ impl Slots {
         }
     }
 
-    /// What still runs of an attempt is to end. Returns whether anything does.
+    /// Marks the running tasks of an attempt as ending. Returns whether there are any.
     pub(crate) fn attempt_ends(&mut self, attempt: &str, now: Instant) -> bool {
         let (since, said) = (now, false);
         self.each_of(attempt, |held, _| {
@@ -183,8 +183,8 @@ impl Slots {
         self.runs(attempt)
     }
 
-    /// Counts what an attempt holds to this account, whatever it was counted to when it was bound: the engine may begin
-    /// with a job before it is known whose that is.
+    /// Counts an attempt's slots to this account, whatever account they were counted to when bound: the engine may
+    /// begin with a job before its owner is known.
     pub(crate) fn count_to(&mut self, attempt: &str, account: &Account) {
         self.each_of(attempt, |held, usage| {
             let counted = held.claim.account.as_mut();
@@ -197,7 +197,7 @@ impl Slots {
         });
     }
 
-    /// Visits what each task of an attempt holds, with the sums that it is in.
+    /// Visits the holdings of each task of an attempt, with the sums that include them.
     fn each_of(&mut self, attempt: &str, mut visit: impl FnMut(&mut Held, &mut Usage)) {
         let first = Task {
             attempt: attempt.to_owned(),
@@ -216,11 +216,11 @@ impl Slots {
         }
     }
 
-    /// The executor says that tasks have ended. Returns whether slots have become free.
+    /// Removes tasks whose end the executor reports. Returns whether slots have become free.
     pub(crate) fn ended(&mut self, executor: &str, ended: &[Task]) -> bool {
         let before = self.held_by(executor);
         for task in ended {
-            // One that was not to end says itself how it did.
+            // A task that was not to end reports its own outcome.
             let held = self.held_by_task(executor, task);
             if held.is_some_and(|held| held.ending.is_some()) {
                 self.remove(executor, task);
@@ -229,8 +229,8 @@ impl Slots {
         self.held_by(executor) < before
     }
 
-    /// Tasks of an executor that are to end and have not, and what is to be said about those among
-    /// them that take long.
+    /// Returns the tasks of an executor that were to end and have not, and log lines about those among them that take
+    /// long.
     pub(crate) fn ending(&mut self, executor: &str, now: Instant) -> (Vec<Task>, Vec<String>) {
         let (mut all, mut lines) = (Vec::new(), Vec::new());
         let known = self.executors.get_mut(executor).into_iter();
@@ -253,7 +253,7 @@ impl Slots {
         (all, lines)
     }
 
-    /// How many slots tasks hold, by executor.
+    /// Returns the number of slots that tasks hold, by executor.
     pub(crate) fn held(&self) -> BTreeMap<String, usize> {
         let executors = self.executors.iter();
         executors
@@ -261,22 +261,22 @@ impl Slots {
             .collect()
     }
 
-    /// How many slots of an executor tasks hold.
+    /// Returns the number of slots of an executor that tasks hold.
     pub(crate) fn held_by(&self, executor: &str) -> usize {
         self.executors.get(executor).map_or(0, |known| known.held)
     }
 
-    /// How many slots the queries of queues and users hold.
+    /// Returns the slots that the queries of queues and users hold.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// The GPUs that ranks hold.
+    /// Returns the GPUs that ranks hold.
     pub(crate) fn gpus(&self) -> &HeldGpus {
         &self.gpus
     }
 
-    /// Who holds each GPU that is held: "training m (its id)".
+    /// Returns the holders of each held GPU: "training m (its id)".
     pub(crate) fn gpu_holders(&self) -> BTreeMap<&HostGpu, Vec<String>> {
         let mut holders: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (held, grant) in self.grants() {
@@ -287,7 +287,7 @@ impl Slots {
         holders
     }
 
-    /// Who holds these GPUs: "training m holds 1 of 2 GPUs". `None` where nobody does.
+    /// Describes who holds these GPUs: "training m holds 1 of 2 GPUs". Returns `None` if nobody does.
     pub(crate) fn gpus_told(&self, gpus: &BTreeSet<&HostGpu>) -> Option<String> {
         let mut holders: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (held, grant) in self.grants() {
@@ -310,7 +310,7 @@ impl Slots {
         Some(text)
     }
 
-    /// The tasks that hold a GPU.
+    /// Returns the tasks that hold a GPU.
     fn grants(&self) -> impl Iterator<Item = (&Held, &Grant)> {
         let tasks = self
             .executors
@@ -319,13 +319,13 @@ impl Slots {
         tasks.filter_map(|held| Some((held, held.claim.gpu.as_ref()?)))
     }
 
-    /// Whether a task of the attempt runs, or is about to.
+    /// Checks whether a task of the attempt runs, or is about to.
     pub(crate) fn runs(&self, attempt: &str) -> bool {
         self.attempts.contains_key(attempt)
     }
 
-    /// Who holds the slots of these executors, which have so many together: "training m holds both
-    /// slots". `None` where nobody does.
+    /// Describes who holds the slots of these executors, `all` in total: "training m holds both slots". Returns
+    /// `None` if nobody does.
     pub(crate) fn told<'a>(
         &self,
         executors: impl Iterator<Item = &'a str>,
@@ -504,7 +504,7 @@ mod tests {
         slots.bind("a", task("j", 0), 2, query("j"));
         slots.bind("b", task("j", 1), 1, query("j"));
         slots.bind("b", task("k", 0), 1, query("k"));
-        // The same one again is there once.
+        // A task that is bound twice is there once.
         slots.bind("b", task("k", 0), 1, query("k"));
         assert_eq!((user(&slots), slots.held_by("b")), (4, 2));
         slots.succeeds("b", &task("j", 1));
@@ -514,7 +514,7 @@ mod tests {
         slots.attempt_ends("j", now);
         assert!(slots.ended("a", &[task("j", 0)]));
         assert!(!slots.runs("j"));
-        // Of another user, as turns out; what trains is of none.
+        // The job turns out to be another user's; training counts to nobody.
         let other = Account::new("etl", "v");
         slots.bind("a", task("k", 1), 3, query("k"));
         slots.bind(
