@@ -7,8 +7,8 @@
 //!   Rerunning ──► Failed (it could not be)
 //! ```
 //!
-//! The rows of a job that has succeeded lie on executors for as long as somebody reads them, which
-//! is for [`Rows`] to say.
+//! The rows of a job that has succeeded stay on executors for as long as somebody reads them; [`Rows`] decides for
+//! how long.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,44 +25,44 @@ use crate::control::placement::WaitReason;
 use crate::control::queues::Account;
 use crate::control::retained::Ends;
 
-/// Attempts that may lose data without progress in between.
+/// Number of attempts that lose data without progress in between, after which a job fails.
 const ATTEMPTS: usize = 5;
 
-/// A job.
+/// Job with its attempts.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// Who has submitted it.
+    /// User who has submitted it.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
-    /// Whose slots its tasks hold.
+    /// Account that its tasks' slots count to.
     pub(crate) account: Account,
     pub(crate) priority: i32,
     on_client_loss: OnClientLoss,
     limits: Option<JobLimits>,
     pub(crate) attempts: Vec<String>,
     pub(crate) state: JobState,
-    /// Why it failed.
+    /// Error with which it failed.
     pub(crate) error: Option<String>,
     pub(crate) submitted: SystemTime,
-    /// When it was submitted, by the clock that is not set.
+    /// Time of submission, by the monotonic clock.
     began: Instant,
     pub(crate) ended: Option<SystemTime>,
     pub(crate) notes: Vec<Note>,
-    /// When its client last asked about it.
+    /// Time of its client's last question about it.
     heard: Instant,
     /// Attempts that lost data since the last progress.
     fruitless: usize,
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
-    /// What it waits for, where none of its tasks runs.
+    /// Reason why none of its tasks runs yet.
     pub(crate) waits: Option<WaitReason>,
-    /// What is kept of it, once it has succeeded.
+    /// Result rows, once it has succeeded.
     pub(crate) rows: Option<Rows>,
 }
 
-/// Something that happened to a job.
+/// Line of a job's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) at: SystemTime,
@@ -74,14 +74,14 @@ impl Ends for Job {
         self.ended.is_some()
     }
 
-    /// Its rows must be removed first.
+    /// Checks that its rows are removed first.
     fn is_evictable(&self) -> bool {
         self.is_over() && self.rows.as_ref().is_none_or(Rows::are_removed)
     }
 }
 
 impl Job {
-    /// A job whose first attempt was submitted now.
+    /// Creates a job whose first attempt was submitted now.
     pub(in crate::control) fn new(submission: Submission, now: Now) -> Self {
         let Submission {
             job: id,
@@ -117,17 +117,17 @@ impl Job {
         }
     }
 
-    /// Whether it has come to its end.
+    /// Checks whether the job has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_over()
     }
 
-    /// Why its rows are not kept any more, if they were and are not.
+    /// Returns why its rows are no longer kept, if they were removed.
     pub(crate) fn rows_removed(&self) -> Option<&str> {
         self.rows.as_ref().and_then(Rows::removed)
     }
 
-    /// The current attempt.
+    /// Returns the current attempt.
     pub(crate) fn attempt(&self) -> &str {
         self.attempts.last().unwrap_or(&self.id)
     }
@@ -138,7 +138,7 @@ impl Job {
         self.notes.push(Note { at, text });
     }
 
-    /// The client has asked about it.
+    /// Records that the client has asked about the job.
     pub(in crate::control) fn heard(&mut self, now: Now) {
         self.heard = now.instant;
         if let Some(rows) = &mut self.rows {
@@ -146,7 +146,7 @@ impl Job {
         }
     }
 
-    /// Whether it is to be cancelled because its client is gone.
+    /// Checks whether the job must be cancelled because its client is gone.
     pub(in crate::control) fn is_abandoned(&self, patience: Duration, now: Now) -> bool {
         let matters = match self.on_client_loss {
             OnClientLoss::Auto => self.train.is_none(),
@@ -156,14 +156,14 @@ impl Job {
         matters && !self.is_over() && now.instant - self.heard > patience
     }
 
-    /// Why it is to end because of the time that it has taken, if it is.
+    /// Returns the error that ends a job beyond its time limit, if it is.
     pub(in crate::control) fn overrun(&self, now: Now) -> Option<String> {
         let limits = self.limits.filter(|_| !self.is_over())?;
         limits.overrun(now.instant.saturating_duration_since(self.began))
     }
 
-    /// An attempt has ended, with so many optimizer steps done. Returns whether the job is to be
-    /// submitted again.
+    /// Handles the end of an attempt, with this many optimizer steps done. Returns whether the job must be submitted
+    /// again.
     pub(in crate::control) fn attempt_ends(
         &mut self,
         attempt: &str,
@@ -225,7 +225,7 @@ impl Job {
         true
     }
 
-    /// The next attempt has been submitted. False when the job does not want it any more.
+    /// Records that the next attempt has been submitted. Returns false if the job no longer wants it.
     pub(in crate::control) fn resubmitted(&mut self, attempt: String, now: Now) -> bool {
         let wanted = self.state == JobState::Rerunning;
         if wanted {
@@ -237,7 +237,7 @@ impl Job {
         wanted
     }
 
-    /// It fails, whatever its attempts do. False when it had ended before.
+    /// Fails the job, whatever its attempts do. Returns false if it had ended before.
     pub(in crate::control) fn fails(&mut self, error: String, now: Now) -> bool {
         if self.is_over() {
             return false;
@@ -246,7 +246,7 @@ impl Job {
         self.ends(JobState::Failed, now)
     }
 
-    /// It ends, whatever its attempts do. False when it had ended before.
+    /// Ends the job, whatever its attempts do. Returns false if it had ended before.
     pub(in crate::control) fn ends(&mut self, state: JobState, now: Now) -> bool {
         if self.is_over() || !state.has_ended() {
             return false;
@@ -263,7 +263,7 @@ impl Job {
         true
     }
 
-    /// Why it failed, as it is told.
+    /// Returns the error of a failed job, as shown to users.
     pub(crate) fn shown_error(&self) -> Option<&str> {
         let error = self.error.as_deref()?;
         Some(TaskFailure::find(error).unwrap_or(error))
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!((job.id.as_str(), job.state), ("j", JobState::Succeeded));
     }
 
-    /// How often a job is run that loses data each time, with so many steps done by then.
+    /// Counts the runs of a job that loses data each time, with this many steps done by then.
     fn runs(steps: impl Fn(usize) -> u64) -> usize {
         let (mut job, now) = (job(), Now::read());
         for run in 1..100 {

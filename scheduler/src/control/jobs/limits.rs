@@ -1,26 +1,26 @@
-//! What a job may take because of its owner's role: decided purely, when time passes and when a job has succeeded.
+//! Limits on a job by its owner's role: pure decisions when time passes and when a job has succeeded.
 //!
-//! Limits are known when a job is submitted, and hold for all of its attempts together. What a request may have in it is
-//! for others to look at.
+//! Limits are known when a job is submitted, and hold for all of its attempts together. Other code checks the content
+//! of requests.
 
 use std::time::Duration;
 
 use humantime::format_duration;
 use volley_proto::access::Role;
 
-/// The limits of a job.
+/// Limits of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JobLimits {
-    /// Whose limits they are.
+    /// Role that sets the limits.
     pub(crate) role: Role,
-    /// From submission to end.
+    /// Longest time from submission to end.
     pub(crate) time: Option<Duration>,
-    /// Rows of the result.
+    /// Most rows of the result.
     pub(crate) rows: Option<u64>,
 }
 
 impl JobLimits {
-    /// Why a job that has run for so long is to end, if it is.
+    /// Returns the error of a job that has run for too long, if it has.
     pub(super) fn overrun(&self, ran: Duration) -> Option<String> {
         let most = self.time.filter(|most| ran >= *most)?;
         Some(format!(
@@ -30,7 +30,7 @@ impl JobLimits {
         ))
     }
 
-    /// Why a result of so many rows is not given out, if it is not. One whose rows have not been counted is not, either.
+    /// Returns the error of a result with too many rows, or with rows that were not counted.
     pub(super) fn exceeded(&self, rows: Option<u64>) -> Option<String> {
         let most = self.rows?;
         let found = match rows {

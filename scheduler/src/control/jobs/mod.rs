@@ -7,10 +7,10 @@
 //!              └─► attempt 2 ──► result, under the id J
 //! ```
 //!
-//! Ballista mends lost shuffle data wrongly (rows are counted twice, or the job hangs), so it is never let: an attempt
-//! that lost data is ended, and the job is submitted again, a bounded number of times. [`job`] is the state machine of
-//! one, [`registry`] has all of them and their attempts, [`retention`] says how long rows are kept, and [`limits`] what a
-//! job may take.
+//! Ballista repairs lost shuffle data wrongly (rows are counted twice, or the job hangs), so it never gets to: an
+//! attempt that lost data is ended, and the job is submitted again, a bounded number of times. [`job`] is the state
+//! machine of one job, [`registry`] has all jobs and their attempts, [`retention`] decides how long rows are kept,
+//! and [`limits`] what a job may take.
 
 mod job;
 mod limits;

@@ -1,7 +1,7 @@
-//! The job registry: all jobs by the id that their clients know, and all attempts by that of the engine.
+//! The job registry: all jobs by the id that their clients know, and all attempts by the engine's id.
 //!
-//! An attempt that must end is noted with how, before the engine ends it: the engine knows one word for all of them.
-//! From then on nothing of it is started.
+//! The intended end of an attempt is recorded before the engine ends it, because the engine reports one word for all
+//! of them. From then on nothing of the attempt is started.
 
 use indexmap::IndexMap;
 use volley_proto::tables::JobState;
@@ -11,21 +11,21 @@ use crate::control::Now;
 use crate::control::event::AttemptEnd;
 use crate::control::retained::{Ends, Retained};
 
-/// Attempts that are known at most, besides those of known jobs.
+/// Most attempts that are kept, besides those of known jobs.
 const ATTEMPTS_KEPT: usize = 4096;
 
-/// The jobs and their attempts.
+/// Jobs and their attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     jobs: Retained<String, Job>,
-    /// In the order they were made.
+    /// Attempts by id, in the order in which they were made.
     attempts: IndexMap<String, Attempt>,
 }
 
-/// A job of the engine's.
+/// Job of the engine.
 #[derive(Debug, Default)]
 struct Attempt {
-    /// The job that it is of; none, where that has not been told yet.
+    /// Job of the attempt; `None` if it is not known yet.
     job: Option<String>,
     state: AttemptState,
 }
@@ -34,26 +34,26 @@ struct Attempt {
 enum AttemptState {
     #[default]
     Running,
-    /// It is to end so.
+    /// The attempt must end in this way.
     Ending(AttemptEnd),
-    /// It ended so, before its job was told of.
+    /// The attempt ended in this way before its job was known.
     EndedEarly(AttemptEnd),
     Ended,
 }
 
-/// What follows from the end of an attempt.
+/// Consequence of an attempt's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptOutcome {
-    /// Nothing: it is not the current one, or of no job that is known.
+    /// Nothing: the attempt is not the current one, or its job is unknown.
     Nothing,
-    /// Its job has ended.
+    /// The job has ended.
     JobEnded,
-    /// Its job is to be submitted again.
+    /// The job must be submitted again.
     Resubmit,
 }
 
 impl Jobs {
-    /// The job of an id.
+    /// Returns the job with this id.
     pub(crate) fn get(&self, id: &str) -> Option<&Job> {
         self.jobs.get(id)
     }
@@ -62,7 +62,8 @@ impl Jobs {
         self.jobs.get_mut(id)
     }
 
-    /// The job of an attempt that is not to end: none, where it is not known. `None` where the attempt is to end.
+    /// Returns the job of an attempt that need not end, `Some(None)` if the job is unknown; `None` if the attempt
+    /// must end.
     pub(in crate::control) fn of_live_attempt(&self, attempt: &str) -> Option<Option<&Job>> {
         let known = self.attempts.get(attempt);
         if known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_))) {
@@ -72,20 +73,20 @@ impl Jobs {
         Some(self.jobs.get(job.unwrap_or(attempt)))
     }
 
-    /// All of them, the oldest first.
+    /// Returns all jobs, the oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.jobs.iter().map(|(_, job)| job)
     }
 
-    /// Adds a job. Returns how its attempt has ended, if it has already.
+    /// Adds a job. Returns the end of its attempt, if it has ended already.
     pub(in crate::control) fn open(&mut self, job: Job) -> Option<AttemptEnd> {
         let id = job.id.clone();
         self.jobs.add(id.clone(), job);
         self.assign(&id, &id)
     }
 
-    /// A job has been submitted again. Returns whether the job still wants that, and how the attempt has ended, if it has
-    /// already.
+    /// Records that a job has been submitted again. Returns whether the job still wants that, and the end of the
+    /// attempt, if it has ended already.
     pub(in crate::control) fn resubmitted(
         &mut self,
         job: &str,
@@ -103,7 +104,7 @@ impl Jobs {
         self.jobs.evict();
     }
 
-    /// An attempt, made known if need be; then the oldest of jobs that are not known are evicted, where there are many.
+    /// Returns an attempt, added if need be; if there are too many, evicts the oldest attempts of unknown jobs first.
     fn attempt(&mut self, id: &str) -> &mut Attempt {
         let count = self.attempts.len();
         if count >= ATTEMPTS_KEPT && !self.attempts.contains_key(id) {
@@ -120,7 +121,7 @@ impl Jobs {
         self.attempts.entry(id.to_owned()).or_default()
     }
 
-    /// Notes which job an attempt is of.
+    /// Records the job of an attempt.
     fn assign(&mut self, attempt: &str, job: &str) -> Option<AttemptEnd> {
         let known = self.attempt(attempt);
         known.job = Some(job.to_owned());
@@ -130,19 +131,19 @@ impl Jobs {
         }
     }
 
-    /// The job that an attempt is of, whose id is that of its first attempt.
+    /// Returns the job of an attempt. A job has the id of its first attempt.
     pub(crate) fn job_of<'a>(&'a self, attempt: &'a str) -> &'a str {
         let known = self.attempts.get(attempt);
         let job = known.and_then(|attempt| attempt.job.as_deref());
         job.unwrap_or(attempt)
     }
 
-    /// Whether the job of an attempt has not been evicted.
+    /// Checks whether the job of an attempt is known and has not been evicted.
     pub(crate) fn knows(&self, attempt: &str) -> bool {
         self.get(self.job_of(attempt)).is_some()
     }
 
-    /// Notes how an attempt is to end. False where it is ending or has ended.
+    /// Records the intended end of an attempt. Returns false if it is ending or has ended.
     pub(in crate::control) fn end_attempt(&mut self, attempt: &str, end: AttemptEnd) -> bool {
         let known = self.attempt(attempt);
         let runs = matches!(known.state, AttemptState::Running);
@@ -153,21 +154,21 @@ impl Jobs {
         runs
     }
 
-    /// Whether an attempt is to end, so that nothing of it is to be started.
+    /// Checks whether an attempt must end, so that nothing of it is started.
     pub(crate) fn is_ending(&self, attempt: &str) -> bool {
         let known = self.attempts.get(attempt);
         known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_)))
     }
 
-    /// Attempts that are to end.
+    /// Returns the attempts that must end.
     pub(in crate::control) fn ending(&self) -> impl Iterator<Item = &str> {
         let attempts = self.attempts.iter();
         let ending = attempts.filter(|(_, a)| matches!(a.state, AttemptState::Ending(_)));
         ending.map(|(id, _)| id.as_str())
     }
 
-    /// The engine says how an attempt has ended, after so many optimizer steps of its run. How it was to end counts for
-    /// more, unless it has succeeded.
+    /// Handles the end of an attempt as the engine reports it, after this many optimizer steps of its run. The
+    /// intended end takes precedence, unless the attempt has succeeded.
     pub(in crate::control) fn attempt_ended(
         &mut self,
         attempt: &str,
@@ -200,8 +201,8 @@ impl Jobs {
         }
     }
 
-    /// Fails a job with an error, or cancels it, whatever its attempts do. Returns the current attempt, which must end
-    /// then; none, where the job had ended before.
+    /// Fails a job with an error, or cancels it, whatever its attempts do. Returns the current attempt, which must
+    /// then end; `None` if the job had ended before.
     pub(in crate::control) fn end(
         &mut self,
         id: &str,
@@ -216,7 +217,7 @@ impl Jobs {
         ends.then(|| job.attempt().to_owned())
     }
 
-    /// How many attempts are known.
+    /// Counts the known attempts.
     #[cfg(test)]
     pub(in crate::control) fn attempts_known(&self) -> usize {
         self.attempts.len()

@@ -1,4 +1,4 @@
-//! How long the rows of a job that has succeeded are kept, decided purely.
+//! The retention of the rows of a job that has succeeded, decided purely.
 //!
 //! ```text
 //!   succeeded ──► kept ──┬ read, or given up by a cancellation ───────────► removed
@@ -6,49 +6,48 @@
 //!                        └ who reads them reads nothing for a long time ─► removed, with a reason
 //! ```
 //!
-//! A reader says again and again that it is there and how far it is, however slowly it reads. So rows
-//! stay for hours where they are read, and not for long where nobody is left.
+//! A reader reports its progress regularly, however slowly it reads. So rows stay for hours while they are read, and
+//! not for long when nobody is left.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use volley_proto::limits::READER_SIGN;
 
-/// How long rows are kept after the last reader is done: others that have begun may not have said so
-/// yet.
+/// Time that rows are kept after a reader is done: others that have begun may not have reported yet.
 const SETTLE: Duration = Duration::from_secs(READER_SIGN.as_secs() * 3 / 2);
 
-/// How long rows are kept for those who do not read them.
+/// Retention times of rows that nobody reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetentionPolicy {
-    /// After the last sign of anybody.
+    /// Time after the last sign of life of anybody.
     pub(crate) unread: Duration,
-    /// For somebody who is there and reads nothing.
+    /// Time for a reader that is there and reads nothing.
     pub(crate) idle: Duration,
 }
 
-/// The rows of a job.
+/// Rows of a job.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// When somebody was last heard of who wants them.
+    /// Time of the last sign of somebody who wants them.
     asked: Instant,
     readers: HashMap<u64, Reader>,
-    /// Whether some reader has had all that it wanted, or the client has given them up.
+    /// True once a reader has had all that it wanted, or the client has given them up.
     read: bool,
-    /// Why they are not kept any more.
+    /// Reason why they are no longer kept.
     removed: Option<String>,
 }
 
 #[derive(Debug)]
 struct Reader {
     batches: u64,
-    /// When it last said that it is there.
+    /// Time of its last report.
     heard: Instant,
-    /// When it was last further than before.
+    /// Time of its last progress.
     advanced: Instant,
 }
 
-/// What a reader says of itself.
+/// Report of a reader.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) reader: u64,
@@ -57,7 +56,7 @@ pub(crate) struct Reading {
 }
 
 impl Rows {
-    /// Of a job that has succeeded now.
+    /// Starts the retention of a job that has succeeded now.
     pub(crate) fn kept(now: Instant) -> Self {
         Self {
             asked: now,
@@ -67,22 +66,22 @@ impl Rows {
         }
     }
 
-    /// Whether they are removed.
+    /// Checks whether they are removed.
     pub(crate) fn are_removed(&self) -> bool {
         self.removed.is_some()
     }
 
-    /// Why they are removed.
+    /// Returns why they are removed.
     pub(crate) fn removed(&self) -> Option<&str> {
         self.removed.as_deref()
     }
 
-    /// Somebody asks about the job, who may want to read its rows.
+    /// Records a question about the job, whose client may want to read its rows.
     pub(crate) fn asked(&mut self, now: Instant) {
         self.asked = now;
     }
 
-    /// A reader tells how far it is. Returns why it cannot go on, if so.
+    /// Records a reader's progress. Returns why it cannot continue, if so.
     pub(crate) fn reads(&mut self, reading: Reading, now: Instant) -> Option<&str> {
         let Reading {
             reader,
@@ -107,12 +106,12 @@ impl Rows {
         self.removed.as_deref()
     }
 
-    /// The client gives them up; readers that are there go on.
+    /// Gives them up for the client; present readers may continue.
     pub(crate) fn given_up(&mut self) {
         self.read = true;
     }
 
-    /// Whether they are to be removed now, and what is worth saying about it.
+    /// Checks whether they must be removed now, and returns the reason if it is worth a note.
     pub(crate) fn due(&self, policy: &RetentionPolicy, now: Instant) -> Option<Option<String>> {
         if self.removed.is_some() {
             return None;
@@ -136,7 +135,7 @@ impl Rows {
             .then(|| Some(format!("nobody has asked for them for {unread}")))
     }
 
-    /// They are removed, with a reason that is worth telling if they have not been read.
+    /// Marks them as removed; the reason is worth telling if they have not been read.
     pub(crate) fn remove(&mut self, reason: Option<String>) {
         self.removed = Some(reason.unwrap_or_else(|| "they have been read".to_owned()));
     }
@@ -150,7 +149,7 @@ mod tests {
         unread: Duration::from_secs(300),
         idle: Duration::from_secs(3600),
     };
-    /// How often a reader says that it is there.
+    /// Interval of a reader's reports, in seconds.
     const SIGN: u64 = 10;
 
     /// Rows of a job, and a clock.
@@ -180,7 +179,7 @@ mod tests {
             assert_eq!(self.rows.reads(reading, now), None);
         }
 
-        /// Whether they are to be removed, and what is said; `-` for nothing.
+        /// Returns the reason to remove them, if they are due; `-` for none.
         fn due(&self, seconds: u64) -> Option<String> {
             let due = self.rows.due(&POLICY, self.at(seconds))?;
             Some(due.unwrap_or_else(|| "-".to_owned()))

@@ -8,17 +8,17 @@ use volley_proto::tables::{Job as Row, JobState, Line, millis};
 use super::job::{Job, Note};
 use super::registry::Jobs;
 
-/// Which jobs are wanted; all, where nothing is said.
+/// Filter on jobs; absent fields do not filter.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobsFilter {
     pub(crate) job: Option<String>,
     pub(crate) train: Option<TrainId>,
-    /// Whose they are.
+    /// Owner of the jobs.
     pub(crate) owner: Option<String>,
 }
 
 impl JobsFilter {
-    /// Whether a job of this id, training run and owner is wanted.
+    /// Checks whether a job with this id, training run and owner is wanted.
     pub(crate) fn takes(&self, job: &str, train: Option<TrainId>, owner: &str) -> bool {
         self.owner.as_ref().is_none_or(|wanted| wanted == owner)
             && self.job.as_ref().is_none_or(|wanted| wanted == job)
@@ -27,7 +27,7 @@ impl JobsFilter {
 }
 
 impl Jobs {
-    /// The jobs that are wanted, the newest first.
+    /// Returns the wanted jobs, the newest first.
     pub(crate) fn wanted(&self, filter: &JobsFilter) -> impl Iterator<Item = &Job> {
         let newest = self.iter().rev();
         newest.filter(move |job| filter.takes(&job.id, job.train, &job.owner))
@@ -35,7 +35,7 @@ impl Jobs {
 }
 
 impl Job {
-    /// The job as a row of its table, with what it waits for as that is told.
+    /// Returns the job as a row of its table; `waits` describes what it waits for.
     pub(in crate::control) fn row(&self, waits: Option<String>, now: SystemTime) -> Row {
         let end = self.ended.unwrap_or(now);
         let lasted = end.duration_since(self.submitted).unwrap_or_default();
@@ -57,7 +57,7 @@ impl Job {
         }
     }
 
-    /// What happened to it.
+    /// Returns the lines of its log.
     pub(crate) fn lines(&self) -> impl Iterator<Item = Line> {
         let failed = self.state == JobState::Failed;
         // A job ends with its last note.

@@ -6,12 +6,13 @@
 //!                          └► their stage of the highest priority, then of the job that came first
 //! ```
 //!
-//! [`settings`] has the queues and their weights, [`usage`] what is held of them, kept beside the tasks that hold it
-//! ([`super::slots`]), and [`turns`] an order over the stages of one offer that have partitions left. That is made once for
-//! an offer, of all of them; a slot costs the logarithm of the queues, of the queue's users and of their stages.
-//! A gang waits for no share and no cap, and its slots count in none: it may hold them for days.
+//! [`settings`] has the queues and their weights; [`usage`] has the slots held of them, kept beside the tasks that
+//! hold them ([`super::slots`]); [`turns`] is an order over the stages of one offer that have partitions left. It is
+//! built once for an offer, from all of these stages; a slot costs the logarithm of the queues, of the queue's users
+//! and of their stages. A gang waits for no share and no cap, and its slots count to none, because it may hold them
+//! for days.
 //!
-//! Not here: which executor the slot is of, and gangs, which come first come first served: see [`super::placement`].
+//! Not here: the executor of the slot, and gangs, which are placed first come, first served: see [`super::placement`].
 
 mod settings;
 mod turns;

@@ -1,6 +1,6 @@
-//! The queues of a cluster: their names, weights and caps, as the scheduler is told of them.
+//! The queues of a cluster: their names, weights and caps, from the scheduler's options.
 //!
-//! Not here: what jobs do with them.
+//! Not here: the use that jobs make of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::{Error, did_you_mean};
 
-/// A queue as the scheduler is told of it: `NAME=WEIGHT[,user_slots=N]`.
+/// Queue from the scheduler's options: `NAME=WEIGHT[,user_slots=N]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// Its name, by which jobs choose it.
+    /// Name by which jobs choose it.
     pub name: String,
-    /// Its weight: slots are shared between queues in proportion to it.
+    /// Weight: slots are shared between queues in proportion to it.
     pub weight: u32,
-    /// The cap: the most slots of it that one user's queries hold; as many as there are, where it is not given.
+    /// Cap: the most slots of the queue that one user's queries hold; `None` sets no cap.
     pub user_slots: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Queue {
     }
 }
 
-/// The queues of a cluster; `default` is always among them.
+/// Queues of a cluster; `default` is always among them.
 #[derive(Debug, Clone)]
 pub(crate) struct Queues {
     by_name: BTreeMap<String, Queue>,
@@ -78,10 +78,10 @@ impl Default for Queues {
 }
 
 impl Queues {
-    /// The queues of these settings, and `default`.
+    /// Builds the queues of these settings, and `default`.
     ///
     /// # Errors
-    /// When two have one name.
+    /// When two have the same name.
     pub(crate) fn new(queues: &[Queue]) -> Result<Self, Error> {
         let mut known = Self::default();
         let mut names = BTreeSet::new();
@@ -98,10 +98,10 @@ impl Queues {
         Ok(known)
     }
 
-    /// Refuses a queue that there is not.
+    /// Checks that a queue exists.
     ///
     /// # Errors
-    /// Names it and those that there are.
+    /// When it does not; names it and the existing queues.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         if self.by_name.contains_key(name) {
             return Ok(());
@@ -118,17 +118,17 @@ impl Queues {
         self.by_name.get(queue).map_or(1, |queue| queue.weight)
     }
 
-    /// The cap of a queue.
+    /// Returns the cap of a queue.
     pub(crate) fn cap(&self, queue: &str) -> Option<usize> {
         self.by_name.get(queue).and_then(|queue| queue.user_slots)
     }
 
-    /// The sum of some queues' weights.
+    /// Sums the weights of some queues.
     pub(crate) fn weights<'a>(&self, queues: impl Iterator<Item = &'a str>) -> u64 {
         queues.map(|queue| u64::from(self.weight(queue))).sum()
     }
 
-    /// Slots that a queue has by its weight, of so many; `weights` is the sum of all queues that share them.
+    /// Returns a queue's share of `slots` by its weight; `weights` is the sum of all queues that share them.
     pub(crate) fn share(&self, queue: &str, slots: usize, weights: u64) -> usize {
         let share = slots as u64 * u64::from(self.weight(queue)) / weights.max(1);
         usize::try_from(share).unwrap_or(usize::MAX).max(1)

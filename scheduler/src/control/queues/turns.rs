@@ -1,8 +1,8 @@
-//! The fair-share order of one offer's stages: which of them the next slot goes to.
+//! The fair-share order of one offer's stages, which decides on the next slot.
 //!
-//! An order in three levels, each a sorted set: queues, the users of a queue, the stages of a user. Who has taken a slot is
-//! put back at another place in the first two. It is made anew for each offer, of the stages that have partitions left;
-//! it keeps nothing.
+//! The order has three levels, each a sorted set: queues, the users of a queue, the stages of a user. A queue and a
+//! user that have taken a slot are put back at another place. The order is built anew for each offer, from the stages
+//! that have partitions left; it keeps nothing.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, HashMap};
@@ -10,16 +10,16 @@ use std::collections::{BTreeSet, HashMap};
 use super::settings::Queues;
 use super::usage::{Account, Usage};
 
-/// A stage that waits for slots.
+/// Stage that waits for slots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting<'a> {
     pub(crate) account: &'a Account,
     pub(crate) priority: i32,
-    /// Its place in the order of arrival.
+    /// Place in the order of arrival.
     pub(crate) position: usize,
 }
 
-/// Whose turn it is for the next slot.
+/// Order in which stages get slots.
 #[derive(Debug)]
 pub(crate) struct Turns {
     queues: Vec<QueueTurns>,
@@ -35,11 +35,11 @@ struct QueueTurns {
     slots: usize,
     turn: u64,
     users: Vec<UserTurns>,
-    /// Users below the cap with a stage that waits.
+    /// Users below the cap with a waiting stage.
     order: BTreeSet<UserTurn>,
 }
 
-/// A user's stages that wait: the highest priority first, then the first come.
+/// Waiting stages of a user: the highest priority first, then the first to arrive.
 #[derive(Debug, Default)]
 struct UserTurns {
     slots: usize,
@@ -47,10 +47,10 @@ struct UserTurns {
     waiting: BTreeSet<(Reverse<i32>, usize)>,
 }
 
-/// A user among those of a queue: slots, when they were last served, position of their first stage, and which they are.
+/// Sort key of a user in a queue: slots, last turn, position of the first stage, and index of the user.
 type UserTurn = (usize, u64, usize, usize);
 
-/// A queue among the queues.
+/// Sort key of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Load {
     slots: usize,
@@ -60,7 +60,7 @@ struct Load {
 }
 
 impl Ord for Load {
-    /// By slots per weight, without a division.
+    /// Compares the slots per weight, without a division.
     fn cmp(&self, other: &Self) -> Ordering {
         let product = |slots: usize, weight: u32| slots as u128 * u128::from(weight);
         product(self.slots, other.weight)
@@ -77,7 +77,7 @@ impl PartialOrd for Load {
 }
 
 impl Turns {
-    /// The order of these stages, where slots are held so.
+    /// Builds the order of these stages, given the slots in use.
     pub(crate) fn new<'a>(
         queues: &Queues,
         usage: &Usage,
@@ -123,7 +123,7 @@ impl Turns {
         turns
     }
 
-    /// The position of the stage that the next slot goes to.
+    /// Returns the position of the stage that gets the next slot.
     pub(crate) fn next(&self) -> Option<usize> {
         let queue = &self.queues[self.order.first()?.queue];
         let (.., user) = queue.order.first()?;
@@ -131,7 +131,7 @@ impl Turns {
         Some(*position)
     }
 
-    /// The stage whose turn it is takes a slot, and waits for more or does not.
+    /// Gives a slot to the stage whose turn it is; `more` says whether it waits for more.
     pub(crate) fn take(&mut self, more: bool) {
         let Some(Load { queue: at, .. }) = self.order.pop_first() else {
             return;
@@ -152,7 +152,7 @@ impl Turns {
         self.enter(at);
     }
 
-    /// A queue is in the order where any of its users is in its own.
+    /// Puts a queue into the order if any of its users is in its own order.
     fn enter(&mut self, queue: usize) {
         let QueueTurns {
             weight,
@@ -199,7 +199,8 @@ mod tests {
         Queues::new(&queues).unwrap()
     }
 
-    /// Stages as `queue/user` with a priority, each of which wants many slots; whose turn the next slots are.
+    /// Returns the stages that get the next slots; stages are given as `queue/user` with a priority, and want many
+    /// slots.
     fn turns(queues: &Queues, usage: &Usage, stages: &[(&str, i32)], slots: usize) -> Vec<usize> {
         let account = |text: &str| {
             let (queue, user) = text.split_once('/').unwrap();
@@ -234,7 +235,7 @@ mod tests {
         let stages = [("etl/a", 0), ("adhoc/b", 0), ("default/c", 0)];
         let taken = turns(&queues, &Usage::default(), &stages, 50);
         assert_eq!(count(&taken, 3), [10, 30, 10]);
-        // What is held already counts.
+        // Slots in use count.
         let mut usage = Usage::default();
         usage.add(&Account::new("adhoc", "x"), 30);
         let taken = turns(&queues, &usage, &stages, 20);
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(taken, [0; 8]);
     }
 
-    /// Which of these stages one slot goes to, each time that it is free again.
+    /// Returns the stages that get one slot, each time that it is free again.
     fn one_slot(stages: &[(&str, i32)], times: usize) -> Vec<usize> {
         let (queues, mut usage) = (queues(&["etl=1"]), Usage::default());
         let mut taken = Vec::new();

@@ -1,12 +1,12 @@
-//! How many slots the queries of queues and users hold, and when each was last served.
+//! The number of slots that the queries of queues and users hold, and the turn in which each was last served.
 //!
-//! A sum of what tasks of queries hold, changed by the one who knows these ([`crate::control::slots`]) as a task comes or
-//! goes. Ranks of gangs are not in it.
+//! The sums are over the tasks of queries, and [`crate::control::slots`], which knows these, changes them when a task
+//! comes or goes. Ranks of gangs are not included.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whom slots are counted to: a user of a queue.
+/// User of a queue, to whom slots are counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Account {
     pub(crate) queue: Arc<str>,
@@ -20,14 +20,14 @@ impl Account {
     }
 }
 
-/// Users of a queue without slots whose last turn is known, at most about; the others count as never served.
+/// Approximate number of users of a queue without slots whose last turn is kept; others count as never served.
 const IDLE_USERS: usize = 1024;
 
 /// Slots that tasks of queries hold, by queue and user.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Usage {
     queues: BTreeMap<Arc<str>, QueueUsage>,
-    /// How often slots have been taken.
+    /// Number of times that slots have been taken.
     pub(super) turn: u64,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct Usage {
 struct QueueUsage {
     slots: usize,
     users: BTreeMap<Arc<str>, UserUsage>,
-    /// When it last took some.
+    /// Turn in which the queue last took slots.
     turn: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct UserUsage {
     slots: usize,
-    /// When it last took some.
+    /// Turn in which the user last took slots.
     turn: u64,
 }
 
@@ -66,28 +66,28 @@ impl Usage {
             return;
         };
         user.slots = user.slots.saturating_sub(slots);
-        // No more users than slots hold any.
+        // Slots are held by no more users than there are slots.
         if queue.users.len() > queue.slots + IDLE_USERS {
             queue.users.retain(|_, user| user.slots > 0);
         }
     }
 
-    /// Slots of a queue.
+    /// Returns the slots of a queue.
     pub(crate) fn of_queue(&self, queue: &str) -> usize {
         self.queues.get(queue).map_or(0, |queue| queue.slots)
     }
 
-    /// The turn in which a queue last took slots.
+    /// Returns the turn in which a queue last took slots.
     pub(super) fn turn_of(&self, queue: &str) -> u64 {
         self.queues.get(queue).map_or(0, |queue| queue.turn)
     }
 
-    /// Slots of a user of a queue.
+    /// Returns the slots of a user of a queue.
     pub(crate) fn of_user(&self, account: &Account) -> usize {
         self.user(account).map_or(0, |user| user.slots)
     }
 
-    /// The turn in which a user of a queue last took slots.
+    /// Returns the turn in which a user of a queue last took slots.
     pub(super) fn turn_of_user(&self, account: &Account) -> u64 {
         self.user(account).map_or(0, |user| user.turn)
     }
@@ -97,7 +97,7 @@ impl Usage {
         queue.users.get(&account.user)
     }
 
-    /// Queues that have slots.
+    /// Returns the queues that have slots.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<str>> {
         let queues = self.queues.iter().filter(|(_, queue)| queue.slots > 0);
         queues.map(|(name, _)| name)

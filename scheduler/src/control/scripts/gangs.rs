@@ -1,4 +1,4 @@
-//! Scripts of training: ranks that die, generations that end, and what comes late.
+//! Scripts of training: ranks that die, generations that end, and messages that are late.
 
 use super::*;
 
@@ -36,7 +36,7 @@ impl Trains {
         seat.unwrap().map(|generation| generation.number)
     }
 
-    /// Executor b is lost, on which there was a rank, and data perhaps.
+    /// Loses executor b, which had a rank, and data if `data` is true.
     fn loses_b(&mut self, data: bool) -> Vec<String> {
         let effect = effect("t", "b", Some(self.gang.train), data);
         self.script.loses("b", vec![effect])
@@ -51,7 +51,7 @@ impl Trains {
         });
     }
 
-    /// A rank tells of so many steps.
+    /// Reports this many steps from a rank.
     fn steps(&mut self, number: u64, total: u64) {
         let steps = StepReport {
             total,
@@ -95,7 +95,7 @@ fn survivors_go_on_alone_after_a_while_where_nobody_comes() {
     assert!(trains.offer(&[], true).is_empty());
     let waits = trains.waits();
     assert!(waits.contains("after regroup_timeout 1 will do"), "{waits}");
-    // Time alone may end that.
+    // Time alone may end the wait.
     assert_eq!(trains.script.after(29), ["offer"]);
     assert!(trains.offer(&[], true).is_empty());
     assert_eq!(trains.script.after(1), ["offer"]);
@@ -132,7 +132,7 @@ fn an_executor_that_dies_while_a_gang_is_bound_ends_the_generation() {
     let Some(Command::Bind(binding)) = commands.first() else {
         panic!("it starts: {commands:?}")
     };
-    // Between the decision and the tasks.
+    // Executor b leaves between the decision and the tasks.
     let executor = "b".to_owned();
     script.on(Event::ExecutorLeaves { executor });
     script.bind(binding);
@@ -187,7 +187,7 @@ fn a_gang_whose_last_generation_ends_keeps_its_slots_from_a_later_one() {
     assert!(trains.script.offer(&stages).is_empty());
     let waits = trains.script.waits("u");
     assert_eq!(waits.as_deref(), Some("the training of job t is ahead"));
-    // Another executor dies meanwhile, which has nothing of either.
+    // Another executor dies meanwhile, which has no rank and no data of either.
     assert!(trains.script.loses("d", vec![]).is_empty());
     let (executor, task) = ("a".to_owned(), task("t", 0));
     trains.script.on(Event::TaskFailed { executor, task });
@@ -209,7 +209,7 @@ fn late_words_of_a_dead_generation_change_nothing() {
         task: ended,
     });
     trains.offer(&[], true);
-    // The rank on b was frozen, and comes to.
+    // The rank on b was frozen, and continues.
     trains.steps(1, 9);
     assert_eq!(trains.run().steps_done(), 5);
     let note = RunEvent::Note("late".into());
@@ -234,7 +234,7 @@ fn late_words_of_a_dead_generation_change_nothing() {
     assert_eq!(resolved, Some(Resolution::Regroup), "it ends its task");
     assert_eq!(trains.run().root(), None);
     assert_eq!(trains.run().ended(&generation(2)), None, "the next goes on");
-    // So does what belongs to an attempt that is over.
+    // Messages of an attempt that is over change nothing either.
     assert!(
         trains
             .join("s", 2, "a")
@@ -303,7 +303,7 @@ fn a_run_that_is_alive_is_not_resumed() {
     );
     controller.cancel("t", trains.script.now);
     assert_eq!(controller.admit_gang(&resumes, None), Ok(()));
-    // A job may end while it is planned.
+    // A job may end while it is being planned.
     assert_eq!(controller.admit_gang(&trains.gang, None), Ok(()));
     assert!(trains.run().is_over());
 }

@@ -1,8 +1,8 @@
-//! Scripts of GPUs: dealt, told of, waited for and given back, whatever happens.
+//! Scripts of GPUs: assigned, reported, waited for and given back, whatever happens.
 
 use super::*;
 
-/// Executors a and b of one host, both of which see its two GPUs, and c of another host with one.
+/// Builds a script with executors a and b of one host, both of which see its two GPUs, and c of another host with one.
 fn script() -> Script {
     let mut script = Script::new(&[]);
     script.joins_with("a", Device::Auto, ("h", &[0, 1]));
@@ -28,7 +28,7 @@ impl Script {
         self.offer(&[barrier(job, gang, &[], true)])
     }
 
-    /// The number of the GPU that a rank is told of once all have joined.
+    /// Returns the number of the GPU that each rank is told once all have joined.
     fn told(&mut self, gang: &Gang, attempt: &str, ranks: &[&str]) -> Vec<Option<String>> {
         for (task, executor) in ranks.iter().enumerate() {
             let seat = (attempt, task);
@@ -42,7 +42,7 @@ impl Script {
         (0..ranks.len()).map(|task| gpu(task).map(last)).collect()
     }
 
-    /// The GPUs of an executor, as its row has them.
+    /// Returns the GPUs of an executor, as in its row.
     fn gpus(&self, executor: &str) -> (u64, Vec<String>) {
         let rows = self.controller.executor_rows();
         let row = rows.into_iter().find(|row| row.executor_id == executor);
@@ -131,7 +131,7 @@ fn a_gang_waits_for_gpus_and_says_who_holds_them() {
     script.joins_with("e", Device::Auto, ("h", &[0]));
     script.loses("b", vec![]);
     script.loses("c", vec![]);
-    // Of h's GPUs a's rank holds the first, which e sees alone.
+    // The rank on a holds the first GPU of h, the only one that e sees.
     let stage = || barrier("u", &second, &[], true);
     assert!(script.offer(&[stage()]).is_empty());
     assert_eq!(
@@ -230,13 +230,13 @@ fn nothing_leaks_however_often_gpus_are_dealt_and_however_ranks_end() {
                 script.ended(&job, AttemptEnd::Cancelled);
                 for (executor, number) in tasks {
                     let (executor_, task) = (executor.to_owned(), task(&job, number));
-                    // Which says nothing: what it computes may go on.
+                    // This does not free the GPU: the task's computation may go on.
                     script.on(Event::TaskFailed {
                         executor: executor_,
                         task,
                     });
                     script.task_ended(executor, &job, number);
-                    // Said again.
+                    // A repeated report changes nothing.
                     script.task_ended(executor, &job, number);
                 }
             }
@@ -244,7 +244,7 @@ fn nothing_leaks_however_often_gpus_are_dealt_and_however_ranks_end() {
                 script.loses("b", vec![effect(&job, "b", Some(gang.train), true)]);
                 script.ended(&job, AttemptEnd::Cancelled);
                 if way == "b starts over" {
-                    // What comes late of the incarnation before.
+                    // A late report of the incarnation before.
                     script.task_ended("b", &job, 1);
                 }
                 script.joins_with("b", Device::Auto, ("h", &[0, 1]));

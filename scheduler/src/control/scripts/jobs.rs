@@ -1,4 +1,4 @@
-//! Scripts of jobs: losses, cancellation, clients that are gone, and what is kept.
+//! Scripts of jobs: losses, cancellation, clients that are gone, and retention.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
     let lost = script.loses("a", vec![effect("j", "a", None, true)]);
     assert_eq!(lost, ["cancel j"]);
     assert!(script.offer(&[slices("j", 1)]).is_empty(), "it is to end");
-    // The engine's word for what was ended on purpose.
+    // The engine reports an attempt that was ended on purpose as cancelled.
     let ended = script.ended("j", AttemptEnd::Cancelled);
     assert_eq!(ended, ["resubmit j", "offer"]);
     assert_eq!(script.state("j"), JobState::Rerunning);
@@ -28,7 +28,7 @@ fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
 fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() {
     let mut script = Script::new(&["a", "b"]);
     script.submit("j", None);
-    // Stage 1 has run on both; what reads it runs on b.
+    // Stage 1 has run on both; the stage that reads it runs on b.
     script.offer(&[slices("j", 1)]);
     let task_0 = Event::TaskSucceeded {
         executor: "a".into(),
@@ -107,7 +107,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     };
     let cancelled = |script: &Script| assert_eq!(script.state("j"), JobState::Cancelled);
 
-    // While it is planned: the engine does not know it yet, so it is told until it does.
+    // While it is planned, the engine does not know the job yet, so the command is repeated until it does.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
     assert_eq!(cancel(&mut script), ["release j", "cancel j"]);
@@ -131,7 +131,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     let ending = script.controller.ending_tasks("a", script.now);
     assert_eq!(ending, [task("j", 0)], "the executor is told");
 
-    // While it is being submitted again: the attempt that comes of that is ended.
+    // While it is being submitted again: the new attempt is ended.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
     let lost = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
@@ -142,7 +142,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     assert_eq!(script.ended("k", AttemptEnd::Cancelled), ["offer"]);
     cancelled(&script);
 
-    // And where it cannot be submitted again.
+    // When it cannot be submitted again.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
     script.ended(
@@ -158,7 +158,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     );
     cancelled(&script);
 
-    // Once it has ended.
+    // After it has ended.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
     script.ended("j", AttemptEnd::Succeeded { rows: None });
@@ -330,11 +330,11 @@ fn what_is_kept_of_many_jobs_has_a_bound() {
         script.on(Event::TaskSucceeded { executor, task });
         script.ended(&job, AttemptEnd::Succeeded { rows: None });
         if number % 100 == 0 {
-            // What is over long ago has been read.
+            // Rows of jobs that are long over have been read.
             script.after(301);
         }
     }
-    // No other job has to come for that.
+    // Eviction needs no further job.
     script.after(301);
     let jobs = script.controller.jobs();
     assert!(jobs.iter().count() <= 256, "{}", jobs.iter().count());

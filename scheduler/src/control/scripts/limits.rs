@@ -4,7 +4,7 @@ use volley_proto::access;
 
 use super::*;
 
-/// Ten seconds and a hundred rows.
+/// Limits of ten seconds and a hundred rows.
 const LIMITS: Option<JobLimits> = Some(JobLimits {
     role: access::Role::Read,
     time: Some(Duration::from_secs(10)),
@@ -35,7 +35,7 @@ fn a_job_ends_with_an_error_when_its_time_is_over() {
         error.contains("10s, the limit query_time of the role read"),
         "{error}"
     );
-    // The engine's word for what was ended on purpose.
+    // The engine reports an attempt that was ended on purpose as cancelled.
     assert_eq!(script.ended("j", AttemptEnd::Cancelled), ["offer"]);
     assert_eq!(script.error("j"), error);
     assert_eq!(script.state("k"), JobState::Running, "it has none");
@@ -61,7 +61,7 @@ fn a_run_takes_its_time_too() {
         train: Some(TrainId::generate()),
         ..limited("t")
     });
-    // What a client says of its job lets it have no more.
+    // A client's description of its job does not raise the limit.
     assert_eq!(script.after(10), ["release t", "cancel t"]);
     assert!(script.error("t").contains("query_time"));
 }
@@ -82,7 +82,7 @@ fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
     }
     assert!(script.after(2).is_empty(), "once");
 
-    // Where the engine is done before the job is known.
+    // The engine may be done before the job is known.
     assert!(script.ended("l", rows(101)).is_empty());
     let ended = script.on(Event::JobSubmitted(limited("l")));
     assert_eq!(ended, ["release l", "remove rows of l"]);

@@ -1,6 +1,6 @@
 //! Scripts of the controller: events in, commands out.
 //!
-//! A [`Script`] plays the engine below: it carries bindings out at once, and numbers a stage's tasks.
+//! A [`Script`] plays the engine below: it carries out bindings at once, and numbers a stage's tasks.
 
 mod gangs;
 mod gpus;
@@ -22,26 +22,26 @@ use super::retained::Ends;
 use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
 use super::*;
 
-/// Longer than other scripts last: their executors send no heartbeats.
+/// Timeout longer than other scripts last: their executors send no heartbeats.
 const EXECUTOR_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 const RESERVATION_LIMIT: Duration = Duration::from_secs(60);
 
-/// A controller, the time, and the tasks that it has had bound.
+/// Controller, the time, and the tasks bound so far.
 struct Script {
     controller: Controller,
     now: Now,
-    /// How many tasks of a stage have been bound.
+    /// Number of bound tasks of each stage.
     numbers: HashMap<(String, usize), usize>,
 }
 
 impl Script {
-    /// Of executors that attend and are registered, with a slot each.
+    /// Creates a script with executors that attend and are registered, with a slot each.
     fn new(executors: &[&str]) -> Self {
         Self::sharing(executors, &[])
     }
 
-    /// The same, with queues.
+    /// Creates the same script, with queues.
     fn sharing(executors: &[&str], queues: &[&str]) -> Self {
         let queues: Vec<Queue> = queues.iter().map(|text| text.parse().unwrap()).collect();
         let controller = Controller::new(Policy {
@@ -65,12 +65,12 @@ impl Script {
         script
     }
 
-    /// An executor comes.
+    /// Adds an executor.
     fn joins(&mut self, executor: &str) {
         self.joins_with(executor, Device::Auto, ("h", &[]));
     }
 
-    /// An executor comes whose ranks compute on this unless a training says, and that sees GPUs of a host, by number.
+    /// Adds an executor with a default device for ranks, which sees these GPUs of a host, by number.
     fn joins_with(&mut self, executor: &str, device: Device, (host, gpus): (&str, &[u8])) {
         let profile = Profile {
             role: ExecutorRole::Any,
@@ -95,13 +95,13 @@ impl Script {
         });
     }
 
-    /// What is to be done after an event, but for waking those who wait.
+    /// Returns the commands after an event, except wakes.
     fn on(&mut self, event: Event) -> Vec<String> {
         let commands = self.controller.on(event, self.now);
         commands.iter().filter_map(text).collect()
     }
 
-    /// Time passes.
+    /// Lets time pass.
     fn after(&mut self, seconds: u64) -> Vec<String> {
         self.now = self.now + Duration::from_secs(seconds);
         self.on(Event::Tick)
@@ -118,7 +118,7 @@ impl Script {
         assert!(self.on(Event::JobSubmitted(submission)).is_empty());
     }
 
-    /// Offers stages, and binds what is asked for.
+    /// Offers stages, and carries out the bindings.
     fn offer(&mut self, stages: &[Stage]) -> Vec<String> {
         let offer = Offer {
             stages: stages.to_vec(),
@@ -150,7 +150,7 @@ impl Script {
         assert!(self.on(Event::TasksBound { binding, tasks }).is_empty());
     }
 
-    /// The engine loses an executor, which has effects.
+    /// Removes an executor as the engine does, with these effects.
     fn loses(&mut self, executor: &str, effects: Vec<LossEffect>) -> Vec<String> {
         let executor = executor.to_owned();
         let leaves = Event::ExecutorLeaves {
@@ -170,7 +170,7 @@ impl Script {
         self.on(Event::JobResubmitted { job, attempt })
     }
 
-    /// An executor says that a task has ended.
+    /// Reports from an executor that a task has ended.
     fn task_ended(&mut self, executor: &str, attempt: &str, number: usize) -> Vec<String> {
         self.on(Event::TasksEnded {
             executor: executor.into(),
@@ -182,27 +182,27 @@ impl Script {
         self.controller.job(job).unwrap().state
     }
 
-    /// What a job waits for.
+    /// Describes what a job waits for.
     fn waits(&self, job: &str) -> Option<String> {
         let job = self.controller.job(job).unwrap();
         self.controller.holders().waits(job)
     }
 
-    /// Why a job failed.
+    /// Returns why a job failed.
     fn error(&self, job: &str) -> String {
         let job = self.controller.job(job).unwrap();
         assert_eq!(job.state, JobState::Failed);
         job.error.clone().unwrap()
     }
 
-    /// The lines of a job's log.
+    /// Returns the lines of a job's log.
     fn log(&self, job: &str) -> String {
         let lines = self.controller.job(job).unwrap().lines();
         lines.map(|line| line.text + "\n").collect()
     }
 }
 
-/// A command in a word or two; nothing of one that wakes.
+/// Describes a command in a word or two; `None` for a wake.
 fn text(command: &Command) -> Option<String> {
     Some(match command {
         Command::Bind(binding) => {
@@ -223,7 +223,7 @@ fn text(command: &Command) -> Option<String> {
     })
 }
 
-/// A task of an attempt's stage 1.
+/// Returns a task of an attempt's stage 1.
 fn task(attempt: &str, number: usize) -> Task {
     Task {
         attempt: attempt.into(),
@@ -232,7 +232,7 @@ fn task(attempt: &str, number: usize) -> Task {
     }
 }
 
-/// A generation of attempt `t`.
+/// Returns a generation of attempt `t`.
 fn generation(number: u64) -> Generation {
     Generation {
         attempt: "t".into(),
@@ -240,7 +240,7 @@ fn generation(number: u64) -> Generation {
     }
 }
 
-/// A stage with partitions that no task has.
+/// Builds a stage with partitions that no task has.
 fn slices(attempt: &str, pending: usize) -> Stage {
     Stage {
         attempt: attempt.into(),
@@ -273,7 +273,7 @@ fn gang(train: TrainId, ranks: Ranks, too_few: TooFew) -> Gang {
     }
 }
 
-/// The GPU of a number, which its UUID consists of.
+/// Builds the GPU with this number, of which its UUID consists.
 fn described(number: u8) -> Gpu {
     Gpu {
         uuid: GpuId::from_bytes([number; 16]),
@@ -283,7 +283,7 @@ fn described(number: u8) -> Gpu {
     }
 }
 
-/// A barrier stage none of whose ranks has ended well, which run on these executors.
+/// Builds a barrier stage whose ranks run on these executors, and none of which has succeeded.
 fn barrier(attempt: &str, gang: &Gang, running: &[&str], pending: bool) -> Stage {
     Stage {
         attempt: attempt.into(),
@@ -300,7 +300,7 @@ fn barrier(attempt: &str, gang: &Gang, running: &[&str], pending: bool) -> Stage
     }
 }
 
-/// Data of an attempt that an executor held, and perhaps a rank of its run.
+/// Builds the effect of a lost executor that held data of an attempt, a rank of its run, or both.
 fn effect(attempt: &str, executor: &str, rank_of: Option<TrainId>, data: bool) -> LossEffect {
     let loss = || DataLoss {
         loss: DataLost {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A query of a user in a queue.
+/// Builds a query of a user in a queue.
 fn of(job: &str, queue: &str, owner: &str) -> Submission {
     Submission {
         queue: queue.into(),
@@ -11,7 +11,7 @@ fn of(job: &str, queue: &str, owner: &str) -> Submission {
     }
 }
 
-/// A task of an attempt succeeds, and the same stages are offered.
+/// Reports that a task has succeeded, and offers the same stages.
 fn succeeds(script: &mut Script, executor: &str, done: Task, stages: &[Stage]) -> Vec<String> {
     let executor = executor.to_owned();
     script.on(Event::TaskSucceeded {
@@ -53,7 +53,7 @@ fn a_cap_holds_over_all_jobs_of_a_user() {
         waits.as_deref(),
         Some("user bob holds 1 slot, and the cap of queue etl is 1")
     );
-    // It ends with its job, and its slot is free when the executor says so.
+    // The task ends with its job, and its slot is free when the executor says so.
     script.ended("j", AttemptEnd::Cancelled);
     assert!(script.offer(&[slices("k", 1)]).is_empty());
     assert_eq!(script.task_ended("a", "j", 0), ["offer"]);
@@ -72,7 +72,7 @@ fn a_job_of_a_higher_priority_goes_first() {
     assert_eq!(script.offer(&stages), ["bind k: a"]);
 }
 
-/// Two executors, of which a query holds a while a gang of two waits, and other queries came later.
+/// Builds two executors: a query holds a, a gang of two waits, and other queries came later.
 fn behind_a_gang(later: &[&str]) -> (Script, Gang) {
     let mut script = Script::new(&["a", "b"]);
     script.submit("j", None);
@@ -85,7 +85,7 @@ fn behind_a_gang(later: &[&str]) -> (Script, Gang) {
     (script, gang)
 }
 
-/// Time passes in which all clients are there; what is to be done at its end.
+/// Lets time pass with all clients present; returns the commands at its end.
 fn passes(script: &mut Script, seconds: u64) -> Vec<String> {
     let mut commands = Vec::new();
     for _ in 0..seconds {
@@ -116,7 +116,7 @@ fn a_reservation_holds_queries_up_for_so_long() {
     );
     assert!(passes(&mut script, 59).is_empty());
     assert_eq!(passes(&mut script, 1), ["offer"], "time alone ends that");
-    // As many as there are slots go ahead, with all that they have; w does not.
+    // As many jobs as there are slots go ahead, with all their stages; w does not.
     assert_eq!(script.offer(&all), ["bind u: b"]);
     assert_eq!(
         succeeds(
@@ -130,7 +130,7 @@ fn a_reservation_holds_queries_up_for_so_long() {
     assert_eq!(script.waits("u"), None);
     let waits = script.waits("w").unwrap();
     assert!(waits.starts_with("slots are reserved"), "{waits}");
-    // However long those take, no others follow: the gang starts when they have ended.
+    // However long these take, no others follow: the gang starts when they have ended.
     assert!(passes(&mut script, 300).is_empty());
     assert_eq!(
         succeeds(
@@ -163,7 +163,7 @@ fn a_gang_starts_beside_queries_that_take_longer_than_the_limit() {
     passes(&mut script, 60);
     assert_eq!(script.offer(&stages(9)), ["bind u: b"]);
     passes(&mut script, 90);
-    // u was let ahead, and has what is free until it ends.
+    // u was promoted, and gets free slots until it ends.
     assert_eq!(
         succeeds(&mut script, "a", task("j", 0), &stages(8)),
         ["bind u: a"]
