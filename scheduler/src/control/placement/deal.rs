@@ -1,26 +1,27 @@
-//! Deals GPUs to the executors that could run a gang's ranks.
+//! The assignment of GPUs to the executors that could run a gang's ranks.
 //!
-//! No GPU is dealt twice, and as many executors get one as can: where the GPU that an executor sees is taken, the one that
-//! has it is moved to another that it sees (augmenting paths of bipartite matching, Kuhn 1955). Who has been dealt a GPU
-//! keeps some, so those that come first in the order are served first. Ranks that share get a GPU together once there is
-//! none of its own for each.
+//! No GPU is dealt twice, and as many executors as possible get one: if the GPU that an executor sees is taken, its
+//! owner is moved to another that it sees (augmenting paths of bipartite matching, Kuhn 1955). An executor that has
+//! been dealt a GPU keeps one, so those first in the order are served first. Ranks that share get a GPU together once
+//! there are too few for one each.
 //!
-//! Not here: how many ranks there are, and in which order executors come.
+//! Not here: the number of ranks, and the order of executors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::pool::Executor;
 use crate::control::devices::{DeviceRequest, HeldGpus, HostGpu};
 
-/// An executor that could run a rank, and on what.
+/// Executor that could run a rank, and the rank's device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dealt<'a> {
     pub(super) executor: &'a Executor,
-    /// The CPU, where there is none.
+    /// GPU; `None` for the CPU.
     pub(super) gpu: Option<&'a HostGpu>,
 }
 
-/// Deals to executors in their order. Those that get no GPU and need one are left out; those that get one come first.
+/// Deals GPUs to executors in their order. Executors that need a GPU and get none are left out; those that get one
+/// come first.
 pub(super) fn deal<'a>(
     executors: &[&'a Executor],
     request: DeviceRequest,
@@ -64,15 +65,15 @@ pub(super) fn deal<'a>(
     able
 }
 
-/// Executors, by their position, and GPUs of their own.
+/// Matching of executors, by position, with GPUs of their own.
 struct Matching<'a> {
-    /// The GPUs that each may get.
+    /// GPUs that each executor may get.
     options: Vec<Vec<&'a HostGpu>>,
     owners: BTreeMap<&'a HostGpu, usize>,
 }
 
 impl<'a> Matching<'a> {
-    /// Gives an executor a GPU of its own, beside those that have one. False where there is none.
+    /// Gives an executor a GPU of its own, besides those that have one. Returns false if there is none.
     fn augment(&mut self, at: usize, tried: &mut BTreeSet<&'a HostGpu>) -> bool {
         let mut options = self.options[at].iter();
         if let Some(gpu) = options.find(|gpu| !self.owners.contains_key(*gpu)) {

@@ -1,10 +1,10 @@
-//! How a gang is placed: how many ranks it has now, and on which executors, or why none.
+//! The placement of a gang: its number of ranks now, and their executors, or why none start.
 //!
-//! A rank's memory is compared with what each executor offers each of its ranks, and reserved as little as that of
-//! queries is: an executor offers as much to every slot. Fewer ranks have more rows each, so a gang that has lost ranks
-//! may not fit any more.
+//! A rank's memory is compared with what each executor offers each of its ranks. Like that of queries, it is not
+//! reserved: an executor offers the same to every slot. With fewer ranks, each has more rows, so a gang that has lost
+//! ranks may not fit any more.
 //!
-//! Not here: whose turn it is, and which GPU an executor is [dealt](super::deal).
+//! Not here: the order of gangs, and the [assignment](super::deal) of GPUs.
 
 use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
@@ -19,34 +19,34 @@ use super::pool::{Executor, Offers, Pool};
 use super::{Decision, ExecutorRole, RankRequest, Task, WaitReason};
 use crate::control::devices::{DeviceRequest, HeldGpus, HostGpu};
 
-/// What a gang's ranks take in memory, as far as it is known.
+/// Memory of a gang's ranks, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
-    /// Of one rank; `None` where only executors know.
+    /// Memory of one rank; `None` if only executors know it.
     pub(crate) of_rank: Option<RankMemory>,
-    /// Rows of all ranks.
+    /// Rows of all ranks together.
     pub(crate) rows: Option<u64>,
 }
 
 impl Memory {
-    /// Bytes of one of so many ranks, at least.
+    /// Returns the least bytes that each of `ranks` ranks needs.
     pub(crate) fn needed(&self, ranks: usize) -> u64 {
         let of_rank = self.of_rank.as_ref();
         of_rank.map_or(0, |memory| memory.of_rank(self.rows, ranks as u64))
     }
 
-    /// How many of these offers suffice for one of so many ranks.
+    /// Counts the offers that suffice for one of `ranks` ranks.
     fn enough(&self, offers: &Offers, ranks: usize) -> usize {
         offers.at_least(self.needed(ranks))
     }
 
-    /// The most ranks, up to so many, that as many of these offers suffice for.
+    /// Returns the largest number of ranks, up to `most`, for which enough of these offers suffice.
     fn fits(&self, offers: &Offers, most: usize) -> usize {
         let fits = |ranks: &usize| self.enough(offers, *ranks) >= *ranks;
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
-    /// That executors which offer so much have too little for so many ranks.
+    /// Describes that these offers are too small for so many ranks.
     fn too_little(&self, offers: &Offers, ranks: usize) -> String {
         let text = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let needed = self.needed(ranks);
@@ -70,11 +70,11 @@ impl Memory {
 /// GPUs that a cluster has for the ranks of a training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GpuCount {
-    /// Those that the training may take; each once, however many executors see it.
+    /// GPUs that the training may take; each counts once, however many executors see it.
     gpus: usize,
     /// Executors that have one of them.
     executors: usize,
-    /// Lets several ranks hold one together.
+    /// True if several ranks may hold one together.
     shared: bool,
 }
 
@@ -87,15 +87,15 @@ impl fmt::Display for GpuCount {
     }
 }
 
-/// The executors of a cluster that could run ranks of a gang at once, if nothing else ran.
+/// Executors of a cluster that could run ranks of a gang at once, if nothing else ran.
 #[derive(Debug)]
 pub(crate) struct Reach<'a> {
     offers: Cow<'a, Offers>,
-    /// Set where fewer executors than there are could, for they have too few GPUs.
+    /// GPUs, if the ranks need them, or if there are too few for all executors.
     gpus: Option<GpuCount>,
 }
 
-/// Executors and GPUs in reach of a gang.
+/// Returns the executors and GPUs in reach of a gang.
 pub(crate) fn reach(pool: &Pool, request: DeviceRequest) -> Reach<'_> {
     if !pool.deals_gpus(request) {
         return Reach {
@@ -122,9 +122,10 @@ pub(crate) fn reach(pool: &Pool, request: DeviceRequest) -> Reach<'_> {
     }
 }
 
-/// Memory that executors offer one rank each of a gang, for which there are GPUs besides those that are held.
+/// Returns the memory that executors offer one rank each of a gang, given the GPUs that are held.
 ///
-/// The executors that are dealt GPUs in the order of their memory are, of those that offer any amount, as many as can be.
+/// GPUs are dealt to executors in the order of their memory, so for any amount of memory, as many executors as
+/// possible that offer it are included.
 fn offers<'a>(
     executors: impl Iterator<Item = &'a Executor>,
     request: DeviceRequest,
@@ -138,12 +139,12 @@ fn offers<'a>(
 }
 
 impl Reach<'_> {
-    /// Number of executors.
+    /// Returns the number of executors.
     pub(crate) fn executors(&self) -> usize {
         self.offers.executors()
     }
 
-    /// That more ranks are needed than there are executors for.
+    /// Returns the reason to wait if more ranks are needed than there are executors.
     fn waits(&self, needed: usize) -> WaitReason {
         match self.gpus {
             Some(there) => WaitReason::Gpus { needed, there },
@@ -154,7 +155,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Why so many ranks can never run.
+    /// Returns the reason why so many ranks can never run.
     fn refuses(&self, needed: usize) -> String {
         let Some(there) = self.gpus else {
             return format!(
@@ -181,7 +182,7 @@ impl Reach<'_> {
     }
 }
 
-/// Why a gang of this size can never run on the executors in its reach, or `None`.
+/// Returns why a gang of this size can never run on the executors in its reach; `None` if it can.
 pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, reach: &Reach<'_>) -> Option<String> {
     let registered = reach.executors();
     let (needed, least) = match ranks {
@@ -195,7 +196,7 @@ pub(crate) fn never_fits(ranks: Ranks, memory: &Memory, reach: &Reach<'_>) -> Op
     (memory.fits(offers, least) < needed).then(|| memory.too_little(offers, least))
 }
 
-/// What a gang asks for.
+/// Request of a gang.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) request: RankRequest,
@@ -204,15 +205,15 @@ pub(super) struct Asked<'a> {
     pub(super) device: DeviceRequest,
 }
 
-/// The executors with a free slot that could run a rank each at once.
+/// Executors with a free slot that could run a rank each at once.
 struct Open {
-    /// With the GPUs that no other rank holds.
+    /// Offers with the GPUs that no other rank holds.
     now: Offers,
-    /// If no other rank held any.
+    /// Offers if no other rank held a GPU.
     without_others: Offers,
 }
 
-/// Where a gang's ranks start beside others that hold these GPUs, or why they do not.
+/// Places a gang's ranks beside others that hold these GPUs, or decides why they do not start.
 pub(super) fn place_gang(pool: &Pool, held: &HeldGpus, asked: &Asked<'_>) -> Decision {
     let Asked {
         shards,
@@ -250,8 +251,8 @@ pub(super) fn place_gang(pool: &Pool, held: &HeldGpus, asked: &Asked<'_>) -> Dec
     Decision::Start(dealt.iter().take(taken).enumerate().map(task).collect())
 }
 
-/// Executors with a free slot as ranks take them: those that run nothing but ranks first, then idle ones, then the one
-/// with the most.
+/// Orders executors with a free slot for ranks: those that run ranks only first, then idle ones, then the one with
+/// the most free slots.
 fn open_order(a: &Executor, b: &Executor) -> Ordering {
     let shared = |executor: &Executor| executor.capacity.role != ExecutorRole::Train;
     shared(a)
@@ -261,7 +262,8 @@ fn open_order(a: &Executor, b: &Executor) -> Ordering {
         .then_with(|| a.id.cmp(&b.id))
 }
 
-/// How many ranks start now, of the executors in reach, and those with a free slot; or else what becomes of the gang.
+/// Returns the number of ranks that start now on the executors in reach with a free slot; otherwise the decision
+/// about the gang.
 fn size(asked: &Asked<'_>, reach: &Reach<'_>, open: &Open) -> Result<usize, Decision> {
     let (shards, memory) = (asked.shards, asked.memory);
     let (all, registered) = (&*reach.offers, reach.executors());
@@ -305,7 +307,7 @@ fn size(asked: &Asked<'_>, reach: &Reach<'_>, open: &Open) -> Result<usize, Deci
             };
             match too_few {
                 _ if needed > 0 => {}
-                // The executors that are there are not those that may come.
+                // More executors may come than are there now.
                 TooFew::Wait => {
                     return Err(Decision::Wait(WaitReason::Memory {
                         needed: asked,
@@ -370,7 +372,7 @@ fn size(asked: &Asked<'_>, reach: &Reach<'_>, open: &Open) -> Result<usize, Deci
             if free >= least {
                 return Ok(free);
             }
-            // Fewer ranks have more rows each: the fewest that fit.
+            // Fewer ranks have more rows each, so this takes the fewest that fit.
             let mut sizes = least..=fit;
             let needed = sizes.find(|ranks| memory.enough(all, *ranks) >= *ranks);
             let needed = needed.unwrap_or(least);
@@ -379,8 +381,8 @@ fn size(asked: &Asked<'_>, reach: &Reach<'_>, open: &Open) -> Result<usize, Deci
     }
 }
 
-/// Bytes that a rank of a gang takes at least, whichever number of ranks starts: the more there are, the fewer rows has
-/// each.
+/// Returns the least bytes of a rank, whichever number of ranks starts: the more ranks there are, the fewer rows each
+/// has.
 pub(super) fn least_memory(pool: &Pool, asked: &Asked<'_>) -> u64 {
     let (shards, memory) = (asked.shards, asked.memory);
     let able = reach(pool, asked.device).executors();
@@ -396,7 +398,8 @@ pub(super) fn least_memory(pool: &Pool, asked: &Asked<'_>) -> u64 {
     memory.needed(ranks.max(1))
 }
 
-/// An executor by which a running gang could grow beside ranks that hold these GPUs, once every demand has been served.
+/// Returns an executor by which a running gang could grow beside ranks that hold these GPUs, once every demand has
+/// been served.
 pub(crate) fn grows_by<'a>(
     pool: &'a Pool,
     held: &HeldGpus,

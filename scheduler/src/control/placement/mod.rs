@@ -1,13 +1,14 @@
-//! Placement: which stage gets which executors now, decided purely.
+//! Placement: the assignment of executors to stages now, decided purely.
 //!
-//! An ordinary stage takes slices of its partitions wherever slots are free; whose turn it is for a slot is said by
-//! [queues](super::queues). A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
-//! does. Gangs come first come first served. One that cannot start yet keeps a slot on every executor it could use (by
-//! role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. One that meets again has its
-//! place among jobs by its own arrival, also while its last generation ends. Each rank is [dealt](deal) a GPU of its own
-//! where its training asks for one, or where the executor that it runs on has one; while a gang waits for GPUs, those that
-//! compute on the CPU pass it. Queries that its reservation has starved for
-//! too long are [promoted](super::aging) ahead of it. One that lacks executors, or their memory, keeps no slots: they would not do.
+//! An ordinary stage takes slices of its partitions wherever slots are free; [queues](super::queues) decide whose
+//! turn it is for a slot. A barrier stage is a *gang*: all of its ranks start at once, one task an executor, or none
+//! does. Gangs are served in the order of arrival. A gang that cannot start yet reserves a slot on every executor it
+//! could use (by role and memory), so that later jobs cannot starve it; jobs ahead of it are not held up. A gang that
+//! meets again keeps its place among jobs by its own arrival, even while its last generation ends. Each rank is
+//! [dealt](deal) a GPU of its own if its training asks for one, or if its executor has one; while a gang waits for
+//! GPUs, gangs that compute on the CPU pass it. Queries that a reservation has starved for too long are
+//! [promoted](super::aging) ahead of the gang. A gang that lacks executors, or their memory, reserves no slots,
+//! because they would not help.
 //!
 //! ```text
 //!              enough executors with a free slot ──────────────────────► Start(executors)
@@ -21,7 +22,7 @@
 //!              some ranks are done and others were lost ───────────────► Rerun(reason)
 //! ```
 //!
-//! Not here: how a decision is carried out on Ballista's graphs, and the clock.
+//! Not here: carrying out a decision on Ballista's graphs, and the clock.
 
 mod deal;
 mod gang;
@@ -43,7 +44,7 @@ pub(crate) use round::{Placed, Shares, place};
 use super::devices::{DeviceRequest, HostGpu};
 use super::queues::Account;
 
-/// What an executor is there for.
+/// Role of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ExecutorRole {
     #[default]
@@ -74,29 +75,29 @@ impl ExecutorRole {
     }
 }
 
-/// A running stage with partitions that no task has taken yet.
+/// Running stage with partitions that no task has taken yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) job: String,
     pub(crate) stage: usize,
-    /// Whose slots its tasks will hold.
+    /// Account that its tasks' slots will count to.
     pub(crate) account: Account,
-    /// The job's priority among its user's in the queue; the highest comes first.
+    /// Priority of the job among its user's in the queue; the highest comes first.
     pub(crate) priority: i32,
-    /// Whether it has been promoted ahead of gangs that came before it.
+    /// True if it has been promoted ahead of gangs that came before it.
     pub(crate) promoted: bool,
-    /// Whether a task of its job runs.
+    /// True if a task of its job runs.
     pub(crate) runs: bool,
     pub(crate) kind: Kind,
 }
 
-/// What a stage asks for.
+/// Request of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Slices of partitions, a slot for each partition.
     Slices {
         pending: usize,
-        /// Partitions one task may take; `None` for as many as there are slots.
+        /// Most partitions that one task may take; `None` for as many as there are slots.
         most: Option<usize>,
     },
     /// All pending partitions in one task, on one slot: the plan collapses its input.
@@ -109,37 +110,37 @@ pub(crate) enum Kind {
         device: DeviceRequest,
         /// Ranks of the last generation that have not ended.
         running: usize,
-        /// Ranks that have come to their end.
+        /// Ranks that have succeeded.
         done: usize,
     },
 }
 
-/// How many ranks a gang asks for.
+/// Number of ranks that a gang requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RankRequest {
-    /// To begin with.
+    /// Request to begin.
     Begin {
         ranks: Ranks,
-        /// No more than these, where it takes all.
+        /// Most ranks, if the gang takes all executors.
         most: usize,
-        /// Whether too few executors have been waited for for long enough.
+        /// True if too few executors have been waited for for long enough.
         patience_over: bool,
         too_few: TooFew,
     },
-    /// To go on after ranks were lost or executors joined.
+    /// Request to continue after ranks were lost or executors joined.
     Regroup {
-        /// As many as there were.
+        /// Number of ranks before.
         wanted: usize,
-        /// What it makes do with once patience is over.
+        /// Number of ranks that suffices once patience is over.
         least: usize,
         most: usize,
-        /// Whether lost ranks have been waited for long enough.
+        /// True if lost ranks have been waited for for long enough.
         patience_over: bool,
         too_few: TooFew,
     },
 }
 
-/// What is to be done for one demand.
+/// Decision about one demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Tasks of an ordinary stage: executor, partitions, slots.
@@ -154,14 +155,14 @@ pub(crate) enum Decision {
     Rerun(String),
 }
 
-/// One task to bind.
+/// Task to bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) executor: String,
-    /// How many of the pending partitions it takes.
+    /// Number of pending partitions that it takes.
     pub(crate) partitions: usize,
-    /// Slots it holds while it runs.
+    /// Slots that it holds while it runs.
     pub(crate) slots: usize,
-    /// GPU that a rank was dealt; it computes on the CPU where there is none.
+    /// GPU assigned to a rank; `None` for the CPU.
     pub(crate) gpu: Option<HostGpu>,
 }

@@ -1,10 +1,11 @@
 //! The executors as placement sees them, kept in the order in which queries take their slots.
 //!
-//! What an executor has free is put in as it changes ([`Pool::put`]), at the cost of a look-up. What an offer takes and
-//! reserves is of that offer only: [`Pool::end`] forgets it, for tasks that are bound are told of as such. All executors are
-//! gone through only in an offer in which some are silent, or in which a gang asks for ranks.
+//! An executor's capacity is put in as it changes ([`Pool::put`]), at the cost of a look-up. Slots that an offer
+//! takes and reserves belong to that offer only: [`Pool::end`] forgets them, because bound tasks are reported
+//! separately. Only an offer in which some executors are silent, or in which a gang asks for ranks, goes through all
+//! executors.
 //!
-//! Not here: who gets a slot.
+//! Not here: the decision who gets a slot.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -15,22 +16,22 @@ use volley_proto::spec::Device;
 use super::ExecutorRole;
 use crate::control::devices::{Choice, DeviceRequest, HostGpu};
 
-/// What there is of an executor.
+/// Capacity of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) slots: usize,
     /// Slots that tasks hold.
     pub(crate) held: usize,
     pub(crate) role: ExecutorRole,
-    /// Bytes of memory that it offers each of its ranks.
+    /// Memory that it offers each of its ranks, in bytes.
     pub(crate) rank_memory: u64,
     /// Default device of its ranks.
     pub(crate) device: Device,
-    /// Its GPUs, by ordinal.
+    /// GPUs, by ordinal.
     pub(crate) gpus: Arc<[HostGpu]>,
 }
 
-/// Bytes of memory that executors offer a rank: how many offer how much.
+/// Memory that executors offer a rank: the number of executors by bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Offers {
     by_bytes: BTreeMap<u64, usize>,
@@ -38,12 +39,12 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    /// Number of executors.
+    /// Returns the number of executors.
     pub(crate) fn executors(&self) -> usize {
         self.executors
     }
 
-    /// How many offer at least so much.
+    /// Counts the executors that offer at least this many bytes.
     pub(super) fn at_least(&self, bytes: u64) -> usize {
         self.by_bytes
             .range(bytes..)
@@ -51,7 +52,7 @@ impl Offers {
             .sum()
     }
 
-    /// The most that one offers.
+    /// Returns the largest offer.
     pub(super) fn largest(&self) -> u64 {
         let largest = self.by_bytes.last_key_value();
         largest.map_or(0, |(bytes, _)| *bytes)
@@ -81,51 +82,51 @@ impl FromIterator<u64> for Offers {
     }
 }
 
-/// An executor, and what an offer has taken of it.
+/// Executor, with what the current offer has taken of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Executor {
     pub(crate) id: Arc<str>,
     pub(super) capacity: Capacity,
     /// Slots taken in this offer.
     taken: usize,
-    /// Whether a slot is kept for a gang.
+    /// True if a slot is reserved for a gang.
     reserved: bool,
-    /// Whether it has not been heard of lately.
+    /// True if it has not been heard of lately.
     silent: bool,
 }
 
-/// The rank of an executor with a free slot among those for queries: idle ones first, then the one with the most free.
+/// Sort key of an executor with a free slot for queries: idle ones first, then the one with the most free slots.
 type Openness = (Reverse<bool>, Reverse<usize>, Arc<str>);
 
 impl Executor {
-    /// Slots (vcores) that no task holds, and no gang.
+    /// Returns the slots (vcores) that neither a task nor a reservation holds.
     pub(super) fn free(&self) -> usize {
         let held = self.capacity.held + self.taken + usize::from(self.reserved);
         self.capacity.slots.saturating_sub(held)
     }
 
-    /// Whether no task holds any.
+    /// Checks that no task holds a slot.
     pub(super) fn is_idle(&self) -> bool {
         self.capacity.held + self.taken == 0
     }
 
-    /// What a rank may compute on.
+    /// Returns the devices that a rank may compute on.
     pub(super) fn choice(&self, request: DeviceRequest) -> Choice<'_> {
         request.choice(self.capacity.device, &self.capacity.gpus)
     }
 
-    /// Whether it may run ranks.
+    /// Checks whether it may run ranks.
     fn is_able(&self) -> bool {
         !self.silent && self.capacity.role.runs_ranks()
     }
 
-    /// Whether it has GPUs, or its ranks compute on one.
+    /// Checks whether it has GPUs, or its ranks compute on one.
     fn has_gpus(&self) -> bool {
         !self.capacity.gpus.is_empty()
             || !matches!(self.capacity.device, Device::Auto | Device::Cpu)
     }
 
-    /// Its place among those that are open to queries, if it is.
+    /// Returns its sort key among the executors open to queries, if it is open.
     fn openness(&self) -> Option<Openness> {
         let open = !self.silent && self.free() > 0 && self.capacity.role.runs_queries();
         let id = || Arc::clone(&self.id);
@@ -133,29 +134,29 @@ impl Executor {
     }
 }
 
-/// The registered executors.
+/// Registered executors.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     executors: BTreeMap<Arc<str>, Executor>,
     index: Index,
-    /// Slots of those that run queries.
+    /// Slots of the executors that run queries.
     query_slots: usize,
-    /// Those that this offer has changed.
+    /// Executors that this offer has changed.
     touched: Vec<Arc<str>>,
-    /// Those on which this offer keeps a slot.
+    /// Executors on which this offer reserves a slot.
     reserved: Vec<Arc<str>>,
 }
 
-/// Executors by what they are open to.
+/// Index of the executors by what they are open to.
 #[derive(Debug, Default)]
 struct Index {
-    /// Those with a free slot for queries.
+    /// Executors with a free slot for queries.
     queries: BTreeSet<Openness>,
-    /// Those with a free slot for a rank.
+    /// Executors with a free slot for a rank.
     ranks: BTreeSet<Arc<str>>,
-    /// What those that run ranks offer one.
+    /// Memory that executors which run ranks offer.
     able: Offers,
-    /// Number of those that have GPUs, or compute on one.
+    /// Number of executors that have GPUs, or compute on one.
     with_gpus: usize,
 }
 
@@ -186,7 +187,7 @@ impl Index {
 }
 
 impl Pool {
-    /// An executor is there, or has changed.
+    /// Adds or changes an executor.
     pub(crate) fn put(&mut self, id: &str, capacity: Capacity) {
         self.query_slots += query_slots(&capacity);
         if let Some(executor) = self.executors.get(id) {
@@ -206,7 +207,7 @@ impl Pool {
         self.executors.insert(id, executor);
     }
 
-    /// An executor is gone.
+    /// Removes an executor.
     pub(crate) fn remove(&mut self, id: &str) {
         if let Some(executor) = self.executors.remove(id) {
             self.query_slots -= query_slots(&executor.capacity);
@@ -214,12 +215,12 @@ impl Pool {
         }
     }
 
-    /// Slots of all executors that run queries.
+    /// Returns the slots of all executors that run queries.
     pub(crate) fn query_slots(&self) -> usize {
         self.query_slots
     }
 
-    /// An offer begins, in which these were heard of lately; all, where that is not known.
+    /// Begins an offer in which these executors were heard of lately; `None` means all.
     pub(crate) fn begin(&mut self, alive: Option<&HashSet<String>>) {
         let Some(alive) = alive.filter(|alive| alive.len() < self.executors.len()) else {
             return;
@@ -232,7 +233,7 @@ impl Pool {
         }
     }
 
-    /// An offer ends: nothing is taken or reserved any more.
+    /// Ends an offer: nothing is taken or reserved any more.
     pub(crate) fn end(&mut self) {
         self.unreserve();
         for id in std::mem::take(&mut self.touched) {
@@ -242,30 +243,30 @@ impl Pool {
         }
     }
 
-    /// What those that run ranks offer one.
+    /// Returns the memory that executors which run ranks offer.
     pub(crate) fn able(&self) -> &Offers {
         &self.index.able
     }
 
-    /// Those that run ranks, by id.
+    /// Returns the executors that run ranks, by id.
     pub(super) fn able_executors(&self) -> impl Iterator<Item = &Executor> {
         self.executors
             .values()
             .filter(|executor| executor.is_able())
     }
 
-    /// Whether GPUs may bound where ranks that ask for this run.
+    /// Checks whether GPUs may limit where ranks with this request run.
     pub(super) fn deals_gpus(&self, request: DeviceRequest) -> bool {
         request.needs_gpu() || request.device != Device::Cpu && self.index.with_gpus > 0
     }
 
-    /// Those with a free slot for a rank, by id.
+    /// Returns the executors with a free slot for a rank, by id.
     pub(super) fn open_to_ranks(&self) -> impl Iterator<Item = &Executor> {
         let ids = self.index.ranks.iter();
         ids.filter_map(move |id| self.executors.get(id))
     }
 
-    /// The executor that a query's next slot is of.
+    /// Returns the executor of a query's next slot.
     pub(super) fn first_open(&self) -> Option<Arc<str>> {
         let (.., id) = self.index.queries.first()?;
         Some(Arc::clone(id))
@@ -277,15 +278,15 @@ impl Pool {
         self.touched.push(Arc::clone(id));
     }
 
-    /// Gives a slot back that was taken in this offer.
+    /// Gives back a slot that was taken in this offer.
     pub(super) fn give_back(&mut self, id: &str) {
         self.change(id, |executor| {
             executor.taken = executor.taken.saturating_sub(1);
         });
     }
 
-    /// Keeps a slot on every executor that could run a rank of so much memory on such a device; those without a free one
-    /// have none to keep.
+    /// Reserves a slot on every executor that could run a rank with this memory and device; executors without a free
+    /// slot have none to reserve.
     pub(super) fn reserve(&mut self, memory: u64, request: DeviceRequest) {
         let open = self.open_to_ranks();
         let suited = open.filter(|executor| {
@@ -300,7 +301,7 @@ impl Pool {
         self.reserved.extend(suited);
     }
 
-    /// Keeps no slots any more.
+    /// Drops all reservations.
     pub(super) fn unreserve(&mut self) {
         for id in std::mem::take(&mut self.reserved) {
             self.change(&id, |executor| executor.reserved = false);

@@ -1,6 +1,6 @@
-//! What a stage waits for, and how that is told.
+//! The reasons why a stage waits, and their texts.
 //!
-//! Not here: who holds the slots, which is added where it is asked for.
+//! Not here: the holders of slots, which are added when the text is requested.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use bytesize::ByteSize;
 use super::GpuCount;
 use crate::control::queues::Account;
 
-/// What a stage waits for.
+/// Reason why a stage waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitReason {
-    /// An executor.
+    /// No executor is registered.
     NoExecutor,
-    /// A slot for queries; a gang that waits may be ahead.
+    /// No slot for queries is free; a waiting gang may be ahead.
     Slot { ahead: Option<String> },
-    /// A slot for queries, which queues share.
+    /// No slot for queries is free, and queues share the slots.
     Share {
         queue: Arc<str>,
         held: usize,
         all: usize,
         share: usize,
     },
-    /// Other tasks of its user to end.
+    /// The user's queries hold as many slots as the cap of the queue allows.
     Cap {
         account: Account,
         held: usize,
@@ -36,11 +36,11 @@ pub(crate) enum WaitReason {
         free: usize,
         registered: usize,
     },
-    /// A gang ahead of it waits.
+    /// A gang that is ahead waits.
     Turn { ahead: String },
     /// Executors have left since the job was admitted.
     Executors { needed: usize, registered: usize },
-    /// Others hold GPUs.
+    /// Other ranks hold the GPUs.
     GpusHeld {
         needed: usize,
         free: usize,
@@ -48,7 +48,7 @@ pub(crate) enum WaitReason {
     },
     /// The cluster has too few GPUs.
     Gpus { needed: usize, there: GpuCount },
-    /// Too few executors offer a rank as much memory as it takes.
+    /// Too few executors offer a rank the memory that it needs.
     Memory {
         needed: usize,
         bytes: u64,
@@ -65,12 +65,12 @@ pub(crate) enum WaitReason {
 }
 
 impl WaitReason {
-    /// Whether slots that become free bring what it waits for closer.
+    /// Checks whether slots that become free bring the end of the wait closer.
     pub(super) fn is_of_slots(&self) -> bool {
         !matches!(self, Self::Executors { .. } | Self::Memory { .. }) && !self.is_of_gpus()
     }
 
-    /// Waits for GPUs, which ranks on the CPU do not take.
+    /// Checks whether the wait is for GPUs, which ranks on the CPU do not take.
     pub(super) fn is_of_gpus(&self) -> bool {
         matches!(self, Self::GpusHeld { .. } | Self::Gpus { .. })
     }

@@ -7,9 +7,9 @@
 //!   a gang waits: queries ahead of it take the reserved ones
 //! ```
 //!
-//! Ahead of a gang are those that came before it, and those [promoted](crate::control::aging) after it has starved them.
-//! Every slot goes to the stage that is first by [fair share](super::super::queues), on the executor that is the most open.
-//! Not here: how many ranks a gang has.
+//! Jobs that came before a gang are ahead of it, and so are those [promoted](crate::control::aging) after it has
+//! starved them. Every slot goes to the stage that is first by [fair share](super::super::queues), on the executor
+//! that is the most open. Not here: the number of ranks of a gang.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::control::aging::Starved;
 use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queues, Turns, Usage, Waiting};
 
-/// How slots are shared, and which slots and GPUs are held.
+/// Sharing of slots, and the slots and GPUs in use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<'a> {
     pub(crate) queues: &'a Queues,
@@ -30,24 +30,24 @@ pub(crate) struct Shares<'a> {
     pub(crate) gpus: &'a HeldGpus,
 }
 
-/// What is decided in an offer.
+/// Result of an offer.
 #[derive(Debug)]
 pub(crate) struct Placed {
-    /// One for each demand.
+    /// Decisions, one for each demand.
     pub(crate) decisions: Vec<Decision>,
-    /// What the reservation of a gang withholds from queries, if one reserves.
+    /// Effect of a gang's reservation on queries, if a gang reserves slots.
     pub(crate) starved: Option<Starved>,
 }
 
-/// Decides for every demand, which are in the order of arrival, and takes what it gives from the pool.
+/// Decides for every demand, in the order of arrival, and takes the slots that it gives from the pool.
 pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> Placed {
     let mut round = Round::new(pool, demands, shares);
     let mut gangs: HashMap<usize, Decision> = HashMap::new();
     let mut waiting: Option<usize> = None;
     let mut reserving: Option<usize> = None;
-    // Whether the gang that waits does so for GPUs.
+    // True if the waiting gang waits for GPUs.
     let mut awaits_gpus = false;
-    // Whether a query is ahead of a gang.
+    // True if the query is ahead of the gang.
     let precedes = |query: usize, gang: usize| query < gang || demands[query].promoted;
     for (position, demand) in demands.iter().enumerate() {
         let Kind::Gang {
@@ -67,7 +67,7 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             memory,
             device: *device,
         };
-        // A gang that waits for GPUs is passed by those that take none.
+        // Gangs that take no GPU pass a gang that waits for GPUs.
         let is_its_turn = waiting.is_none() || awaits_gpus && device.device == Device::Cpu;
         let asks = |query: usize| round.left[query] > 0 && precedes(query, position);
         if is_its_turn && (0..demands.len()).any(asks) {
@@ -105,17 +105,17 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
     round.decide(gangs, reserving)
 }
 
-/// What an offer has given so far.
+/// State of an offer so far.
 struct Round<'a> {
     pool: &'a mut Pool,
     demands: &'a [Demand],
     queues: &'a Queues,
     usage: Usage,
     gpus: HeldGpus,
-    /// Slots that each demand still asks for; none of gangs.
+    /// Slots that each demand still asks for; 0 for gangs.
     left: Vec<usize>,
     given: Vec<Vec<Task>>,
-    /// By demand and executor, the task there that takes further partitions.
+    /// Task that takes further partitions, by demand and executor.
     growing: HashMap<(usize, Arc<str>), usize>,
 }
 
@@ -138,8 +138,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives free slots to those of the queries that take part, as it is their turn. Those that are only claimed, by
-    /// queries that do not keep theirs, are free again afterwards.
+    /// Gives free slots to the queries that take part, in their turns. Slots of queries that do not keep theirs are
+    /// only claimed, and are free again afterwards.
     fn give(&mut self, takes_part: impl Fn(usize) -> bool, keeps: impl Fn(usize) -> bool) {
         if self.pool.first_open().is_none() {
             return;
@@ -172,7 +172,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// A demand keeps a slot: another partition of its task there, or another task.
+    /// Gives a demand a slot: another partition for its task there, or another task.
     fn keep(&mut self, position: usize, executor: Arc<str>) {
         let demand = &self.demands[position];
         self.usage.add(&demand.account, 1);
@@ -199,7 +199,7 @@ impl<'a> Round<'a> {
         self.growing.insert(there, tasks.len() - 1);
     }
 
-    /// A gang starts with these ranks, which share their GPUs or do not.
+    /// Starts a gang with these ranks; `shares` says whether they share their GPUs.
     fn start(&mut self, ranks: &[Task], shares: bool) {
         for rank in ranks {
             if let Some(gpu) = &rank.gpu {
@@ -209,9 +209,9 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The decisions, where a gang reserves slots or none does.
+    /// Returns the decisions; `reserving` is the gang that reserves slots, if there is one.
     fn decide(mut self, mut gangs: HashMap<usize, Decision>, reserving: Option<usize>) -> Placed {
-        // What is free now is so because it is reserved.
+        // A slot that is free now is reserved.
         let mut starved = reserving.map(|_| Starved {
             slot: self.pool.first_open().is_some(),
             jobs: Vec::new(),
@@ -255,7 +255,7 @@ impl<'a> Round<'a> {
         Placed { decisions, starved }
     }
 
-    /// The sum of the weights of the queues that have slots or wait for some, where there are several.
+    /// Sums the weights of the queues that have slots or wait for some, if there are several.
     fn active(&self) -> Option<u64> {
         let wait = self.demands.iter().map(|demand| &demand.account.queue);
         let active: BTreeSet<&str> = self
@@ -267,7 +267,7 @@ impl<'a> Round<'a> {
         (active.len() > 1).then(|| self.queues.weights(active.into_iter()))
     }
 
-    /// That a query waits for its queue's turn, where there are others.
+    /// Returns the reason why a query waits: its queue's share, if there are other queues.
     fn share(&self, demand: &Demand, weights: Option<u64>) -> WaitReason {
         let Some(weights) = weights else {
             return WaitReason::Slot { ahead: None };

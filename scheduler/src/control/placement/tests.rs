@@ -12,13 +12,13 @@ use super::*;
 use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queue, Queues, Usage};
 
-/// A GPU where the executor has one that is free.
+/// Request for a GPU if the executor has a free one.
 const ON_ANY: DeviceRequest = DeviceRequest {
     device: Device::Auto,
     shares: false,
 };
 
-/// Executors with so many free slots, each beside one that a task holds, changed by their number.
+/// Builds executors with this many free slots, each beside one that a task holds; `change` adapts them by number.
 fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
     let mut pool = Pool::default();
     for (number, free) in free.iter().enumerate() {
@@ -40,7 +40,7 @@ fn cluster(free: &[usize]) -> Pool {
     cluster_with(free, |_, _| {})
 }
 
-/// A demand of user u in the queue `default`.
+/// Builds a demand of user u in the queue `default`.
 fn demand(job: &str, kind: Kind) -> Demand {
     Demand {
         job: job.into(),
@@ -65,7 +65,7 @@ fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> De
     demand(job, kind)
 }
 
-/// To begin with ranks, where too few executors have or have not been waited for for long enough.
+/// Builds a request to begin; `patience_over` says whether too few executors have been waited for for long enough.
 fn begin(ranks: Ranks, patience_over: bool) -> RankRequest {
     RankRequest::Begin {
         ranks,
@@ -79,7 +79,7 @@ fn gang(job: &str, ranks: Ranks) -> Demand {
     gang_with(job, begin(ranks, false), 0, 0)
 }
 
-/// A gang that had 3 ranks, goes on with 2 and takes up to 4.
+/// Builds a gang that had 3 ranks, continues with 2 and takes up to 4.
 fn regroup(patience_over: bool, too_few: TooFew) -> Demand {
     let request = RankRequest::Regroup {
         wanted: 3,
@@ -96,7 +96,7 @@ fn slices(job: &str, pending: usize) -> Demand {
     demand(job, Kind::Slices { pending, most })
 }
 
-/// `executor:partitions` of the decision's tasks, or the reason.
+/// Formats the decision's tasks as `executor:partitions`, or its reason.
 fn script(decision: &Decision) -> String {
     let tasks = |tasks: &[Task]| {
         let text = |task: &Task| format!("{}:{}", task.executor, task.partitions);
@@ -111,7 +111,7 @@ fn script(decision: &Decision) -> String {
     }
 }
 
-/// Decisions on executors, with the queue `default` alone and nothing running.
+/// Decides on executors, with the queue `default` alone and nothing running.
 fn decide(mut executors: Pool, demands: &[Demand]) -> Vec<Decision> {
     let shares = Shares {
         queues: &Queues::default(),
@@ -289,7 +289,7 @@ fn admission_says_what_is_missing() {
 
 const MIB: u64 = 1 << 20;
 
-/// Of a linear model of a number and a label: 16 bytes a row, and next to nothing besides.
+/// Returns the memory of a linear model of a number and a label: 16 bytes a row, and next to nothing besides.
 fn of_rows(rows: u64) -> Memory {
     let of_rank = RankMemory::of_rows_only(16);
     let rows = Some(rows);
@@ -307,14 +307,14 @@ fn gang_of(job: &str, request: RankRequest, memory: Memory) -> Demand {
     demand
 }
 
-/// Executors with a free slot each that offer a rank so many MiB.
+/// Builds executors with a free slot each that offer a rank this many MiB.
 fn offering(offers: &[u64]) -> Pool {
     cluster_with(&vec![1; offers.len()], |number, executor| {
         executor.rank_memory = offers[number] * MIB;
     })
 }
 
-/// Decisions on executors with a free slot each that offer a rank so many MiB.
+/// Decides on executors with a free slot each that offer a rank this many MiB.
 fn run_on(offers: &[u64], demand: Demand) -> String {
     run_in(offering(offers), &[demand]).remove(0)
 }
@@ -322,7 +322,7 @@ fn run_on(offers: &[u64], demand: Demand) -> String {
 #[test]
 fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
     let begin = |ranks| begin(ranks, false);
-    // 64 MiB of rows.
+    // The rows take 64 MiB.
     let memory = of_rows(4 * MIB);
     let exactly = |ranks| gang_of("a", begin(Ranks::Exactly(ranks)), memory);
     assert_eq!(run_on(&[32, 32], exactly(2)), "start e0:5 e1:5");
@@ -439,7 +439,7 @@ fn a_gang_that_may_wait_waits_for_executors_with_more_memory() {
         patience_over: true,
         too_few,
     };
-    // 32 MiB each.
+    // Each rank takes 32 MiB.
     let decision = |too_few| run_on(&[32, 20], gang_of("a", request(too_few), of_rows(4 * MIB)));
     assert_eq!(
         decision(TooFew::Wait),
@@ -476,7 +476,7 @@ fn a_waiting_gang_keeps_no_slot_where_its_ranks_have_too_little_memory() {
     let executors = cluster_with(&[1, 1, 0], |number, executor| {
         executor.rank_memory = [32, 20, 32][number] * MIB;
     });
-    // 32 MiB each.
+    // Each rank takes 32 MiB.
     let waits = gang_of("a", begin(Ranks::Exactly(2), false), of_rows(4 * MIB));
     assert_eq!(
         run_in(executors, &[waits, slices("b", 4)]),

@@ -1,18 +1,18 @@
-//! The event log of a training run: numbered, so that a watcher resumes where it was, and bounded.
+//! The event log of a training run: bounded, and numbered so that a watcher can resume where it stopped.
 //!
-//! A gang may wait for days, and each change of what it waits for is an event: of waits that follow each other only the
-//! newest are kept. Of everything else the oldest go when there are too many, epochs last.
+//! A gang may wait for days, and each change of the reason is an event, so only the newest of consecutive waits are
+//! kept. When there are too many events, the oldest others are dropped first, and epochs last.
 
 use std::time::SystemTime;
 
 use volley_proto::store::EpochRecord;
 
-/// Events that are kept of a run.
+/// Most events kept of a run.
 const KEPT: usize = 4096;
-/// Of waits that follow each other, those that are kept.
+/// Most consecutive waits kept.
 const WAITS: usize = 16;
 
-/// What has happened.
+/// Event of a training run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RunEvent {
     /// The gang waits for slots.
@@ -32,11 +32,11 @@ pub(crate) enum RunEvent {
     Epoch(Box<EpochRecord>),
     /// The generation has ended in failure.
     Failed(Failure),
-    /// Something a user should know.
+    /// Text that a user should know.
     Note(String),
 }
 
-/// Why a generation ended.
+/// Reason why a generation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) rank: usize,
@@ -44,18 +44,18 @@ pub(crate) struct Failure {
     pub(crate) error: String,
 }
 
-/// Events that a watcher has not seen, and the number to ask with for those that follow.
+/// Events that a watcher has not seen, and the number from which to ask for the next.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Shown {
     pub(crate) events: Vec<RunEvent>,
     pub(crate) seen: u64,
 }
 
-/// The events of a run, the oldest first.
+/// Events of a run, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct EventLog {
     kept: Vec<Entry>,
-    /// How many there have been.
+    /// Number of events so far, dropped ones included.
     told: u64,
 }
 
@@ -91,12 +91,12 @@ impl EventLog {
         self.kept.last().map(|entry| &entry.event)
     }
 
-    /// What is kept, and when it happened.
+    /// Returns the kept events with their times.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (SystemTime, &RunEvent)> {
         self.kept.iter().map(|entry| (entry.at, &entry.event))
     }
 
-    /// The events after the first so many, if any.
+    /// Returns the events after number `seen`, if there are any.
     pub(super) fn since(&self, seen: u64) -> Option<Shown> {
         let news = self.kept.partition_point(|entry| entry.number <= seen);
         let news = self.kept.get(news..).filter(|news| !news.is_empty())?;

@@ -1,4 +1,4 @@
-//! Training runs: where the ranks of a gang meet, and what clients watch.
+//! Training runs: the meeting place of a gang's ranks, and the state that clients watch.
 //!
 //! ```text
 //!  bound ──► generation g, members known ──► all joined ──► Membership handed out
@@ -9,8 +9,8 @@
 //!                                                                   the generation is over
 //! ```
 //!
-//! [`run`] is the state machine of one run, [`shards`] which of them each rank takes, [`progress`] how far it is, [`events`]
-//! what has happened to it.
+//! [`run`] is the state machine of one run, [`shards`] assigns shards to ranks, [`progress`] has the run's progress,
+//! and [`events`] its log.
 
 mod events;
 mod progress;
@@ -24,5 +24,5 @@ pub(crate) use events::{Failure, RunEvent, Shown};
 pub(crate) use progress::StepReport;
 pub(crate) use run::{BoundRank, Generation, Membership, RankReport, Resolution, Run};
 
-/// The training runs of this scheduler.
+/// Training runs of this scheduler.
 pub(crate) type Runs = super::retained::Retained<TrainId, Run>;

@@ -1,4 +1,4 @@
-//! How far a training run is: what its ranks last told of their steps, and the curve these make.
+//! The progress of a training run: the latest step reports of its ranks, and the curve from these.
 //!
 //! It decides nothing. The clock is passed in.
 
@@ -6,46 +6,47 @@ use std::time::SystemTime;
 
 use volley_proto::tables::{Point, Rank, millis};
 
-/// Points of a curve; at twice as many, every other one is forgotten, but the first and the newest are kept.
+/// Points of a curve after thinning: at twice as many, every other one is dropped, but the first and the newest are
+/// kept.
 const POINTS: usize = 2048;
 /// EWMA weight of the newest report in the rate.
 const NEWEST: f64 = 0.3;
 
-/// What a rank's last steps came to.
+/// Report of a rank's latest steps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StepReport {
-    /// The epoch under way, from 1, and how many there are to be.
+    /// Current epoch, from 1, and the number of epochs.
     pub(crate) epoch: u64,
     pub(crate) epochs: u64,
-    /// Steps done in the epoch, and how many it has.
+    /// Steps done in the epoch, and the number of its steps.
     pub(crate) step: u64,
     pub(crate) steps_per_epoch: u64,
     /// Steps done since training began.
     pub(crate) total: u64,
-    /// Of the steps that this report is about: rows of all ranks, and the sum of their losses.
+    /// Rows of all ranks in the reported steps, and the sum of their losses.
     pub(crate) rows: u64,
     pub(crate) loss: f64,
-    /// How long they took this rank, and how much of it in collectives.
+    /// Seconds that the reported steps took this rank, and those of them in collectives.
     pub(crate) seconds: f64,
     pub(crate) reduce_seconds: f64,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Default)]
 pub(crate) struct RunProgress {
     ranks: Vec<RankProgress>,
-    /// What rank 0 told last.
+    /// Latest report of rank 0.
     last: Option<StepReport>,
-    /// Rows of all ranks in a second, smoothed.
+    /// Rows of all ranks per second, smoothed.
     rate: Option<f64>,
-    /// Mean loss of the last report.
+    /// Mean loss of the latest report.
     loss: Option<f64>,
     points: Vec<Spot>,
-    /// When the run first had ranks.
+    /// Time when the run first had ranks.
     pub(crate) started: Option<SystemTime>,
 }
 
-/// What a rank of this generation has told.
+/// Reports of a rank in this generation.
 #[derive(Debug, Clone, Default)]
 struct RankProgress {
     loaded: Option<(u64, f64)>,
@@ -53,7 +54,7 @@ struct RankProgress {
     reduce_seconds: f64,
 }
 
-/// A point of the curve.
+/// Point of the curve.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     at: SystemTime,
@@ -65,21 +66,21 @@ struct Spot {
 }
 
 impl RunProgress {
-    /// A generation of so many ranks starts.
+    /// Starts a generation with this many ranks.
     pub(crate) fn starts(&mut self, ranks: usize, now: SystemTime) {
         self.ranks = vec![RankProgress::default(); ranks];
         self.rate = None;
         self.started.get_or_insert(now);
     }
 
-    /// A rank has its rows.
+    /// Records that a rank has its rows.
     pub(crate) fn loads(&mut self, rank: usize, rows: u64, seconds: f64) {
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.loaded = Some((rows, seconds));
         }
     }
 
-    /// A rank tells of its last steps.
+    /// Records a rank's latest steps.
     pub(crate) fn steps(
         &mut self,
         generation: u64,
@@ -118,28 +119,28 @@ impl RunProgress {
         self.last = Some(steps);
     }
 
-    /// What rank 0 told last.
+    /// Returns the latest report of rank 0.
     pub(crate) fn last(&self) -> Option<&StepReport> {
         self.last.as_ref()
     }
 
-    /// Whether this generation has done steps.
+    /// Checks whether this generation has done steps.
     pub(crate) fn is_stepping(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// Rows of all ranks in a second.
+    /// Returns the rows of all ranks per second.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.rate
     }
 
-    /// The mean loss of the last steps.
+    /// Returns the mean loss of the latest steps.
     pub(crate) fn loss(&self) -> Option<f64> {
         self.loss
     }
 
-    /// Seconds to the end of the last epoch at this speed, of steps of so many rows. Evaluation,
-    /// whose time is not known beforehand, is left out.
+    /// Returns the seconds to the end of the last epoch at the current rate. Evaluation is left out, because its time
+    /// is not known beforehand.
     pub(crate) fn eta_seconds(&self) -> Option<f64> {
         let (last, rate) = (self.last.as_ref()?, self.rate?);
         let all = last.epochs.saturating_mul(last.steps_per_epoch);
@@ -150,7 +151,7 @@ impl RunProgress {
         Some(all.saturating_sub(done) as f64 * rows_per_step / rate)
     }
 
-    /// How many steps the last report was about.
+    /// Returns the number of steps in the latest report.
     fn steps_told(&self) -> Option<f64> {
         let before = match self.points[..] {
             [.., before, _] => before.steps,
@@ -160,7 +161,7 @@ impl RunProgress {
         (told > 0).then_some(told as f64)
     }
 
-    /// The ranks as rows of their table.
+    /// Returns the ranks as rows of their table.
     pub(crate) fn ranks(&self, train_id: &str, generation: u64, executors: &[&str]) -> Vec<Rank> {
         let ranks = self.ranks.iter().zip(executors).enumerate();
         let row = |(rank, (progress, executor)): (usize, (&RankProgress, &&str))| Rank {
@@ -176,7 +177,7 @@ impl RunProgress {
         ranks.map(row).collect()
     }
 
-    /// The curve as rows of its table.
+    /// Returns the curve as rows of its table.
     pub(crate) fn points(&self, train_id: &str, model: &str) -> Vec<Point> {
         let row = |spot: &Spot| Point {
             train_id: train_id.to_owned(),

@@ -6,7 +6,7 @@
 //!                  └── over: the reason every rank that holds a seat is told
 //! ```
 //!
-//! It outlives the engine's jobs: a job that is run again goes on with the same run.
+//! A run outlives the engine's jobs: a job that is run again continues the same run.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,56 +23,57 @@ use crate::control::placement::RankRequest;
 use crate::control::retained::Ends;
 use crate::control::{Gang, Now};
 
-/// Generations that may end in a row without progress: a step, or a shard that is loaded for the first time.
+/// Number of consecutive generations that may end without progress: a step, or a shard that is loaded for the first
+/// time.
 const FRUITLESS: usize = 4;
-/// A generation takes steps for this long before it is ended for an executor that joined.
+/// Time for which a generation takes steps before it is ended for an executor that joined.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Shards that are remembered as loaded, at most.
+/// Most shards that are remembered as loaded.
 const MOST_SHARDS: usize = 1 << 20;
 
-/// One training run.
+/// A training run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     generation: u64,
-    /// What only the ranks of the generation are told.
+    /// Secret of the generation, told only to its ranks.
     secret: Option<Secret>,
-    /// The attempt that the generation is of.
+    /// Attempt of the generation.
     attempt: String,
     members: Vec<Member>,
-    /// Why the current generation has ended, for those whose seats are void.
+    /// Reason why the current generation has ended, told to ranks whose seats are void.
     over: Option<String>,
-    /// When the current generation began or, if it is over, ended.
+    /// Time when the current generation began or, if it is over, ended.
     since: Option<Instant>,
-    /// When the current generation told of its first step.
+    /// Time when the current generation reported its first step.
     stepping_since: Option<Instant>,
-    /// The failure that ended the run.
+    /// Failure that ended the run.
     root: Option<Failure>,
-    /// Generations since the last that made progress.
+    /// Generations since the last one that made progress.
     fruitless: usize,
     /// Optimizer steps done.
     steps: u64,
     /// Shards that some rank has loaded.
     loaded: BTreeSet<u64>,
-    /// Whether its last epoch is done.
+    /// True once its last epoch is done.
     trained: bool,
-    /// Since when there have been too few executors to begin.
+    /// Time since which there have been too few executors to begin.
     short_since: Option<Instant>,
     finished: bool,
     events: EventLog,
-    /// What is trained, once a gang has been asked for.
+    /// Model and limits of the training, once a gang has been requested.
     trains: Option<Trains>,
     progress: RunProgress,
 }
 
-/// What a run trains.
+/// Model and limits of a run's training.
 #[derive(Debug, Clone)]
 struct Trains {
     model: ModelName,
     store: Url,
-    /// The most ranks that it grows to.
+    /// Most ranks that it grows to.
     most: usize,
-    /// Whether it waits for executors however long that takes.
+    /// True if it waits for executors however long that takes.
     is_patient: bool,
 }
 
@@ -83,26 +84,26 @@ struct Member {
     endpoint: Option<Bytes>,
 }
 
-/// A rank that has been bound to a task.
+/// Rank that has been bound to a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BoundRank {
-    /// The task's number in its stage.
+    /// Number of the task in its stage.
     pub(crate) task: usize,
     pub(crate) executor: String,
-    /// The shards that it takes.
+    /// Shards that it takes.
     pub(crate) shards: Vec<usize>,
-    /// The GPU that it was dealt; the CPU, where there is none.
+    /// GPU assigned to the rank; `None` for the CPU.
     pub(crate) gpu: Option<GpuId>,
 }
 
-/// A generation, as those of it name it: numbers begin anew with each scheduler, attempts do not.
+/// Identity of a generation for its ranks: numbers begin anew with each scheduler, attempts do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Generation {
     pub(crate) attempt: String,
     pub(crate) number: u64,
 }
 
-/// A generation's membership as one rank gets it.
+/// Membership of a generation, as one rank gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) generation: u64,
@@ -110,29 +111,29 @@ pub(crate) struct Membership {
     pub(crate) endpoints: Vec<Bytes>,
     pub(crate) executors: Vec<String>,
     pub(crate) secret: Secret,
-    /// The GPU that the rank was dealt; the CPU, where there is none.
+    /// GPU assigned to the rank; `None` for the CPU.
     pub(crate) gpu: Option<GpuId>,
 }
 
-/// What a rank tells of itself; stale where its generation has ended.
+/// Report of a rank, which is stale if its generation has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum RankReport {
-    /// For the run's event log.
+    /// Event for the run's log.
     Event(RunEvent),
-    /// Steps done since the last such report.
+    /// Steps done since the previous such report.
     Steps { rank: usize, steps: StepReport },
-    /// Shards that it has streamed, told before it has met its peers.
+    /// Shards that the rank has streamed, reported before it has met its peers.
     Streamed(Vec<u64>),
 }
 
-/// What a rank that failed is to do.
+/// Instruction to a rank that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Its failure is the cause, or there is nothing better to say.
+    /// Report its own failure, which is the cause, or there is nothing better to say.
     Own,
-    /// Another rank's failure is the cause.
+    /// Report another rank's failure, which is the cause.
     Root(Failure),
-    /// The ranks meet again: it keeps its state and ends its task.
+    /// Keep its state and end its task, because the ranks meet again.
     Regroup,
 }
 
@@ -143,7 +144,7 @@ impl Ends for Run {
 }
 
 impl Run {
-    /// What the run trains.
+    /// Records what the run trains.
     pub(crate) fn is_of(&mut self, gang: &Gang) {
         self.trains.get_or_insert_with(|| Trains {
             model: gang.model.clone(),
@@ -153,18 +154,18 @@ impl Run {
         });
     }
 
-    /// Whether it waits for executors however long that takes.
+    /// Checks whether the run waits for executors however long that takes.
     pub(crate) fn is_patient(&self) -> bool {
         self.trains.as_ref().is_some_and(|trains| trains.is_patient)
     }
 
-    /// Whether it trains a model of a store.
+    /// Checks whether the run trains this model of this store.
     pub(crate) fn trains(&self, model: &ModelName, store: &Url) -> bool {
         let is = |trains: &Trains| trains.model == *model && trains.store == *store;
         self.trains.as_ref().is_some_and(is)
     }
 
-    /// The gang waits; said once for each reason. Returns whether that is news.
+    /// Logs what the gang waits for, once for each reason. Returns whether the reason is new.
     pub(crate) fn waits(&mut self, reason: String, now: Now) -> bool {
         let last = self.events.last();
         let said = matches!(last, Some(RunEvent::Waiting { reason: last }) if *last == reason);
@@ -174,7 +175,7 @@ impl Run {
         !said
     }
 
-    /// How many ranks the next generation asks for, where so many executors run ranks.
+    /// Returns the ranks that the next generation requests, given the number of executors that run ranks.
     pub(crate) fn rank_request(
         &mut self,
         gang: &Gang,
@@ -209,23 +210,23 @@ impl Run {
         }
     }
 
-    /// Whether a generation has been bound before.
+    /// Checks whether a generation has been bound before.
     pub(crate) fn has_begun(&self) -> bool {
         self.generation > 0
     }
 
-    /// Whether ranks are waited for, which time alone may end.
+    /// Checks whether the run waits for ranks, which time alone may end.
     pub(crate) fn awaits_ranks(&self) -> bool {
         (self.over.is_some() || self.short_since.is_some()) && !self.finished
     }
 
-    /// Whether the current generation has ended, and the next has not been bound.
+    /// Checks whether the current generation has ended and the next has not been bound.
     pub(crate) fn meets_again(&self) -> bool {
         self.over.is_some() && !self.finished
     }
 
-    /// How many ranks there are, if they might be joined by more now. Not before this generation has taken steps for a
-    /// while: executors that come one by one would keep it from its first.
+    /// Returns the number of ranks if more might join. The generation must have taken steps for a while first:
+    /// otherwise executors that come one by one would keep it from its first step.
     pub(crate) fn may_grow(&self, now: Instant) -> Option<usize> {
         let (ranks, trains) = (self.members.len(), self.trains.as_ref());
         let settled = self
@@ -236,20 +237,20 @@ impl Run {
         (settled && goes_on && is_room).then_some(ranks)
     }
 
-    /// Which of so many shards the next generation's ranks on these executors take, in the attempt.
+    /// Assigns shards to the next generation's ranks on these executors, in the attempt.
     pub(crate) fn assign(
         &self,
         attempt: &str,
         shards: usize,
         executors: &[&str],
     ) -> Vec<Vec<usize>> {
-        // What is kept goes with its attempt.
+        // Executors keep shards only for their attempt.
         let members = self.members.iter().filter(|_| self.attempt == attempt);
         let had = members.map(|member| (&*member.bound.executor, &member.bound.shards[..]));
         assign(shards, executors, &had.collect::<Vec<_>>())
     }
 
-    /// A new generation has been bound to these tasks of an attempt.
+    /// Starts a new generation, bound to these tasks of an attempt.
     pub(crate) fn starts(&mut self, attempt: &str, ranks: Vec<BoundRank>, now: Now) {
         self.generation += 1;
         self.secret = Some(Secret::random());
@@ -274,10 +275,10 @@ impl Run {
         self.tell(started, now.time);
     }
 
-    /// A task of an attempt reports where its rank can be reached. Returns its generation.
+    /// Records where the rank of an attempt's task can be reached. Returns its generation.
     ///
     /// # Errors
-    /// Says why it has no seat: peers would dial one that comes from an earlier attempt or generation in vain.
+    /// When the task has no seat, with the reason: peers would dial a rank of an earlier attempt or generation in vain.
     pub(crate) fn joins(
         &mut self,
         (attempt, task): (&str, usize),
@@ -299,7 +300,7 @@ impl Run {
         Ok(self.current())
     }
 
-    /// The membership for a task, once all have joined.
+    /// Returns the membership for a task, once all have joined.
     pub(crate) fn membership(&self, task: usize) -> Option<Membership> {
         let mut members = self.members.iter();
         let rank = members.position(|member| member.bound.task == task)?;
@@ -319,7 +320,7 @@ impl Run {
         })
     }
 
-    /// The ranks that have not joined, as text.
+    /// Names the ranks that have not joined.
     pub(crate) fn missing(&self) -> String {
         let missing: Vec<_> = self
             .members
@@ -331,7 +332,7 @@ impl Run {
         missing.join(", ")
     }
 
-    /// The current generation's number.
+    /// Returns the current generation's number.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -347,7 +348,7 @@ impl Run {
         generation.number == self.generation && generation.attempt == self.attempt
     }
 
-    /// Why the ranks of this generation meet again, if they do.
+    /// Returns why the ranks of this generation meet again, if they do.
     pub(crate) fn ended(&self, generation: &Generation) -> Option<String> {
         if !self.is_current(generation) {
             return Some(format!("generation {} has begun", self.generation));
@@ -355,12 +356,12 @@ impl Run {
         self.over.clone()
     }
 
-    /// Why the current generation has ended, if it has.
+    /// Returns why the current generation has ended, if it has.
     pub(super) fn over(&self) -> Option<&str> {
         self.over.as_deref()
     }
 
-    /// Why a seat of this generation is void, if it is.
+    /// Returns why a seat of this generation is void, if it is.
     pub(crate) fn void(&self, generation: &Generation) -> Option<String> {
         let failed = |root: &Failure| format!("rank {} failed: {}", root.rank, root.error);
         let ended = self.ended(generation);
@@ -378,8 +379,8 @@ impl Run {
         }
     }
 
-    /// An executor is gone. Ends the generation if it had a rank there. If too many have ended without progress, the run
-    /// ends, and this is why.
+    /// Handles the loss of an executor: ends the generation if it had a rank there. If too many generations have
+    /// ended without progress, ends the run and returns why.
     pub(crate) fn loses(&mut self, executor: &str, now: Now) -> Option<String> {
         let rank = self
             .members
@@ -405,12 +406,12 @@ impl Run {
         Some(error)
     }
 
-    /// Whether as many generations have ended without progress as may.
+    /// Checks whether the allowed number of generations has ended without progress.
     fn is_fruitless(&self) -> bool {
         self.fruitless >= FRUITLESS
     }
 
-    /// A rank of a generation tells of itself. Reports of other generations are dropped.
+    /// Handles a report of a rank. Reports of other generations are dropped.
     pub(crate) fn reports(&mut self, generation: &Generation, report: RankReport, now: Now) {
         if !self.is_current(generation) {
             return;
@@ -451,7 +452,7 @@ impl Run {
         }
     }
 
-    /// A rank reports its failure. The first that is not the loss of a peer is the root cause.
+    /// Records a rank's failure. The first that is not the loss of a peer is the root cause.
     pub(crate) fn fails(
         &mut self,
         generation: &Generation,
@@ -466,7 +467,7 @@ impl Run {
         }
     }
 
-    /// What a rank that lost a peer is to do; `None` while that is not known.
+    /// Returns what a rank that lost a peer must do; `None` while that is not known.
     pub(crate) fn resolution(&self, generation: &Generation, rank: usize) -> Option<Resolution> {
         match &self.root {
             _ if self.ended(generation).is_some() => Some(Resolution::Regroup),
@@ -476,7 +477,7 @@ impl Run {
         }
     }
 
-    /// Ranks lost each other, and nobody knows why: they meet again, but not for ever.
+    /// Resolves the failure of ranks that lost each other for an unknown reason: they meet again, but not for ever.
     pub(crate) fn gives_up(
         &mut self,
         generation: &Generation,
@@ -495,43 +496,43 @@ impl Run {
         Resolution::Regroup
     }
 
-    /// The failure that ended the run.
+    /// Returns the failure that ended the run.
     pub(crate) fn root(&self) -> Option<&Failure> {
         self.root.as_ref()
     }
 
-    /// The run's job has come to its end.
+    /// Records that the run's job has ended.
     pub(crate) fn finishes(&mut self) {
         self.finished = true;
     }
 
-    /// Whether its generation is of an attempt.
+    /// Checks whether the run's generation belongs to this attempt.
     pub(crate) fn is_of_attempt(&self, attempt: &str) -> bool {
         self.attempt == attempt
     }
 
-    /// Optimizer steps done.
+    /// Returns the optimizer steps done.
     pub(crate) fn steps_done(&self) -> u64 {
         self.steps
     }
 
-    /// Whether its last epoch is done.
+    /// Checks whether the run's last epoch is done.
     pub(crate) fn is_trained(&self) -> bool {
         self.trained
     }
 
-    /// The store that it publishes to.
+    /// Returns the store that the run publishes to.
     pub(super) fn store(&self) -> Option<&Url> {
         self.trains.as_ref().map(|trains| &trains.store)
     }
 
-    /// The model that it trains.
+    /// Returns the model that the run trains.
     pub(super) fn model(&self) -> String {
         let model = self.trains.as_ref().map(|trains| trains.model.to_string());
         model.unwrap_or_default()
     }
 
-    /// Where the current generation's ranks are, by rank.
+    /// Returns the executors of the current generation's ranks, by rank.
     pub(super) fn executors(&self) -> Vec<&str> {
         let members = self.members.iter();
         members
@@ -539,17 +540,17 @@ impl Run {
             .collect()
     }
 
-    /// How far it is.
+    /// Returns the progress of the run.
     pub(super) fn progress(&self) -> &RunProgress {
         &self.progress
     }
 
-    /// What has happened.
+    /// Returns the event log.
     pub(super) fn events(&self) -> &EventLog {
         &self.events
     }
 
-    /// The events after the first so many, if any.
+    /// Returns the events after number `seen`, if there are any.
     pub(crate) fn events_since(&self, seen: u64) -> Option<Shown> {
         self.events.since(seen)
     }

@@ -1,10 +1,12 @@
-//! Sticky assignment of virtual shards to the ranks of a generation: even, and as few move as can.
+//! Sticky assignment of virtual shards to the ranks of a generation: the assignment is even, and as few shards move
+//! as possible.
 //!
-//! An executor caches encoded shards for the attempt's next generation; one that moves is streamed again. With as many
-//! ranks as before, a replacement takes all shards of the lost rank: sums are those of the generation before, to the bit.
+//! An executor caches encoded shards for the attempt's next generation; a shard that moves is streamed again. With
+//! the same number of ranks, a replacement takes all shards of the lost rank, so sums are equal to the last bit to
+//! those of the generation before.
 
-/// Assigns so many shards to ranks on these executors, by what those of the generation before had. A rank that had too
-/// many keeps the first of them.
+/// Assigns shards to ranks on these executors, given those of the generation before. A rank that had too many keeps
+/// the first of them.
 pub(super) fn assign(
     shards: usize,
     executors: &[&str],
@@ -15,7 +17,7 @@ pub(super) fn assign(
         had.map_or(&[][..], |(_, shards)| shards)
     };
     let (each, over) = (shards / executors.len(), shards % executors.len());
-    // One more goes to those that had it, then to replacements.
+    // The remainder goes to ranks that had one more, then to replacements.
     let mut order: Vec<usize> = (0..executors.len()).collect();
     order.sort_by_key(|at| match had_by(executors[*at]).len() {
         had if had > each => 0,
@@ -45,7 +47,7 @@ pub(super) fn assign(
 mod tests {
     use super::*;
 
-    /// How many shards a rank has that it did not have.
+    /// Counts the shards that are new to their rank.
     fn moved(executors: &[&str], before: &[(&str, Vec<usize>)], after: &[Vec<usize>]) -> usize {
         let moved = executors.iter().zip(after).map(|(executor, now)| {
             let had = before.iter().find(|(of, _)| of == executor);

@@ -11,20 +11,20 @@ use super::run::Run;
 use crate::control::retained::Ends;
 
 impl Runs {
-    /// Of all runs, or of one, what `rows` makes of each; the newest first.
+    /// Returns the rows that `rows` makes of each run, or of one; the newest first.
     fn rows<T>(&self, of: Option<TrainId>, rows: impl Fn(&TrainId, &Run) -> Vec<T>) -> Vec<T> {
         let newest = self.iter().rev();
         let wanted = newest.filter(|(train, _)| of.is_none_or(|of| of == **train));
         wanted.flat_map(|(train, run)| rows(train, run)).collect()
     }
 
-    /// The runs that are over.
+    /// Returns the runs that are over.
     pub(crate) fn over(&self) -> Vec<TrainId> {
         let over = self.iter().filter(|(_, run)| run.is_over());
         over.map(|(train, _)| *train).collect()
     }
 
-    /// The stores that runs publish to.
+    /// Returns the stores that runs publish to.
     pub(crate) fn stores(&self) -> Vec<Url> {
         let stores = self.iter().filter_map(|(_, run)| run.store().cloned());
         let mut stores: Vec<_> = stores.collect();
@@ -33,12 +33,12 @@ impl Runs {
         stores
     }
 
-    /// The runs.
+    /// Returns the rows of the runs.
     pub(crate) fn run_rows(&self, of: Option<TrainId>) -> Vec<Row> {
         self.rows(of, |train, run| vec![run.row(train)])
     }
 
-    /// Their ranks.
+    /// Returns the rows of their ranks.
     pub(crate) fn rank_rows(&self, of: Option<TrainId>) -> Vec<Rank> {
         self.rows(of, |train, run| {
             let executors = run.executors();
@@ -47,19 +47,19 @@ impl Runs {
         })
     }
 
-    /// The epochs they have done.
+    /// Returns the rows of the epochs they have done.
     pub(crate) fn epoch_rows(&self, of: Option<TrainId>) -> Vec<Epoch> {
         self.rows(of, |train, run| run.epoch_rows(train))
     }
 
-    /// Their curves.
+    /// Returns the rows of their curves.
     pub(crate) fn point_rows(&self, of: Option<TrainId>) -> Vec<Point> {
         self.rows(of, |train, run| {
             run.progress().points(&train.to_string(), &run.model())
         })
     }
 
-    /// What happened to them.
+    /// Returns the lines of their logs.
     pub(crate) fn lines(&self, of: Option<TrainId>) -> Vec<Line> {
         self.rows(of, |train, run| run.lines(train))
     }
@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// How far it is.
+    /// Returns the state of the run.
     fn state(&self) -> RunState {
         let is_done = self.is_trained();
         match (self.is_over(), self.root().is_some()) {
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// What it waits for, or why it failed.
+    /// Returns what the run waits for, or why it failed.
     fn reason(&self) -> Option<String> {
         let waits = || match self.events().last() {
             Some(Event::Waiting { reason }) => Some(reason.clone()),

@@ -1,4 +1,4 @@
-//! Scripts of GPUs: which executor gets which, and what is waited for.
+//! Scripts of GPUs: their assignment to executors, and reasons to wait.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn gpu(host: &str, number: u8) -> HostGpu {
     }
 }
 
-/// Executors e0, e1, … with a free slot each, of hosts whose GPUs of these numbers they see.
+/// Builds executors e0, e1, … with a free slot each, on hosts whose GPUs with these numbers they see.
 fn seeing(executors: &[(&str, &[u8])]) -> Pool {
     cluster_with(&vec![1; executors.len()], |number, executor| {
         let (host, gpus) = executors[number];
@@ -56,7 +56,7 @@ fn two(job: &str, device: DeviceRequest) -> Demand {
     asking(job, Ranks::Exactly(2), device)
 }
 
-/// `executor:GPU` of the ranks that start, or the reason.
+/// Returns `executor:GPU` for the ranks that start, or the reason.
 fn dealt(mut executors: Pool, held: &HeldGpus, demands: &[Demand]) -> Vec<String> {
     let shares = Shares {
         queues: &Queues::default(),
@@ -108,7 +108,7 @@ fn an_executor_makes_room_for_one_that_sees_fewer_gpus() {
 
 #[test]
 fn as_many_executors_get_a_gpu_as_can() {
-    // Every way in which three executors may see three GPUs.
+    // Covers every way in which three executors may see three GPUs.
     for seen in 0..1_u32 << 9 {
         let sees = |executor: u32| -> Vec<u8> {
             let bits = seen >> (3 * executor);
@@ -116,7 +116,7 @@ fn as_many_executors_get_a_gpu_as_can() {
         };
         let sees: Vec<_> = (0..3).map(sees).collect();
         let pool = || seeing(&[("h", &sees[0]), ("h", &sees[1]), ("h", &sees[2])]);
-        // Hall: so many executors see as many GPUs together.
+        // Hall's condition: any set of executors sees at least as many GPUs together.
         let is_possible = (1..8_u32).all(|some| {
             let some: Vec<_> = (0..3).filter(|at| some >> at & 1 == 1).collect();
             let together: BTreeSet<u8> = some.iter().flat_map(|at| sees[*at].clone()).collect();
@@ -136,7 +136,7 @@ fn as_many_executors_get_a_gpu_as_can() {
 
 #[test]
 fn an_ordinal_is_the_executor_s_own() {
-    // Of a process that sees the GPUs in another order.
+    // The second process sees the GPUs in another order.
     let order = || seeing(&[("h", &[0, 1]), ("h", &[1, 0])]);
     let second = on(Device::Cuda(1));
     assert_eq!(idle(order(), two("a", second)), "e0:h1 e1:h0");
@@ -149,7 +149,7 @@ fn an_ordinal_is_the_executor_s_own() {
     );
 }
 
-/// Why so many ranks are refused.
+/// Returns why so many ranks are refused.
 fn never(executors: &Pool, ranks: usize, device: DeviceRequest) -> String {
     let reach = reach(executors, device);
     never_fits(Ranks::Exactly(ranks), &Memory::default(), &reach).unwrap()
@@ -210,7 +210,7 @@ fn a_gang_waits_for_gpus_that_others_hold() {
         ],
         "whom no GPU helps goes ahead"
     );
-    // It keeps no slot from queries that no slot is free for.
+    // The gang waits for GPUs and reserves no slot, so queries take the free ones.
     let waits = [two("a", CUDA), slices("d", 2)];
     assert_eq!(dealt(executors(), &busy, &waits)[1], "tasks e0:1 e1:1");
 }
@@ -285,7 +285,7 @@ fn what_may_be_a_gpu_is_the_cpu_where_none_is_free() {
     assert_eq!(idle(executors(), one()), "e1:i0", "where there is one");
     let busy = held(&[gpu("i", 0)]);
     assert_eq!(dealt(executors(), &busy, &[one()]), ["e0:cpu"]);
-    // Unless their operator has said that ranks compute on GPUs there.
+    // An operator may require that ranks on an executor compute on GPUs.
     let strict = cluster_with(&[1, 1], |_, executor| {
         executor.gpus = [gpu("i", 0)].into();
         executor.device = Device::AnyCuda;
@@ -311,7 +311,7 @@ fn gpus_go_to_executors_whose_ranks_have_the_memory() {
     });
     let mut demand = two("a", CUDA);
     if let Kind::Gang { memory, .. } = &mut demand.kind {
-        // 32 MiB each.
+        // Each rank takes 32 MiB.
         *memory = of_rows(4 * MIB);
     }
     assert_eq!(idle(executors, demand), "e1:h0 e2:h1");

@@ -8,7 +8,7 @@ fn queues(texts: &[&str]) -> Queues {
     Queues::new(&queues).unwrap()
 }
 
-/// Slices of a user in a queue.
+/// Builds slices of a user in a queue.
 fn of(account: (&str, &str), job: &str, pending: usize) -> Demand {
     Demand {
         account: Account::new(account.0, account.1),
@@ -20,7 +20,7 @@ fn scripts(placed: &Placed) -> Vec<String> {
     placed.decisions.iter().map(script).collect()
 }
 
-/// Decisions where nothing runs.
+/// Decides with nothing running.
 fn share(queues: &Queues, free: &[usize], demands: &[Demand]) -> Vec<String> {
     let usage = &Usage::default();
     scripts(&place(
@@ -70,7 +70,7 @@ fn who_waits_for_a_queues_turn_is_told_its_share() {
     usage.add(&Account::new("etl", "a"), 4);
     usage.add(&Account::new(QUEUE_DEFAULT, "b"), 3);
     let demands = [of(("etl", "a"), "a", 1), of((QUEUE_DEFAULT, "b"), "b", 1)];
-    // Seven slots are held by tasks besides these: of the cluster's eight, one is free.
+    // Other tasks hold seven of the cluster's eight slots; one is free.
     let mut executors = cluster_with(&[1], |_, executor| {
         (executor.slots, executor.held) = (8, 7);
     });
@@ -128,7 +128,7 @@ fn queues_share_also_while_a_gang_between_their_jobs_waits() {
         gang("t", Ranks::Exactly(2)),
         slices("b", 100),
     ];
-    // A slot of e0 is reserved: only what was ahead takes it.
+    // A slot of e0 is reserved, and only queries that were ahead take it.
     assert_eq!(
         share(&queues, &[5, 0], &demands),
         [
@@ -152,7 +152,7 @@ fn a_gang_starts_on_what_those_ahead_leave() {
     );
 }
 
-/// What queries are kept from on executors with so many free slots, and the decisions.
+/// Returns the starved jobs on executors with this many free slots, and the decisions.
 fn starved(free: &[usize], demands: &[Demand]) -> (Option<Starved>, Vec<String>) {
     let shares = Shares {
         queues: &Queues::default(),

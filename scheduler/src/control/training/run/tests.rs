@@ -6,7 +6,7 @@ use volley_proto::spec::{Device, Elastic};
 use super::*;
 use crate::control::DeviceRequest;
 
-/// A generation of attempt `j`.
+/// Returns a generation of attempt `j`.
 fn generation(number: u64) -> Generation {
     Generation {
         attempt: "j".into(),
@@ -14,7 +14,7 @@ fn generation(number: u64) -> Generation {
     }
 }
 
-/// Ranks of these tasks on these executors, with a shard each.
+/// Builds ranks of these tasks on these executors, with a shard each.
 fn ranks(of: &[(usize, &str)]) -> Vec<BoundRank> {
     let rank = |(rank, (task, executor)): (usize, &(usize, &str))| BoundRank {
         task: *task,
@@ -42,7 +42,7 @@ fn joined(now: Now) -> Run {
     run
 }
 
-/// The next generation of the same attempt, on the same executors.
+/// Starts the next generation of the same attempt on the same executors.
 fn again(run: &mut Run, now: Now) {
     run.starts("j", ranks(&[(0, "a"), (1, "b")]), now);
 }
@@ -219,7 +219,7 @@ fn ranks_that_lose_each_other_meet_again_but_not_for_ever() {
     }
 }
 
-/// How many generations lose a rank until the run gives up, if each does something before.
+/// Counts the generations that lose a rank until the run gives up; `before` acts in each of them first.
 fn losses(mut before: impl FnMut(&mut Run, u64)) -> u64 {
     let now = Now::read();
     let mut run = joined(now);
