@@ -96,7 +96,7 @@ impl Control {
         patience: Duration,
         look: impl Fn(&Controller) -> Option<T>,
     ) -> Option<T> {
-        // Before looking, so that a change in between is not missed.
+        // Subscribes before looking, so that a change in between is not missed.
         let mut news = self.subscribe(topic);
         let deadline = Instant::now() + patience;
         loop {

@@ -1,4 +1,4 @@
-//! Volley's scheduler: Ballista's, embedded, with gangs.
+//! Volley's scheduler: Ballista's scheduler, embedded and extended by gangs.
 //!
 //! ```text
 //!              one port: access authenticates, authorizes
@@ -16,8 +16,8 @@
 //!
 //! `simulation` drives `control` alone, in virtual time, for benchmarks.
 //!
-//! It decides where tasks run and who belongs to a generation. It never touches rows or gradients
-//! and links no tensor library.
+//! The scheduler decides where tasks run and who belongs to a generation. It never touches rows or gradients and
+//! links no tensor library.
 
 mod access;
 mod ballista;

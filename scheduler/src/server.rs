@@ -1,4 +1,4 @@
-//! The scheduler as a running server: one port, Ballista's services and ours.
+//! The scheduler as a running server: one port with Ballista's services and Volley's.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -46,7 +46,8 @@ impl Scheduler {
     /// Starts a scheduler; it listens when this returns.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or Ballista's scheduler does not start.
+    /// When the scheduler cannot or may not listen on the address, when tokens, keys or queues are invalid, or when
+    /// Ballista's scheduler does not start.
     pub async fn start(config: SchedulerConfig) -> Result<Self> {
         let bind = |source| Error::Bind {
             address: config.listen.to_string(),

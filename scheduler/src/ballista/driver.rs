@@ -23,7 +23,7 @@ use crate::handle::Control;
 /// Interval at which the controller is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The driver of a scheduler.
+/// Driver of a scheduler.
 pub(crate) struct Driver {
     pub(super) ballista: BallistaScheduler,
     pub(super) control: Control,

@@ -69,7 +69,7 @@ fn with_settings(session: &SessionState, config: SessionConfig) -> Result<Sessio
     let mut session = session.clone();
     let functions: Vec<_> = session.scalar_functions().values().cloned().collect();
     for function in functions {
-        // Such as now(), which depends on the session's time zone.
+        // Functions such as now() depend on the session's time zone.
         if let Some(set) = function.inner().with_updated_config(config.options()) {
             session.register_udf(Arc::new(set))?;
         }

@@ -269,7 +269,7 @@ impl Controller {
             }
         }
         if !succeeded {
-            // Its place in the queue is free, and the engine makes no offer for that.
+            // The attempt's place in the queue is free, and the engine makes no offer for that.
             self.command(Command::Offer);
         }
     }

@@ -33,7 +33,7 @@ pub(crate) enum Event {
     ClientAsked { job: String },
     /// An attempt has ended in the engine.
     AttemptEnded { attempt: String, end: AttemptEnd },
-    /// An attempt cannot go on, and must end.
+    /// An attempt cannot continue, and must end.
     AttemptFails { attempt: String, reason: String },
     /// Tasks have been bound as ordered, and are about to be sent.
     TasksBound {

@@ -34,7 +34,8 @@ impl JwtConfig {
     /// Builds the configuration from the options of these names; `None` if they are not given.
     ///
     /// # Errors
-    /// When a key set is given without issuer or audience, or one of them without a key set.
+    /// When a key set is given without issuer or audience, or one of them without a key set, or its location is
+    /// invalid.
     pub fn from_options(
         jwks: Option<&str>,
         issuer: Option<String>,
