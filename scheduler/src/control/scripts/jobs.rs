@@ -142,7 +142,7 @@ fn a_job_can_be_cancelled_at_each_state() {
     assert_eq!(script.ended("k", AttemptEnd::Cancelled), ["offer"]);
     cancelled(&script);
 
-    // After that, it cannot be submitted again.
+    // While it is being submitted again, which fails.
     let mut script = Script::new(&["a"]);
     script.submit("j", None);
     script.ended(
