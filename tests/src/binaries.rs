@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The path of one of the workspace's binaries, as built with the profile of the running test.
+/// Returns the path of one of the workspace's binaries, built with the profile of the running test.
 ///
 /// # Panics
 /// When the binaries cannot be built.
@@ -21,8 +21,8 @@ fn build() -> PathBuf {
         .nth(2)
         .expect("a test lies two folders deep");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Cargo tells tests of which package they are. Build scripts of dependencies name these variables among those that
-    // they depend on: with them, and with everything above, they would be built anew, and again by the next build.
+    // Cargo tells tests their package in these variables. Build scripts of dependencies depend on them: with them
+    // set, the scripts and everything above would be built anew, and again by the next build.
     for (name, _) in std::env::vars_os() {
         let told = name.to_string_lossy();
         let of_test = ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"];

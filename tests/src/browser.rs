@@ -1,8 +1,7 @@
 //! A browser without a window, driven over the WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
 //!
-//! It is chromedriver's Chromium, and the few calls that tests of the page need; the clients among
-//! crates bring more to build than these lines. What the page asks of the network and what its
-//! console says are noted from the start.
+//! It is chromedriver's Chromium, with the few calls that tests of the page need; client crates need more to build
+//! than these lines. The page's network requests and its console output are recorded from the start.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::{Process, eventually};
 
-/// A browser starts, and answers anything, sooner unless it hangs.
+/// Timeout of the browser's start and of each answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Set to `required` where tests may not be left out for want of a browser.
+/// Variable set to `required` where tests must not be left out for lack of a browser.
 const REQUIRED: &str = "VOLLEY_BROWSER";
 
-/// A browser with one page open; ended when dropped.
+/// Browser with one page open; ended when dropped.
 #[derive(Debug)]
 pub struct Browser {
     driver: Process,
@@ -29,11 +28,11 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one whose driver's log is in this folder; `None`, said on standard error, where there
-    /// is no `chromedriver`.
+    /// Starts a browser with its driver's log in this folder. Without `chromedriver`, says so on standard error and
+    /// returns `None`.
     ///
     /// # Panics
-    /// When it does not start by the deadline, or is not there and required.
+    /// When the browser does not start by the deadline, or is required and missing.
     pub fn start(dir: &Path) -> Option<Self> {
         if Command::new("chromedriver")
             .arg("--version")
@@ -63,7 +62,7 @@ impl Browser {
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "browserName": "chrome",
             "goog:chromeOptions": {"args": [
-                // Containers have users without namespaces and little in /dev/shm.
+                // Containers have users without namespaces, and a small /dev/shm.
                 "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
             ]},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
@@ -77,28 +76,28 @@ impl Browser {
     /// Opens a page.
     ///
     /// # Panics
-    /// When the browser refuses, as all of these do.
+    /// When the browser refuses, as in all of these functions.
     pub fn open(&self, url: &str) {
         self.command("url", &json!({ "url": url }));
     }
 
-    /// Makes the page this wide, as on a phone of that width.
+    /// Makes the page this wide, as on a phone.
     pub fn narrow(&self, width: u32) {
         let params = json!({"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": true});
         let command = json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": params});
         self.command("goog/cdp/execute", &command);
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     pub fn look(&self, expression: &str) -> Value {
         let script = format!("return {expression}");
         self.command("execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// Looks until the expression's value is neither null nor false, and returns it.
+    /// Waits until the expression's value is neither null nor false, and returns it.
     ///
     /// # Panics
-    /// When it is by the deadline.
+    /// When it is null or false until the deadline.
     pub fn await_look(&self, expression: &str, deadline: Duration) -> Value {
         eventually(expression, deadline, || {
             let value = self.look(expression);
@@ -106,13 +105,13 @@ impl Browser {
         })
     }
 
-    /// What the console has said since this was asked last.
+    /// Returns the console's output since the last call.
     pub fn console(&self) -> Vec<String> {
         let entries = self.log("browser").into_iter();
         entries.map(|entry| entry.to_string()).collect()
     }
 
-    /// The addresses that were asked for since this was asked last.
+    /// Returns the addresses requested since the last call.
     pub fn requests(&self) -> Vec<String> {
         let event = |entry: Value| -> Option<String> {
             let event: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
@@ -157,7 +156,7 @@ impl Browser {
         )
         .expect("a string can be written to");
         stream.write_all(request.as_bytes())?;
-        // The connection stays open, whatever it is asked.
+        // The connection stays open whatever is requested, so the answer's end is found by its length.
         let mut answer = BufReader::new(stream);
         let mut head = Vec::new();
         loop {
@@ -184,7 +183,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The driver ends its browser; killed, it would leave it behind.
+        // The driver ends its browser; if it were killed, the browser would stay behind.
         if !self.session.is_empty() {
             self.exchange("DELETE", &format!("/session/{}", self.session), "")
                 .ok();

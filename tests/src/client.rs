@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::{Process, Run};
 
-/// A command under way; killed when dropped.
+/// Running command; killed when dropped.
 #[derive(Debug)]
 pub struct Client {
     process: Process,
-    /// Where its standard output goes, unless the test reads it.
+    /// File of its standard output, unless the test reads it.
     stdout: Option<PathBuf>,
 }
 
@@ -23,7 +23,7 @@ impl Client {
         }
     }
 
-    /// Starts a command whose output is read by the test, as slowly as it likes.
+    /// Starts a command whose output the test reads, as slowly as it likes.
     pub(crate) fn start_piped(command: &mut Command, log: PathBuf) -> (Self, ChildStdout) {
         let mut process = Process::start_apart(command, None, &log);
         let stdout = process.take_stdout().expect("it was started with a pipe");
@@ -37,18 +37,17 @@ impl Client {
         )
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// What it has said on standard error so far.
+    /// Returns its standard error so far.
     pub fn said(&self) -> String {
         self.process.output()
     }
 
-    /// Waits until it says a line with this in it, and returns the line; `None` when it ended
-    /// without.
+    /// Waits until it prints a line that contains `part`, and returns the line; `None` if it ends without.
     ///
     /// # Panics
     /// When neither happens by the deadline.
@@ -72,16 +71,16 @@ impl Client {
         }
     }
 
-    /// Waits until it says a line with this in it, and returns the line.
+    /// Waits until it prints a line that contains `part`, and returns the line.
     ///
     /// # Panics
-    /// When it ends without, or has not said it by the deadline.
+    /// When it ends without the line, or has not printed it by the deadline.
     pub fn await_line(&mut self, part: &str, deadline: Duration) -> String {
         let line = self.try_await_line(part, deadline);
         line.unwrap_or_else(|| panic!("it ended without saying {part:?}:\n{}", self.said()))
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     ///
     /// # Panics
     /// When it has not ended by the deadline.

@@ -13,43 +13,43 @@ use volley_proto::access::{Credential, Holder, LocalTokens, Token};
 use crate::setup::PORT;
 use crate::{Client, ExecutorSetup, Hosts, Process, Setup, Spread, binary, eventually};
 
-/// Debug builds on a busy machine are slow to start.
+/// Timeout of a start: debug builds on a busy machine are slow.
 const START: Duration = Duration::from_secs(60);
-/// No single command of a test takes longer unless it hangs.
+/// Timeout of a command: none in a test takes longer unless it hangs.
 const COMMAND: Duration = Duration::from_secs(300);
 
-/// A folder's name that leaves no room for a socket's.
+/// Name of a folder so long that no socket fits into it.
 const LONG: &str = "of-a-name-so-long-that-the-path-of-a-socket-in-it-has-more-bytes-than-the-kernel-takes-for-one-of-them";
 
-/// A cluster on loopback, or over several hosts, with a model store and a folder of its own.
+/// Cluster on loopback, or over several hosts, with a model store and a folder of its own.
 #[derive(Debug)]
 pub struct Cluster {
     setup: Setup,
-    /// The scheduler, as the test reaches it.
+    /// Address at which the test reaches the scheduler.
     address: String,
-    /// The scheduler, as executors and clients reach it.
+    /// Address at which executors and clients reach the scheduler.
     dialled: String,
     executors: Vec<Process>,
-    /// The last one is the current one.
+    /// Scheduler processes; the last one is the current one.
     schedulers: Vec<Process>,
-    /// Commands started so far.
+    /// Number of commands started so far.
     clients: AtomicUsize,
     dir: TempDir,
 }
 
-/// What a command printed and how it ended.
+/// Output of a command, and its exit code.
 #[derive(Debug)]
 pub struct Run {
-    /// Its exit code; `None` when a signal ended it.
+    /// Exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
-    /// What it printed to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Run {
-    /// The rows that a command printed with `--format json`.
+    /// Returns the rows that a command printed with `--format json`.
     ///
     /// # Panics
     /// When the command has failed, or has not printed JSON.
@@ -62,7 +62,7 @@ impl Run {
         lines.map(row).collect()
     }
 
-    /// What a command that had to fail said about it.
+    /// Returns the error output of a command that had to fail.
     ///
     /// # Panics
     /// When it has succeeded, or was ended by a signal.
@@ -128,12 +128,12 @@ impl Cluster {
         cluster
     }
 
-    /// Starts one more executor, and returns its number.
+    /// Starts one more executor. Returns its number.
     pub fn add_executor(&mut self) -> usize {
         self.add_executor_with(ExecutorSetup::default())
     }
 
-    /// Starts one more executor that differs from the others, and returns its number.
+    /// Starts one more executor that differs from the others. Returns its number.
     pub fn add_executor_with(&mut self, setup: ExecutorSetup) -> usize {
         let number = self.executors.len();
         let executor = self.start_executor(number, &setup);
@@ -141,8 +141,8 @@ impl Cluster {
         number
     }
 
-    /// Starts an executor with the id and work folder of one that has been started before. Returns
-    /// the process of before, which goes on if it has not ended.
+    /// Starts an executor with the id and work folder of an earlier one. Returns the earlier process, which continues
+    /// if it has not ended.
     pub fn start_executor_again(&mut self, number: usize) -> Process {
         let executor = self.start_executor(number, &ExecutorSetup::default());
         std::mem::replace(&mut self.executors[number], executor)
@@ -189,7 +189,7 @@ impl Cluster {
         Process::start(&mut executor, &log)
     }
 
-    /// Starts the scheduler again, at the address it had.
+    /// Starts the scheduler again, at the same address.
     ///
     /// # Panics
     /// When it does not listen by the deadline.
@@ -214,44 +214,44 @@ impl Cluster {
         });
     }
 
-    /// The authority's file, where TLS is spoken.
+    /// Returns the authority's file, if TLS is spoken.
     pub fn ca(&self) -> Option<PathBuf> {
         self.setup.certs.as_ref().map(|certs| certs.join("ca.pem"))
     }
 
-    /// The scheduler, as the test reaches it by `host:port`.
+    /// Returns the `host:port` at which the test reaches the scheduler.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The hosts that it is spread over.
+    /// Returns the hosts that the cluster is spread over.
     ///
     /// # Panics
-    /// When it is on loopback.
+    /// When the cluster is on loopback.
     pub fn hosts(&self) -> &Hosts {
         let spread = self.setup.spread.as_ref();
         &spread.expect("a cluster over hosts").hosts
     }
 
-    /// Where the test's own token comes from.
+    /// Returns the source of the test's own token.
     pub fn credential(&self) -> Credential {
         let file = self.dir.path().join(TOKEN);
         Credential::of(self.setup.token.clone(), file.exists().then_some(file))
     }
 
-    /// The test's own token, if there is one.
+    /// Returns the test's own token, if there is one.
     pub fn token(&self) -> Option<Token> {
         self.credential()
             .token(&self.address, Holder::Client)
             .ok()?
     }
 
-    /// A folder of the test's own.
+    /// Returns a folder of the test's own.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The folder of the model store.
+    /// Returns the folder of the model store.
     pub fn store(&self) -> PathBuf {
         match &self.setup.remote_store {
             Some(remote) => remote.dir.clone(),
@@ -259,7 +259,7 @@ impl Cluster {
         }
     }
 
-    /// The model store, as it is named to commands.
+    /// Returns the model store as commands name it.
     fn store_arg(&self) -> OsString {
         match &self.setup.remote_store {
             Some(remote) => remote.url.clone().into(),
@@ -267,28 +267,28 @@ impl Cluster {
         }
     }
 
-    /// The work folder of an executor.
+    /// Returns the work folder of an executor.
     pub fn work_dir(&self, executor: usize) -> PathBuf {
         let long = if self.setup.long_names { LONG } else { "" };
         self.dir.path().join(long).join(executor_id(executor))
     }
 
-    /// The processes of all executors that were ever started, by their numbers.
+    /// Returns the processes of all executors, by number.
     pub fn executors(&mut self) -> &mut [Process] {
         &mut self.executors
     }
 
-    /// The scheduler's process.
+    /// Returns the scheduler's process.
     pub fn scheduler(&mut self) -> &mut Process {
         self.schedulers.last_mut().expect("it starts with one")
     }
 
-    /// The `volley` command against this cluster and its store.
+    /// Returns the `volley` command against this cluster and its store.
     pub fn command(&self) -> Command {
         self.command_via(&self.dialled)
     }
 
-    /// The `volley` command against this cluster's scheduler, reached by another address.
+    /// Returns the `volley` command against this cluster's scheduler at another address.
     pub fn command_via(&self, scheduler: &str) -> Command {
         let mut command = self.program();
         command
@@ -302,7 +302,7 @@ impl Cluster {
         command
     }
 
-    /// Gives a command what this cluster lets in whom it knows with, and what its model store takes.
+    /// Gives a command the cluster's token and certificates, and the environment for its model store.
     fn let_in(&self, command: &mut Command) {
         command
             .args(self.setup.client_tls())
@@ -314,7 +314,7 @@ impl Cluster {
         };
     }
 
-    /// The `volley` command, without arguments.
+    /// Returns the `volley` command without arguments.
     fn program(&self) -> Command {
         let program = binary("volley");
         match &self.setup.spread {
@@ -323,13 +323,13 @@ impl Cluster {
         }
     }
 
-    /// Lets a command run beside the test.
+    /// Starts a command that runs beside the test.
     pub fn spawn(&self, command: &mut Command) -> Client {
         let [stdout, log] = self.client_files();
         Client::start(command, stdout, log)
     }
 
-    /// Lets a command run beside the test, which reads its output.
+    /// Starts a command that runs beside the test, which reads its output.
     pub fn spawn_piped(&self, command: &mut Command) -> (Client, ChildStdout) {
         let [_, log] = self.client_files();
         Client::start_piped(command, log)
@@ -345,7 +345,7 @@ impl Cluster {
         self.spawn(self.command().args(args)).wait(COMMAND)
     }
 
-    /// The `volley jobs` command against this cluster.
+    /// Returns the `volley jobs` command against this cluster.
     pub fn jobs_command(&self) -> Command {
         let mut command = self.program();
         command.args(["jobs", "--scheduler", &self.dialled]);
@@ -391,11 +391,10 @@ impl Cluster {
         run.rows()
     }
 
-    /// Runs SQL that must fail, checks that the cluster is alive after it, and returns what was
-    /// said to the user.
+    /// Runs SQL that must fail, and checks that the cluster is alive afterwards. Returns the error output.
     ///
     /// # Panics
-    /// When it succeeds, or the cluster answers nothing any more.
+    /// When the SQL succeeds, or the cluster no longer answers.
     pub fn fail(&self, sql: &str) -> String {
         let run = self.run(&["--format", "json", "--quiet", "-c", sql]);
         let said = run.error().to_owned();
@@ -404,11 +403,11 @@ impl Cluster {
     }
 }
 
-/// Where the tokens are kept that the scheduler has made: through a proxy, nobody finds them by its address.
+/// Files for the tokens that the scheduler has made: through a proxy, nobody finds these by its address.
 const TOKEN: &str = "token";
 const JOIN_TOKEN: &str = "join-token";
 
-/// Keeps the tokens that a scheduler makes, where it is given none.
+/// Copies the tokens that a scheduler makes, if it is given none.
 fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
     if !setup.makes_tokens() {
         return;
@@ -421,7 +420,7 @@ fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
     }
 }
 
-/// The id of an executor by its number.
+/// Returns the id of an executor by its number.
 pub fn executor_id(number: usize) -> String {
     format!("executor-{number}")
 }

@@ -8,7 +8,8 @@ use crate::{Cluster, binary};
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/rossmann");
 
 impl Cluster {
-    /// `volley` with files of the example in one session, with these values of their variables. Rows come as lines of JSON.
+    /// Returns `volley` with files of the example in one session, with these values of their variables. Rows are
+    /// printed as lines of JSON.
     pub fn example(&self, files: &[&str], defines: &[(&str, &str)]) -> Command {
         let mut command = self.command();
         command.args(["--format", "json"]);
@@ -22,7 +23,7 @@ impl Cluster {
     }
 }
 
-/// Makes up the seven tables, with so many stores, in a folder.
+/// Generates the seven tables in a folder, with this many stores.
 ///
 /// # Panics
 /// When they cannot be written.

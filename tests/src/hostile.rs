@@ -1,5 +1,5 @@
-//! What somebody who means harm can do to processes without any program of ours: find their ports, send bytes, and
-//! call services with messages that no encoder of ours makes.
+//! Attacks on processes without any of the workspace's programs: finding their ports, sending bytes, and calling
+//! services with messages that no encoder makes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -15,13 +15,13 @@ use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 use volley_proto::access::Token;
 
-/// How long a call may take.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(120);
 
-/// The TCP ports that a process listens on, by what its kernel knows of it.
+/// Returns the TCP ports that a process listens on, as the kernel knows them.
 ///
 /// # Panics
-/// When that cannot be read.
+/// When they cannot be read.
 pub fn ports(process: u32) -> BTreeSet<u16> {
     let table = fs::read_to_string(format!("/proc/{process}/net/tcp")).expect("a process");
     let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else {
@@ -45,10 +45,10 @@ pub fn ports(process: u32) -> BTreeSet<u16> {
     listening.collect()
 }
 
-/// The most memory that a process has had, in bytes.
+/// Returns the peak memory of a process, in bytes.
 ///
 /// # Panics
-/// When that cannot be read.
+/// When it cannot be read.
 pub fn most_memory(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -56,9 +56,9 @@ pub fn most_memory(process: u32) -> u64 {
     1024 * kib.expect("it says how much")
 }
 
-/// A connection to a port of this host.
+/// Connects to a port of this host.
 ///
-/// # Errors
+/// The operating system's error.
 /// The operating system's.
 pub fn dial(port: u16) -> io::Result<TcpStream> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -67,10 +67,10 @@ pub fn dial(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends bytes as far as they are taken, and hangs up.
+/// Sends bytes as far as the other side accepts them, and hangs up.
 pub fn throw(port: u16, bytes: &[u8]) {
     if let Ok(mut stream) = dial(port) {
-        // Whoever is refused is hung up on.
+        // The other side may hang up on refused bytes.
         stream.write_all(bytes).ok();
     }
 }
@@ -78,7 +78,7 @@ pub fn throw(port: u16, bytes: &[u8]) {
 /// Sends a request and reads the answer to its end.
 ///
 /// # Panics
-/// When there is none by the deadline.
+/// When there is no answer by the deadline.
 pub fn request(port: u16, request: &str) -> String {
     let mut stream = dial(port).expect("it listens");
     stream.set_read_timeout(Some(CALL)).expect("a deadline");
@@ -88,7 +88,7 @@ pub fn request(port: u16, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Whether a connection is closed by the other side within a time.
+/// Checks whether the other side closes a connection within a time.
 pub fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
     stream.set_read_timeout(Some(within)).expect("a deadline");
     let mut bytes = [0; 1024];
@@ -101,20 +101,20 @@ pub fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
     }
 }
 
-/// A field of a message that has a length.
+/// Encodes a field of a message that has a length.
 pub fn field(number: u32, content: &[u8]) -> Vec<u8> {
     let mut bytes = head(number, content.len());
     bytes.extend_from_slice(content);
     bytes
 }
 
-/// What comes before the content of a field that has a length.
+/// Encodes the prefix of a field that has a length.
 pub fn head(number: u32, length: usize) -> Vec<u8> {
     let key = varint(u64::from((number << 3) | 2));
     [key, varint(length as u64)].concat()
 }
 
-/// A field of a message that is a number.
+/// Encodes a field of a message that is a number.
 pub fn number(number: u32, value: u64) -> Vec<u8> {
     [varint(u64::from(number << 3)), varint(value)].concat()
 }
@@ -129,14 +129,14 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Calls a method with these bytes as its message, and with a token if there is one, and returns the first message of the
+/// Calls a method with these bytes as its message, and a token if there is one. Returns the first message of the
 /// answer.
 ///
 /// # Errors
-/// What the service says, or that there is none.
+/// The service's error, or the absence of a message.
 ///
 /// # Panics
-/// When the path is none.
+/// When the path is invalid.
 pub async fn call(
     port: u16,
     path: &str,
@@ -163,7 +163,7 @@ pub async fn call(
     first.ok_or_else(|| Status::not_found("no message in the answer"))
 }
 
-/// Messages as the bytes they are.
+/// Codec that passes messages on as bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Raw;
 

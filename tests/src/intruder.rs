@@ -1,4 +1,4 @@
-//! Somebody who speaks the cluster's protocols without its programs, and asks for what is not theirs.
+//! An intruder who speaks the cluster's protocols without its programs, and requests what belongs to others.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -25,10 +25,10 @@ use volley_proto::wire::{
     AttendRequest, DescribeRequest, FollowJobRequest, HoldRequest, ReadRowsRequest,
 };
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Somebody with a token, or without.
+/// Intruder with a token, or without.
 #[derive(Debug)]
 pub struct Intruder {
     address: String,
@@ -36,14 +36,14 @@ pub struct Intruder {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What was answered: nothing in particular, or why not.
+/// Answer to an intruder: success, or the code of the refusal.
 pub type Answer = Result<(), Code>;
 
 impl Intruder {
-    /// Who reaches this address.
+    /// Creates an intruder who reaches this address.
     ///
     /// # Panics
-    /// When the test's process has no threads left.
+    /// When the test's process cannot create a runtime.
     pub fn at(address: &str, token: Option<&Token>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -55,7 +55,7 @@ impl Intruder {
         }
     }
 
-    /// Asks a scheduler for each thing that clients ask for, about somebody's job.
+    /// Makes every client's request to a scheduler, about somebody's job.
     pub fn asks_about(&self, job: &str) -> Vec<(&'static str, Answer)> {
         let id = || job.to_owned();
         vec![
@@ -99,7 +99,7 @@ impl Intruder {
         ]
     }
 
-    /// Asks how large the cluster is.
+    /// Asks for the size of the cluster.
     pub fn describe(&self) -> Answer {
         self.ask(async |channel| {
             let mut cluster = ClusterClient::new(channel);
@@ -107,7 +107,7 @@ impl Intruder {
         })
     }
 
-    /// Asks a scheduler for what executors ask for.
+    /// Makes every executor's request to a scheduler.
     pub fn joins(&self) -> Vec<(&'static str, Answer)> {
         vec![
             (
@@ -144,7 +144,7 @@ impl Intruder {
         ]
     }
 
-    /// Asks an executor's task server for what its scheduler asks for.
+    /// Makes every scheduler's request to an executor's task server.
     pub fn commands(&self, executor: &str) -> Vec<(&'static str, Answer)> {
         let executor_id = executor.to_owned();
         vec![
@@ -198,13 +198,13 @@ impl Intruder {
         ]
     }
 
-    /// Asks an executor's Flight service for rows of a job, by its id or what stands for it.
+    /// Asks an executor's Flight service for rows of a job, by its id or by a ticket.
     ///
     /// # Errors
-    /// What the executor answered.
+    /// The executor's answer.
     ///
     /// # Panics
-    /// When the address is none.
+    /// When the address is invalid.
     pub fn fetch(&self, job: &str) -> Result<(), String> {
         let (host, port) = self.address.rsplit_once(':').expect("HOST:PORT");
         let port = port.parse().expect("a port");
@@ -230,7 +230,7 @@ impl Intruder {
             .map_err(|error| error.to_string())
     }
 
-    /// The head and the body of an answer to an HTTP request with these headers and this body.
+    /// Returns the head and body of the answer to an HTTP request with these headers and this body.
     ///
     /// # Panics
     /// When nothing answers.

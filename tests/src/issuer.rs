@@ -1,5 +1,5 @@
-//! An issuer of JSON Web Tokens, which also makes such as no issuer would: headers and claims are whatever a test says.
-//! It signs with ES256, by ring, and is no example of how to keep a key.
+//! An issuer of JSON Web Tokens that also makes tokens that no issuer would make: a test sets headers and claims
+//! freely. It signs with ES256, by ring, and is no example of keeping a key safe.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,7 +15,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// With a new key of this id.
+    /// Creates an issuer with a new key with this id.
     ///
     /// # Panics
     /// When there is no randomness.
@@ -30,7 +30,7 @@ impl Issuer {
         }
     }
 
-    /// The public key as a JSON Web Key.
+    /// Returns the public key as a JSON Web Key.
     pub fn jwk(&self) -> Value {
         let (x, y) = self.public_key()[1..].split_at(32);
         json!({
@@ -39,17 +39,17 @@ impl Issuer {
         })
     }
 
-    /// The public key as an uncompressed point.
+    /// Returns the public key as an uncompressed point.
     pub fn public_key(&self) -> &[u8] {
         self.key.public_key().as_ref()
     }
 
-    /// A token with these claims.
+    /// Signs a token with these claims.
     pub fn token(&self, claims: &Value) -> String {
         self.token_with(&json!({"alg": "ES256", "kid": self.id}), claims)
     }
 
-    /// A token with this header, whose signature is this issuer's all the same.
+    /// Signs a token with this header, which need not match the signature.
     ///
     /// # Panics
     /// When there is no randomness.
@@ -63,18 +63,18 @@ impl Issuer {
     }
 }
 
-/// A key set of these keys.
+/// Builds a key set of these keys.
 pub fn key_set(keys: &[Value]) -> String {
     json!({ "keys": keys }).to_string()
 }
 
-/// What a signature is over.
+/// Returns the text that a signature covers.
 pub fn message(header: &Value, claims: &Value) -> String {
     let [header, claims] = [header, claims].map(|part| encode(part.to_string().as_bytes()));
     format!("{header}.{claims}")
 }
 
-/// Base64 as tokens have it.
+/// Encodes bytes in the Base64 variant of tokens.
 pub fn encode(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }

@@ -1,8 +1,9 @@
-//! A cluster of real processes for tests, on this host or over several, the command line to drive it, and ways to harm it.
+//! A cluster of real processes for tests, on this host or over several, the command line to drive it, and ways to
+//! harm it.
 //!
-//! The binaries are those of this build. Every port on this host is the system's choice, readiness is polled to
-//! a deadline, output goes to files that are printed when a test fails, and whatever a test leaves
-//! running is killed when it ends. Nothing is mocked.
+//! The binaries are those of this build. The system chooses every port on this host, readiness is polled to a
+//! deadline, output goes to files that are printed when a test fails, and processes that a test leaves running are
+//! killed when it ends. Nothing is mocked.
 
 mod binaries;
 mod browser;

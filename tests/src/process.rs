@@ -27,8 +27,8 @@ impl Process {
         Self::spawn(command, log)
     }
 
-    /// Starts a command with its standard output in a file, or left to whoever
-    /// [takes](Self::take_stdout) it, and its errors in `log`.
+    /// Starts a command with its standard output in a file, or left for the caller to [take](Self::take_stdout), and
+    /// its errors in `log`.
     ///
     /// # Panics
     /// When the command cannot be started.
@@ -50,29 +50,29 @@ impl Process {
         }
     }
 
-    /// The process's id.
+    /// Returns the process's id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its standard output, if it was started with one to take.
+    /// Takes its standard output, if it was started without a file for it.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Ends it without a warning, as a crash would.
+    /// Kills it without a warning, as a crash would.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 
-    /// Stops it where it is, as a machine does that swaps, or whose cable is pulled.
+    /// Stops it where it is, like a host that swaps, or whose cable is pulled.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it go on after [`freeze`](Self::freeze).
+    /// Continues it after [`freeze`](Self::freeze).
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -84,21 +84,21 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("process ids are small");
-        // The id is the child's own until it is waited for, which `kill` and `exit` do.
+        // The id belongs to the child until it is waited for, which `kill` and `exit` do.
         nix::sys::signal::kill(Pid::from_raw(id), signal).ok();
     }
 
-    /// Whether it still runs.
+    /// Checks whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How it has ended; `None` while it runs.
+    /// Returns its exit status; `None` while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// What it has printed.
+    /// Returns its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -113,10 +113,10 @@ impl Drop for Process {
     }
 }
 
-/// Asks again and again until there is an answer.
+/// Asks repeatedly until there is an answer.
 ///
 /// # Panics
-/// When there is none by the deadline.
+/// When there is no answer by the deadline.
 pub fn eventually<T>(what: &str, deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! A TCP proxy between two processes that can be made to behave as bad networks do.
+//! A TCP proxy between two processes that can behave like a bad network.
 //!
 //! ```text
 //!   a ══► proxy ══► b      Forward
@@ -6,23 +6,23 @@
 //!   a ──╳ proxy            was sent arrives once it is healed. Cut: both ends see it close.
 //! ```
 //!
-//! It knows nothing of what passes through it.
+//! The proxy does not interpret what passes through it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Which direction bytes go.
+/// Direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// From whoever dialled to the target.
+    /// From the dialling side to the target.
     Up,
-    /// From the target to whoever dialled.
+    /// From the target to the dialling side.
     Down,
 }
 
-/// A proxy in front of one address; dropping it closes its connections.
+/// Proxy in front of one address; dropping it closes its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl Proxy {
-    /// A proxy in front of `host:port`, which need not be there yet.
+    /// Starts a proxy in front of `host:port`, which need not be there yet.
     ///
     /// # Panics
     /// When there is no free port on loopback.
@@ -65,12 +65,12 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Where it listens, as `host:port`.
+    /// Returns its address as `host:port`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Closes all connections; new ones pass.
+    /// Closes all connections, and lets new ones pass.
     pub fn cut(&self) {
         self.shared.lock().close_all();
     }
@@ -82,7 +82,7 @@ impl Proxy {
         state.close_all();
     }
 
-    /// Lets nothing pass this direction any more, and closes nothing.
+    /// Stops all bytes in this direction, without closing anything.
     pub fn hold(&self, direction: Direction) {
         let mut state = self.shared.lock();
         match direction {
@@ -91,18 +91,18 @@ impl Proxy {
         }
     }
 
-    /// Lets nothing pass either direction any more, and closes nothing.
+    /// Stops all bytes in both directions, without closing anything.
     pub fn hold_both(&self) {
         self.hold(Direction::Up);
         self.hold(Direction::Down);
     }
 
-    /// Passes everything on this much later.
+    /// Delays all bytes by this much.
     pub fn delay(&self, delay: Duration) {
         self.shared.lock().delay = delay;
     }
 
-    /// Forwards as a good network does; what was held arrives.
+    /// Forwards like a good network; held bytes arrive.
     pub fn heal(&self) {
         let mut state = self.shared.lock();
         (state.hold_up, state.hold_down, state.refuse) = (false, false, false);
@@ -110,7 +110,7 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// How many connections are open or were not cut.
+    /// Counts the connections that were not cut.
     pub fn connections(&self) -> usize {
         self.shared.lock().streams.len() / 2
     }
@@ -123,7 +123,7 @@ impl Drop for Proxy {
         state.close_all();
         drop(state);
         self.shared.changed.notify_all();
-        // Wakes the thread that accepts, which then sees that it is over.
+        // Wakes the accepting thread, which then sees that the proxy is closed.
         TcpStream::connect(self.address).ok();
     }
 }
@@ -160,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// Connects the target and forwards both ways.
+    /// Connects to the target and forwards both ways.
     fn join(self: Arc<Self>, dialled: TcpStream) -> std::io::Result<()> {
         if self.lock().refuse {
             return dialled.shutdown(Shutdown::Both);
@@ -202,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Waits until what has been read may pass. False when the proxy is gone.
+    /// Waits until bytes that have been read may pass. Returns false if the proxy is gone.
     fn pass(&self, direction: Direction) -> bool {
         let state = self.lock();
         let delay = state.delay;
@@ -223,7 +223,7 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// A target that answers every byte with the same byte.
+    /// Starts a target that sends every byte back.
     fn echo() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What a cluster of tests starts with: its size, its hosts and how they are dialled, its model store, and what secures it.
+//! The setup of a test cluster: its size, its hosts and how they are dialled, its model store, and its security.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,36 +10,36 @@ use volley_proto::access::{Role, Token};
 
 use crate::{Hosts, binary};
 
-/// The port of a scheduler that has a host for itself.
+/// Port of a scheduler that has a host for itself.
 pub(crate) const PORT: u16 = 50_050;
 const LOOPBACK: &str = "127.0.0.1";
 
-/// What a cluster starts with.
+/// Setup of a cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Executors of one slot each.
+    /// Number of executors of one slot each.
     pub executors: usize,
     /// Further arguments of the scheduler.
     pub scheduler_args: Vec<String>,
     /// Further arguments of every executor.
     pub executor_args: Vec<String>,
-    /// Whether queries have stages however little they read.
+    /// True if queries have stages however little they read.
     pub always_in_stages: bool,
-    /// Where models are kept, if not in a folder of the cluster's.
+    /// Model store, if it is not a folder of the cluster's.
     pub remote_store: Option<RemoteStore>,
-    /// The hosts that it is spread over; without them it is on loopback.
+    /// Hosts that the cluster is spread over; it is on loopback without them.
     pub spread: Option<Spread>,
-    /// A folder of certificates as `volley cluster certs` makes it, for `127.0.0.1` or for the hosts as they are dialled:
-    /// TLS is spoken then.
+    /// Folder of certificates as `volley cluster certs` makes it, for `127.0.0.1` or for the hosts as they are
+    /// dialled. With it, TLS is spoken.
     pub certs: Option<PathBuf>,
-    /// Work folders whose names are too long for a Unix socket in them: ranks use TCP.
+    /// True for work folders with names too long for a Unix socket in them, so that ranks use TCP.
     pub long_names: bool,
-    /// The token of the test's own, where the scheduler is given a file of tokens.
+    /// Token of the test, if the scheduler is given a file of tokens.
     pub token: Option<Token>,
 }
 
 impl Setup {
-    /// Whether the scheduler makes tokens of its own.
+    /// Checks whether the scheduler makes its own tokens.
     pub(crate) fn makes_tokens(&self) -> bool {
         let other = ["--tokens", "--insecure"];
         let listens_beyond = self.spread.is_some();
@@ -50,10 +50,10 @@ impl Setup {
                 .any(|argument| other.contains(&argument.as_str()))
     }
 
-    /// The options by which a process of the cluster on this host speaks TLS, or says that it does not.
+    /// Returns the options by which a process of the cluster on this host speaks TLS, or permits itself not to.
     pub(crate) fn tls(&self, host: &str) -> Vec<OsString> {
         let Some(certs) = &self.certs else {
-            // The hosts are the test's own.
+            // The hosts belong to the test.
             return Vec::from_iter(self.spread.as_ref().map(|_| "--insecure".into()));
         };
         let host = match &self.spread {
@@ -69,22 +69,22 @@ impl Setup {
         self.client_tls().into_iter().chain(own).collect()
     }
 
-    /// The options by which a client speaks TLS, if it does.
+    /// Returns the options by which a client speaks TLS, if it does.
     pub(crate) fn client_tls(&self) -> Vec<OsString> {
         let options = |certs: &PathBuf| ["--tls-ca".into(), certs.join("ca.pem").into()];
         self.certs.iter().flat_map(options).collect()
     }
 
-    /// What its processes are told in their environment.
+    /// Returns the environment of the cluster's processes.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let remote = self.remote_store.as_ref();
         remote.map_or_else(Vec::new, |remote| remote.environment.clone())
     }
 
-    /// The same over TLS and with tokens, whose files are put into this folder. The test is an administrator.
+    /// Returns the same setup with TLS and tokens, whose files are put into this folder. The test is an administrator.
     ///
     /// # Panics
-    /// When there are no certificates to be had.
+    /// When the certificates cannot be made.
     pub fn secured(self, dir: &Path) -> Self {
         let hosts = match &self.spread {
             None => vec![LOOPBACK.to_owned()],
@@ -114,27 +114,27 @@ impl Setup {
     }
 }
 
-/// A model store that is reached over a network.
+/// Model store that is reached over a network.
 #[derive(Debug, Clone)]
 pub struct RemoteStore {
-    /// Its URL.
+    /// URL of the store.
     pub url: String,
-    /// The folder that it serves.
+    /// Folder that it serves.
     pub dir: PathBuf,
-    /// What processes are told in their environment.
+    /// Environment of processes that use it.
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// A cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
+/// Cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
 #[derive(Debug, Clone)]
 pub struct Spread {
-    /// The hosts.
+    /// Hosts of the cluster.
     pub hosts: Arc<Hosts>,
-    /// How processes dial each other.
+    /// Form in which processes dial each other.
     pub dialled: Dialled,
 }
 
-/// What hosts are dialled by.
+/// Form of a host's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialled {
     /// Their names.
@@ -149,15 +149,15 @@ impl Spread {
     pub(crate) const SCHEDULER: &str = "a";
     pub(crate) const CLIENT: &str = "d";
 
-    /// The names of the hosts that are needed.
+    /// Names of the hosts that are needed.
     pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-    /// The host of an executor.
+    /// Returns the host of an executor.
     pub fn host(executor: usize) -> &'static str {
         ["b", "c"][executor % 2]
     }
 
-    /// What a host is dialled by.
+    /// Returns the address by which a host is dialled.
     pub fn advertised(&self, host: &str) -> String {
         match self.dialled {
             Dialled::Name => host.to_owned(),
@@ -166,7 +166,8 @@ impl Spread {
         }
     }
 
-    /// Arguments that make a host's process listen everywhere and be dialled by others; `port` follows the address.
+    /// Returns arguments that make a host's process listen everywhere and be dialled by others; `port` follows the
+    /// address.
     pub(crate) fn listen(&self, host: &str, port: &str) -> [String; 4] {
         let bind = match self.dialled {
             Dialled::Ipv6 if port.is_empty() => "::".to_owned(),
@@ -190,22 +191,23 @@ impl Spread {
     }
 }
 
-/// How one executor differs from the others.
+/// Differences of one executor from the others.
 #[derive(Debug, Clone, Default)]
 pub struct ExecutorSetup {
-    /// Its program, if it is not `volley-executor`.
+    /// Program, if it is not `volley-executor`.
     pub program: Option<String>,
-    /// The scheduler as this executor reaches it, if another way.
+    /// Address at which this executor reaches the scheduler, if it differs.
     pub scheduler: Option<String>,
     /// Further arguments.
     pub args: Vec<String>,
-    /// Its host, of a cluster over hosts, if it is not its turn's.
+    /// Host, in a cluster over hosts, if it differs from its turn's.
     pub host: Option<&'static str>,
-    /// The largest file it can write, in KiB: beyond it, writes fail as on a full disk.
+    /// Size of the largest file that it can write, in KiB: beyond it, writes fail as on a full disk.
     pub file_limit: Option<u64>,
 }
 
-/// Certificates of an authority of their own, for these hosts and for a client, in a new folder: `volley cluster certs`.
+/// Makes certificates for these hosts and for a client, with their own authority, in a new folder: `volley cluster
+/// certs`.
 ///
 /// # Panics
 /// When they cannot be made.

@@ -1,4 +1,4 @@
-//! Tables and questions whose answers are known.
+//! Tables and queries with known results.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// Files of the table of facts: as many tasks read it.
+/// Files of the table of facts, each of which one task reads.
 const PARTS: u64 = 6;
-/// Keys that facts and dimensions are joined by.
+/// Number of keys that join facts and dimensions.
 const KEYS: u64 = 97;
-/// Rows of the result.
+/// Number of rows in the result.
 const GROUPS: u64 = 5;
 
-/// Facts and dimensions: a join of them, grouped, whose rows are known.
+/// Facts and dimensions, whose grouped join has known rows.
 ///
-/// Fact `i` has key `i mod 97` and value `i · 7919 mod 1000`; key `k` has two dimensions, weighing
-/// `3k + 1` and `3k + 2`. A partition that is read twice or not at all changes every column.
+/// Fact `i` has key `i mod 97` and value `i · 7919 mod 1000`; key `k` has two dimensions, with weights `3k + 1` and
+/// `3k + 2`. A partition that is read twice or not at all changes every column.
 #[derive(Debug)]
 pub struct Numbers {
     dir: PathBuf,
     facts: u64,
 }
 
-/// How much is computed for each row, and so how long a stage takes; it changes no count.
+/// Amount of computation per row, which decides how long a stage takes; it changes no count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Where facts are read.
+    /// Work per fact that is read.
     pub scan: u64,
-    /// Where they have been joined.
+    /// Work per joined row.
     pub join: u64,
 }
 
@@ -62,7 +62,7 @@ impl Numbers {
         Self { dir, facts }
     }
 
-    /// The statements that make the tables known.
+    /// Returns the statements that declare the tables.
     pub fn tables(&self) -> String {
         let table = |name: &str, columns: &str| {
             let path = self.dir.join(name);
@@ -86,7 +86,7 @@ impl Numbers {
         )
     }
 
-    /// A join, an aggregate and a sort, each behind an exchange.
+    /// Returns a query with a join, an aggregate and a sort, each behind an exchange.
     pub fn question(&self, work: Work) -> String {
         let (scan, join) = (costly("id", work.scan), costly("f.id + d.w", work.join));
         format!(
@@ -96,7 +96,7 @@ impl Numbers {
         )
     }
 
-    /// The rows of [`question`](Self::question).
+    /// Computes the rows of [`question`](Self::question).
     pub fn answer(&self, work: Work) -> Vec<Value> {
         let mut groups = vec![[0_u64; 4]; GROUPS as usize];
         for id in 0..self.facts {
@@ -114,12 +114,12 @@ impl Numbers {
         groups.iter().enumerate().map(row).collect()
     }
 
-    /// All facts in the order of their values, which one last task merges.
+    /// Returns a query for all facts ordered by value, which one last task merges.
     pub fn listing(&self) -> String {
         "SELECT id, v FROM facts ORDER BY v, id".to_owned()
     }
 
-    /// The rows of [`listing`](Self::listing), as CSV with a header.
+    /// Computes the rows of [`listing`](Self::listing), as CSV with a header.
     pub fn listed(&self) -> String {
         let mut rows: Vec<_> = (0..self.facts).map(|id| (value(id), id)).collect();
         rows.sort_unstable();
@@ -130,7 +130,7 @@ impl Numbers {
         csv
     }
 
-    /// How many facts there are.
+    /// Returns the number of facts.
     pub fn facts(&self) -> u64 {
         self.facts
     }
@@ -144,19 +144,19 @@ fn weights(key: u64) -> [u64; 2] {
     [3 * key + 1, 3 * key + 2]
 }
 
-/// SQL for the length of a number's digits written so many times, with each 1 doubled.
+/// Returns SQL for the length of a number's digits written `times` times, with each 1 doubled.
 fn costly(number: &str, times: u64) -> String {
     format!("length(replace(repeat(CAST({number} AS VARCHAR), {times}), '1', '22'))")
 }
 
-/// What [`costly`] comes to.
+/// Computes the value of [`costly`].
 fn cost(number: u64, times: u64) -> u64 {
     let digits = number.to_string();
     let ones = digits.matches('1').count();
     (digits.len() + ones) as u64 * times
 }
 
-/// Rows to train on, with something to learn: `y = e^(k/4 + x/10)`, no noise.
+/// Training rows with something to learn: `y = e^(k/4 + x/10)`, without noise.
 #[derive(Debug)]
 pub struct Samples {
     file: PathBuf,
@@ -181,7 +181,7 @@ impl Samples {
         Self { file, rows }
     }
 
-    /// The statement that makes the table known.
+    /// Returns the statement that declares the table.
     pub fn table(&self) -> String {
         format!(
             "CREATE EXTERNAL TABLE samples (id BIGINT, k BIGINT, x DOUBLE, y DOUBLE, split \
@@ -190,7 +190,7 @@ impl Samples {
         )
     }
 
-    /// A statement that trains on it, with further options after those that all have.
+    /// Returns a statement that trains on the table, with further options after the common ones.
     pub fn create_model(&self, name: &str, options: &str) -> String {
         format!(
             "CREATE OR REPLACE MODEL {name} OPTIONS (model_type = 'dnn_regressor', \
@@ -200,7 +200,7 @@ impl Samples {
         )
     }
 
-    /// Rows that are trained on in each epoch.
+    /// Returns the number of rows that each epoch trains on.
     pub fn train_rows(&self) -> u64 {
         (self.rows - self.rows.div_ceil(5)) as u64
     }

@@ -1,8 +1,8 @@
-//! What a cluster tells of itself, over REST and over Volley's own services; what lies in its
-//! executors' folders.
+//! The state of a cluster, as it reports it over REST and over Volley's own services, and the files in its executors'
+//! folders.
 //!
-//! The only file of the tests that knows the wire. An answer that does not come is `None`: a
-//! scheduler that is killed, frozen or cut off is what these tests are about.
+//! This is the only file of the tests that knows the wire. An answer that does not come is `None`, because these
+//! tests kill, freeze and cut off schedulers.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -20,68 +20,68 @@ use volley_proto::{tables, wire};
 
 use crate::Cluster;
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A job, under the id that its client knows.
+/// Job, under the id that its client knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its id.
+    /// Id of the job.
     pub id: String,
-    /// Where it stands.
+    /// State of the job.
     pub state: JobState,
     /// The engine's job of each attempt, the current one last.
     pub attempts: Vec<String>,
-    /// Why it failed.
+    /// Reason of its failure.
     pub error: Option<String>,
 }
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
-    /// It runs, or is being run again.
+    /// The job runs, or is being run again.
     Running,
-    /// It has succeeded.
+    /// The job has succeeded.
     Succeeded,
-    /// It has failed.
+    /// The job has failed.
     Failed,
-    /// It was cancelled.
+    /// The job was cancelled.
     Cancelled,
 }
 
 impl Job {
-    /// The engine's job of the current attempt.
+    /// Returns the engine's job of the current attempt.
     pub fn attempt(&self) -> &str {
         self.attempts.last().unwrap_or(&self.id)
     }
 }
 
-/// A stage of an attempt.
+/// Stage of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// Its number; a stage's inputs have lower ones.
+    /// Number of the stage; a stage's inputs have lower numbers.
     pub id: usize,
-    /// Whether all of its tasks are done.
+    /// True if all of its tasks are done.
     pub done: bool,
-    /// Tasks that run.
+    /// Number of running tasks.
     pub running: usize,
-    /// Tasks that are done.
+    /// Number of tasks that are done.
     pub finished: usize,
 }
 
-/// The size of a cluster.
+/// Size of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
-    /// Registered executors.
+    /// Number of registered executors.
     pub executors: u64,
-    /// Their slots for queries.
+    /// Number of their slots for queries.
     pub all: u64,
-    /// Of these, slots that no task holds.
+    /// Number of these slots that no task holds.
     pub free: u64,
 }
 
 impl Cluster {
-    /// The body of the scheduler's answer to a GET with the token of this user, or nothing.
+    /// Returns the body of the scheduler's answer to a GET with this user's token; empty if there is none.
     pub fn get(&self, path: &str) -> String {
         let token = self
             .token()
@@ -104,7 +104,7 @@ impl Cluster {
         answer().unwrap_or_default()
     }
 
-    /// The ids of the executors that are registered.
+    /// Returns the ids of the registered executors.
     pub fn registered(&self) -> Option<Vec<String>> {
         let (json, id) = match self.ca() {
             None => (self.get("/api/executors"), "id"),
@@ -116,7 +116,7 @@ impl Cluster {
             .collect()
     }
 
-    /// A system table as JSON.
+    /// Returns a system table as JSON.
     fn table(&self, name: &str) -> Option<String> {
         self.ask(async |channel| {
             let request = wire::ReadTableRequest {
@@ -128,7 +128,7 @@ impl Cluster {
         })
     }
 
-    /// What the scheduler says to a client that tells it something as if it were an executor; `None` when it takes that.
+    /// Returns the scheduler's refusal of a client that reports to it as an executor; `None` if it accepts the report.
     pub fn refuses_a_client_as_executor(&self) -> Option<String> {
         self.ask_as(Holder::Executor, async |channel| {
             let request = wire::TellRequest {
@@ -140,7 +140,7 @@ impl Cluster {
         })
     }
 
-    /// The stages of an attempt, in the order of their numbers.
+    /// Returns the stages of an attempt, by number.
     pub fn stages(&self, attempt: &str) -> Option<Vec<Stage>> {
         let answer = self.get(&format!("/api/job/{attempt}/stages"));
         let answer: Value = serde_json::from_str(&answer).ok()?;
@@ -153,7 +153,7 @@ impl Cluster {
         Some(stages)
     }
 
-    /// The jobs that the scheduler knows, newest first.
+    /// Returns the jobs that the scheduler knows, the newest first.
     pub fn jobs(&self) -> Option<Vec<Job>> {
         self.ask(async |channel| {
             let mut client = ClusterClient::new(channel);
@@ -168,12 +168,12 @@ impl Cluster {
         })
     }
 
-    /// One job.
+    /// Returns one job.
     pub fn job(&self, id: &str) -> Option<Job> {
         self.jobs()?.into_iter().find(|job| job.id == id)
     }
 
-    /// How large the cluster is now.
+    /// Returns the current size of the cluster.
     pub fn slots(&self) -> Option<Slots> {
         self.ask(async |channel| {
             let mut client = ClusterClient::new(channel);
@@ -187,9 +187,9 @@ impl Cluster {
         })
     }
 
-    /// Whether an executor's work folder has shuffle files of an attempt.
+    /// Checks whether an executor's work folder has shuffle files of an attempt.
     pub fn holds_data(&self, executor: usize, attempt: &str) -> bool {
-        // Each time it starts over, an executor has a folder of its own in there.
+        // Each incarnation of an executor has a folder of its own in there.
         let folders = std::fs::read_dir(self.work_dir(executor));
         let mut folders = folders.into_iter().flatten().flatten();
         folders.any(|folder| has_file(&folder.path().join(attempt)))
@@ -251,7 +251,7 @@ fn job(job: tables::Job) -> Job {
     }
 }
 
-/// Whether there is a file with something in it under a folder.
+/// Checks whether a folder has a file that is not empty, at any depth.
 fn has_file(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| match entry.metadata() {

@@ -1,4 +1,4 @@
-//! What `ip` and `tc` are told, and a subnet that no other test process has.
+//! Commands of `ip` and `tc`, and a subnet that no other test process has.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,26 +12,26 @@ use nix::unistd::Pid;
 
 use super::etc;
 
-/// Names of namespaces begin with it, and go on with a process's id and a subnet's number.
+/// Prefix of namespaces' names, followed by a process's id and a subnet's number.
 const PREFIX: &str = "volley-";
-/// Names of the test's ends of cables begin with it.
+/// Prefix of the names of the test's cable ends.
 const CABLE: &str = "volley";
-/// There are so many subnets in 198.18.0.0/15, which is set apart for tests of networks.
+/// Number of subnets in 198.18.0.0/15, which is reserved for tests of networks.
 const SUBNETS: u16 = 512;
-/// The bridge in the namespace of the switch.
+/// Name of the bridge in the switch's namespace.
 const BRIDGE: &str = "br0";
 
-/// The last part of the test's own address.
+/// Last part of the test's own address.
 pub(super) const OWN: u8 = 254;
 
-/// Which end of a host's cable.
+/// End of a host's cable.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     Switch,
     Host,
 }
 
-/// Runs `ip`; an error is what it says.
+/// Runs `ip`; an error is its output.
 pub(super) fn ip(args: &[impl AsRef<str>]) -> Result<String, String> {
     run("ip", args)
 }
@@ -56,12 +56,12 @@ fn run(program: &str, args: &[impl AsRef<str>]) -> Result<String, String> {
 }
 
 /// # Panics
-/// When it was an error.
+/// When `outcome` is an error.
 pub(super) fn must(outcome: Result<String, String>) {
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Whether there can be hosts on this machine; why not.
+/// Checks whether hosts are possible here; an error says why not.
 pub(super) fn is_possible() -> Result<(), String> {
     if !fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         return Err("this is not root".to_owned());
@@ -71,7 +71,7 @@ pub(super) fn is_possible() -> Result<(), String> {
     Ok(())
 }
 
-/// A network that nobody else has, and the namespaces on it.
+/// Network that nobody else has, with its namespaces.
 #[derive(Debug)]
 pub(super) struct Subnet {
     number: u16,
@@ -79,14 +79,14 @@ pub(super) struct Subnet {
 }
 
 impl Subnet {
-    /// Takes one, with its switch, and removes those of processes that are gone.
+    /// Takes a subnet with its switch, and removes those of processes that are gone.
     ///
     /// # Errors
-    /// What `ip` says, where there can be no namespaces.
+    /// The output of `ip`, if namespaces are impossible.
     pub(super) fn take() -> Result<Self, String> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         remove_leftovers();
-        // Two processes seldom begin at the same one.
+        // Two processes seldom begin at the same subnet.
         let first = (std::process::id() % u32::from(SUBNETS)) as u16 * 7;
         loop {
             let attempt = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -103,13 +103,13 @@ impl Subnet {
         }
     }
 
-    /// Whether it is somebody else's.
+    /// Checks whether another process has the subnet.
     fn is_taken(&self) -> bool {
         let cable = format!("{CABLE}{}", self.number);
         Path::new("/sys/class/net").join(cable).exists()
     }
 
-    /// The name of the test's end of the cable is what makes a subnet somebody's: there is no second of one name.
+    /// Tries to take the subnet, which belongs to the process that makes the test's cable end: its name is unique.
     fn try_take(&self) -> Result<(), String> {
         let (cable, switch) = (format!("{CABLE}{}", self.number), self.switch());
         let cable = cable.as_str();
@@ -129,7 +129,7 @@ impl Subnet {
     /// Adds a host, without an address.
     pub(super) fn add_host(&mut self, host: &str) {
         let (namespace, switch) = (self.namespace(host), self.switch());
-        // What follows may fail half-way.
+        // The next steps may fail half-way.
         self.hosts.push(host.to_owned());
         must(ip(&["netns", "add", &namespace]));
         fs::create_dir_all(etc(&namespace)).expect("root makes folders in /etc");
@@ -156,12 +156,12 @@ impl Subnet {
         self.namespace("switch")
     }
 
-    /// What a host's names are read from.
+    /// Returns the file that a host's names are read from.
     pub(super) fn names_file(&self, host: &str) -> PathBuf {
         etc(&self.namespace(host)).join("hosts")
     }
 
-    /// What a host's processes find for the id of the running kernel.
+    /// Returns the file that a host's processes see as the running kernel's boot id.
     pub(super) fn boot_id(&self, host: &str) -> PathBuf {
         boot_id(&self.namespace(host))
     }
@@ -175,14 +175,14 @@ impl Subnet {
         Ipv6Addr::new(0xfd76, 0x6f6c, 0x6c65, self.number, 0, 0, 0, number.into())
     }
 
-    /// Arguments of `ip` for inside of a host.
+    /// Returns arguments of `ip` for use inside a host.
     pub(super) fn inside(&self, host: &str, args: &[&str]) -> Vec<String> {
         let namespace = self.namespace(host);
         let all = ["-n", &namespace].into_iter().chain(args.iter().copied());
         all.map(str::to_owned).collect()
     }
 
-    /// Arguments of `ip` that set the switch's end of a cable up or down.
+    /// Returns arguments of `ip` that set the switch's end of a cable up or down.
     pub(super) fn port(&self, host: &str, state: &str) -> Vec<String> {
         let (switch, port) = (self.switch(), port(host));
         ["-n", &switch, "link", "set", &port, state]
@@ -190,7 +190,7 @@ impl Subnet {
             .to_vec()
     }
 
-    /// Arguments of `tc` for a queue at an end of a cable that has room for nothing.
+    /// Returns arguments of `tc` for a queue without room at an end of a cable.
     pub(super) fn queue(&self, end: End, host: &str, action: &str) -> Vec<String> {
         let (namespace, device) = match end {
             End::Switch => (self.switch(), port(host)),
@@ -209,22 +209,23 @@ impl Drop for Subnet {
         for host in &self.hosts {
             remove(&self.namespace(host));
         }
-        // With it go the ends of all cables.
+        // The ends of all cables go with the switch.
         remove(&self.switch());
     }
 }
 
-/// Beside a namespace's folder: whatever is in that, `ip` lays over `/etc`.
+/// Returns the file of a boot id. It lies beside a namespace's folder, because `ip` lays that folder's files over
+/// `/etc`.
 fn boot_id(namespace: &str) -> PathBuf {
     etc(namespace).with_extension("boot-id")
 }
 
-/// The switch's end of a host's cable.
+/// Names the switch's end of a host's cable.
 fn port(host: &str) -> String {
     format!("to-{host}")
 }
 
-/// Removes namespaces of test processes that were killed, and what still runs in them.
+/// Removes namespaces of killed test processes, and processes that still run in them.
 fn remove_leftovers() {
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -238,7 +239,7 @@ fn remove_leftovers() {
     }
 }
 
-/// Ends what runs in a namespace and removes it, as far as it is there.
+/// Kills the processes in a namespace and removes it, as far as it exists.
 fn remove(namespace: &str) {
     for id in ip(&["netns", "pids", namespace])
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Several hosts on one machine: network namespaces with cables between them.
+//! Several hosts on one computer: network namespaces with cables between them.
 //!
 //! ```text
 //!   the test ──┐ 198.18.N.254
@@ -7,13 +7,13 @@
 //!      a        b        c          198.18.N.1, .2, .3, … and fd76:6f6c:6c65:N::1, …
 //! ```
 //!
-//! Each host has addresses of its own, knows the others by name, and takes itself for another machine: its boot id is
-//! its own, so that ranks on two hosts use the network and nothing else. Folders that a process is to have for itself
-//! are file systems of its own; all others are shared, as on a network file system. Cables can be pulled, hosts made
-//! deaf or mute, pairs of them cut off from each other, and addresses changed.
+//! Each host has its own addresses, knows the others by name, and appears as a separate computer: it has its own boot
+//! id, so ranks on two hosts use only the network. Folders that a process needs for itself are separate file systems;
+//! all others are shared, as on a network file system. Cables can be pulled, hosts made deaf or mute, pairs of hosts
+//! cut off from each other, and addresses changed.
 //!
-//! That takes root and iproute2. The hosts are removed when dropped, and those of test processes that were killed when
-//! hosts are next made.
+//! Hosts need root and iproute2. They are removed when dropped; hosts of killed test processes are removed when hosts
+//! are next made.
 
 mod ip;
 
@@ -28,9 +28,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use self::ip::{End, Subnet, ip, tc};
 
-/// Set to `required` where tests over hosts must not be left out.
+/// Variable set to `required` where tests over hosts must not be left out.
 const REQUIRED: &str = "VOLLEY_HOSTS";
-/// Beyond the numbers that hosts begin with, and below the test's own.
+/// First number for new addresses: above the numbers that hosts begin with, and below the test's own.
 const FIRST_NEW_NUMBER: u8 = 101;
 
 /// Hosts on a switch; removed when dropped.
@@ -38,17 +38,17 @@ const FIRST_NEW_NUMBER: u8 = 101;
 pub struct Hosts {
     subnet: Subnet,
     names: Vec<&'static str>,
-    /// The last part of each host's address.
+    /// Last part of each host's address.
     numbers: Mutex<Vec<u8>>,
     next_number: AtomicU8,
     has_ipv6: bool,
 }
 
 impl Hosts {
-    /// Hosts of these names; `None`, and the reason on standard error, where this machine cannot have any.
+    /// Starts hosts with these names. Where hosts are impossible, says why on standard error and returns `None`.
     ///
     /// # Panics
-    /// When it cannot, and `VOLLEY_HOSTS=required` is set; when it can, and something else goes wrong.
+    /// When hosts are impossible and `VOLLEY_HOSTS=required` is set, or possible and something else fails.
     pub fn start(names: &[&'static str]) -> Option<Self> {
         let subnet = match ip::is_possible().and_then(|()| Subnet::take()) {
             Ok(subnet) => subnet,
@@ -78,7 +78,7 @@ impl Hosts {
         hosts.has_ipv6 = (1..=count).zip(names).all(|(number, name)| {
             hosts.add_address(name, number);
             let address = format!("{}/64", hosts.subnet.ipv6(number));
-            // Without this, an address is of no use for a second: others may have it.
+            // Without this, an address is unusable for a second, while the kernel checks for duplicates.
             let add = ["addr", "add", &address, "dev", "eth0", "nodad"];
             ip(&hosts.inside(name, &add)).is_ok()
         });
@@ -86,7 +86,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Whether hosts have IPv6; said on standard error where they have not.
+    /// Checks whether hosts have IPv6; says so on standard error if not.
     pub fn have_ipv6(&self) -> bool {
         if !self.has_ipv6 {
             say("NOT RUN: hosts have no IPv6 on this machine");
@@ -94,11 +94,11 @@ impl Hosts {
         self.has_ipv6
     }
 
-    /// A program on a host, to which these folders are its own and empty. It is the process that is started: signals
-    /// reach it.
+    /// Returns the command for a program on a host, with these folders private and empty. The started process is the
+    /// program itself, so signals reach it.
     ///
     /// # Panics
-    /// When there is no such host, or a folder cannot be made.
+    /// When the host does not exist, or a folder cannot be made.
     pub fn command(&self, host: &str, own: &[&Path], program: &Path) -> Command {
         let mut prepare =
             String::from("mount --bind \"$1\" /proc/sys/kernel/random/boot_id; shift; ");
@@ -117,17 +117,17 @@ impl Hosts {
         command
     }
 
-    /// A host's address.
+    /// Returns a host's address.
     pub fn ipv4(&self, host: &str) -> Ipv4Addr {
         self.subnet.ipv4(self.number(host))
     }
 
-    /// The test's own address, by which hosts reach it.
+    /// Returns the test's own address, at which hosts reach it.
     pub fn own_ipv4(&self) -> Ipv4Addr {
         self.subnet.ipv4(ip::OWN)
     }
 
-    /// A host's IPv6 address, which does not change.
+    /// Returns a host's IPv6 address, which does not change.
     pub fn ipv6(&self, host: &str) -> Ipv6Addr {
         let index = self.names.iter().position(|name| *name == host);
         let index = index.unwrap_or_else(|| panic!("no host {host}"));
@@ -138,22 +138,22 @@ impl Hosts {
     /// Pulls a host's cable.
     ///
     /// # Panics
-    /// As everything that is done to hosts: when `ip` or `tc` fails.
+    /// When `ip` or `tc` fails, as in all functions that change hosts.
     pub fn cut(&self, host: &str) {
         ip::must(ip(&self.port(host, "down")));
     }
 
-    /// Plugs a cable in again.
+    /// Plugs a host's cable in again.
     pub fn plug(&self, host: &str) {
         ip::must(ip(&self.port(host, "up")));
     }
 
-    /// Drops all that is sent to a host.
+    /// Drops everything sent to a host.
     pub fn deafen(&self, host: &str) {
         self.drop_all(End::Switch, host);
     }
 
-    /// Drops all that a host sends.
+    /// Drops everything that a host sends.
     pub fn mute(&self, host: &str) {
         self.drop_all(End::Host, host);
     }
@@ -161,15 +161,15 @@ impl Hosts {
     /// Undoes [`deafen`](Self::deafen) and [`mute`](Self::mute).
     pub fn heal(&self, host: &str) {
         for end in [End::Switch, End::Host] {
-            // One of them may have nothing to undo.
+            // One of the ends may have nothing to undo.
             tc(&self.subnet.queue(end, self.known(host), "del")).ok();
         }
     }
 
-    /// Drops what two hosts send each other. Others reach them both.
+    /// Drops everything that two hosts send each other. Others reach both.
     pub fn part(&self, one: &str, other: &str) {
         self.each_way(one, other, |from, address| {
-            // Nobody has this hardware address.
+            // No host has this hardware address.
             let add = [
                 "neigh",
                 "replace",
@@ -194,7 +194,7 @@ impl Hosts {
         });
     }
 
-    /// Gives a host another address, by which all find its name then.
+    /// Gives a host another address, by which everybody finds its name from then on.
     pub fn readdress(&self, host: &str) {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let address = format!("{}/24", self.ipv4(host));
@@ -228,7 +228,7 @@ impl Hosts {
         ));
     }
 
-    /// Writes where all hosts are, in place: processes that run see it.
+    /// Writes the addresses of all hosts in place, so that running processes see them.
     fn tell_names(&self) {
         let mut text = String::from("127.0.0.1 localhost\n::1 localhost\n");
         for name in &self.names {
@@ -261,12 +261,12 @@ impl Hosts {
     }
 }
 
-/// Says a line also where the output of tests is held back.
+/// Prints a line even when the output of tests is captured.
 fn say(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").ok();
 }
 
-/// Where the files of hosts are.
+/// Returns the folder for the files of a host.
 fn etc(namespace: &str) -> PathBuf {
     Path::new("/etc/netns").join(namespace)
 }

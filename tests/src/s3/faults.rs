@@ -1,7 +1,7 @@
-//! Which requests fail, and how: drawn from a seed, so that a run can be repeated.
+//! The faults of requests, drawn from a seed so that a run can be repeated.
 //!
-//! What a request meets depends on the seed, its method and path, and on how many such requests came before it, not on
-//! what else is under way: threads may interleave as they like.
+//! The fault of a request depends on the seed, on its method and path, and on the number of such requests before it,
+//! not on other requests under way: threads may interleave freely.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// How a request fails.
+/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// Answered 503 `SlowDown`; the server does not see it.
@@ -19,16 +19,16 @@ pub enum Fault {
     InternalError,
     /// The connection is reset; the server does not see the request.
     ResetBefore,
-    /// The server has done what was asked for, and the connection is reset instead of an answer.
+    /// The server carries out the request, and the connection is reset instead of an answer.
     ResetAfter,
-    /// Half of the answer's body arrives; nothing at all where the answer has none.
+    /// Half of the answer's body arrives; nothing at all if the answer has no body.
     Truncate,
-    /// It is passed on later.
+    /// The request is passed on later.
     Delay,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::SlowDown,
         Self::InternalError,
@@ -39,19 +39,19 @@ impl Fault {
     ];
 }
 
-/// How often each fault is met.
+/// Frequencies of the faults.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
-    /// What faults are drawn from.
+    /// Seed that faults are drawn from.
     pub seed: u64,
-    /// The share of requests that meet each fault; together at most 1.
+    /// Shares of requests that meet each fault; together at most 1.
     pub shares: Vec<(Fault, f64)>,
-    /// How much later delayed requests are passed on.
+    /// Delay of delayed requests.
     pub delay: Duration,
 }
 
 impl FaultPlan {
-    /// This share of requests fails, by every fault as often.
+    /// Creates a plan in which this share of requests fails, evenly by every fault.
     pub fn even(seed: u64, share: f64) -> Self {
         let each = share / Fault::ALL.len() as f64;
         Self {
@@ -61,7 +61,7 @@ impl FaultPlan {
         }
     }
 
-    /// What the n-th request of this method and path meets, counted from 0.
+    /// Draws the fault of the n-th request with this method and path, counted from 0.
     pub(super) fn draw(&self, method: &str, path: &str, n: u64) -> Option<Fault> {
         let mut hasher = DefaultHasher::new();
         (self.seed, method, path, n).hash(&mut hasher);
@@ -77,7 +77,7 @@ impl FaultPlan {
     }
 }
 
-/// A fault that is waiting for a request.
+/// Fault that waits for a request.
 #[derive(Debug)]
 pub(super) struct Planted {
     pub(super) method: String,
@@ -85,11 +85,11 @@ pub(super) struct Planted {
     pub(super) fault: Fault,
 }
 
-/// What has passed and what has failed.
+/// Numbers of requests and of injected faults.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) requests: u64,
     pub(super) injected: BTreeMap<Fault, u64>,
-    /// Requests by method and path.
+    /// Number of requests by method and path.
     pub(super) by_target: BTreeMap<(String, String), u64>,
 }

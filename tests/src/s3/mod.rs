@@ -5,8 +5,8 @@
 //!              503, 500, resets, halves of answers, delays
 //! ```
 //!
-//! Requests are signed, and go over HTTP on loopback. It is no benchmark of S3, and its listings are not paged as far as
-//! a client could see: the server is for what clients do when a request fails, or when two of them want the same object.
+//! Requests are signed, and go over HTTP on loopback. The server is not a benchmark of S3, and a client sees no pages
+//! in its listings. It serves tests of clients whose requests fail, or that want the same object.
 
 mod faults;
 mod proxy;

@@ -6,7 +6,7 @@
 //!                                  │ ResetBefore: reset here                 ResetAfter, Truncate: there
 //! ```
 //!
-//! What is sent is passed on byte by byte but for `Connection: close`: the `Host` header, which signatures cover, is
+//! Requests are passed on byte for byte except for `Connection: close`: the `Host` header, which signatures cover, is
 //! the client's. A connection serves one request.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,14 +18,14 @@ use socket2::SockRef;
 
 use super::faults::{Counts, Fault, FaultPlan, Planted};
 
-/// How long either end may say nothing.
+/// Time for which either end may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The longest head of a message.
+/// Size of the longest head of a message, in bytes.
 const HEAD: u64 = 64 * 1024;
-/// The longest body of a request.
+/// Size of the longest body of a request, in bytes.
 const BODY: u64 = 256 * 1024 * 1024;
 
-/// A proxy in front of an HTTP server; dropping it ends it.
+/// Proxy in front of an HTTP server; dropping it stops it.
 #[derive(Debug)]
 pub struct FaultyProxy {
     address: SocketAddr,
@@ -47,7 +47,7 @@ struct State {
     counts: Counts,
 }
 
-/// A request as it is passed on.
+/// Request as it is passed on.
 struct Request {
     method: String,
     path: String,
@@ -55,7 +55,7 @@ struct Request {
 }
 
 impl FaultyProxy {
-    /// A proxy on loopback in front of `host:port` whose faults are on.
+    /// Starts a proxy on loopback in front of `host:port`, with its faults on.
     ///
     /// # Panics
     /// When there is no free port.
@@ -63,10 +63,10 @@ impl FaultyProxy {
         Self::on(Ipv4Addr::LOCALHOST, target, plan)
     }
 
-    /// One that listens on another address of this machine's.
+    /// Starts a proxy that listens on another address of this host.
     ///
     /// # Panics
-    /// When it has no free port.
+    /// When the address has no free port.
     pub fn on(address: Ipv4Addr, target: &str, plan: FaultPlan) -> Self {
         let listener = TcpListener::bind((address, 0)).expect("a free port");
         let address = listener.local_addr().expect("a bound address");
@@ -85,17 +85,17 @@ impl FaultyProxy {
         Self { address, shared }
     }
 
-    /// Where it listens, as `host:port`.
+    /// Returns its address as `host:port`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Where it listens, as a URL.
+    /// Returns its address as a URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Lets drawn faults happen, or everything pass. Planted faults happen either way.
+    /// Switches drawn faults on or off. Planted faults happen either way.
     pub fn switch(&self, on: bool) {
         self.shared.lock().on = on;
     }
@@ -105,7 +105,7 @@ impl FaultyProxy {
         self.shared.lock().plan = plan;
     }
 
-    /// Lets the next request of this method whose path contains this text fail so, once.
+    /// Makes the next request with this method and a path that contains this text fail with this fault, once.
     pub fn plant(&self, method: &str, path_part: &str, fault: Fault) {
         self.shared.lock().planted.push(Planted {
             method: method.to_owned(),
@@ -114,23 +114,23 @@ impl FaultyProxy {
         });
     }
 
-    /// How many planted faults no request has met yet.
+    /// Counts the planted faults that no request has met yet.
     pub fn planted(&self) -> usize {
         self.shared.lock().planted.len()
     }
 
-    /// How many requests have met this fault.
+    /// Counts the requests that have met this fault.
     pub fn injected(&self, fault: Fault) -> u64 {
         let state = self.shared.lock();
         state.counts.injected.get(&fault).copied().unwrap_or(0)
     }
 
-    /// How many requests have come, those that failed too.
+    /// Counts the requests that have come, failed ones included.
     pub fn requests(&self) -> u64 {
         self.shared.lock().counts.requests
     }
 
-    /// How many requests of this method have come for paths that contain this text.
+    /// Counts the requests with this method and a path that contains this text.
     pub fn requests_of(&self, method: &str, path_part: &str) -> u64 {
         let state = self.shared.lock();
         let counted = state.counts.by_target.iter();
@@ -144,7 +144,7 @@ impl FaultyProxy {
 impl Drop for FaultyProxy {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        // Wakes the thread that accepts, which then sees that it is over.
+        // Wakes the accepting thread, which then sees that the proxy is closed.
         TcpStream::connect(self.address).ok();
     }
 }
@@ -162,7 +162,7 @@ impl Shared {
             let Ok(stream) = stream else { continue };
             let shared = Arc::clone(&self);
             std::thread::spawn(move || {
-                // A client that has gone is no concern of the proxy.
+                // Errors of a client that has gone do not concern the proxy.
                 shared.serve(&stream).ok();
             });
         }
@@ -234,7 +234,7 @@ impl Shared {
     }
 }
 
-/// Reads a request whole; `None` when none came.
+/// Reads a request whole; returns `None` if none came.
 fn read_request(client: &TcpStream) -> std::io::Result<Option<Request>> {
     let mut from = BufReader::new(client);
     let head = read_head(&mut from)?;
@@ -278,7 +278,7 @@ fn read_request(client: &TcpStream) -> std::io::Result<Option<Request>> {
     }))
 }
 
-/// The head of a message with the empty line that ends it; empty when the other end closed before one.
+/// Reads the head of a message with the empty line that ends it; returns nothing if the other end closed first.
 fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut limited = from.take(HEAD);
@@ -309,7 +309,7 @@ fn content_length(head: &[u8]) -> Option<u64> {
         .ok()
 }
 
-/// Answers as S3 does when it refuses.
+/// Answers like S3 when it refuses a request.
 fn answer(mut client: &TcpStream, status: &str, code: &str) -> std::io::Result<()> {
     let body = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>injected</Message></Error>"
@@ -325,6 +325,6 @@ fn answer(mut client: &TcpStream, status: &str, code: &str) -> std::io::Result<(
 
 /// Closes the connection with RST.
 fn reset(client: &TcpStream) -> std::io::Result<()> {
-    // Closed at once, when the caller drops it.
+    // The caller drops the connection, which closes it at once.
     SockRef::from(client).set_linger(Some(Duration::ZERO))
 }

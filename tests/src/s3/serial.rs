@@ -1,11 +1,11 @@
-//! The folder server of `s3s-fs`, with writes that happen one at a time.
+//! The folder server of `s3s-fs`, with writes one at a time.
 //!
-//! `s3s-fs` 0.14 knows `If-None-Match: *` and `If-Match`, but looks first and writes later, and keeps an object's ETag in
-//! a file of its own that follows the object's: two writers may both find nothing, and a reader may be told the ETag of
-//! before. S3 promises otherwise. Here a body is read whole, and then looked for, compared and written under a lock that
-//! excludes reads. A prefix of other keys is a folder to `s3s-fs`, and no object here.
+//! `s3s-fs` 0.14 supports `If-None-Match: *` and `If-Match`, but checks first and writes later, and keeps an object's
+//! ETag in a separate file that is written after the object's: two writers may both find nothing, and a reader may
+//! get the previous ETag. S3 promises otherwise. Here a body is read whole, and then checked and written under a lock
+//! that excludes reads. A prefix of other keys is a folder to `s3s-fs`, but not an object here.
 //!
-//! What a client of `object_store` asks for is passed on; the rest of S3 is answered `NotImplemented`.
+//! Requests that clients of `object_store` make are passed on; the rest of S3 is answered with `NotImplemented`.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ use s3s::{Body, S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_er
 use s3s_fs::FileSystem;
 use tokio::sync::RwLock;
 
-/// A folder as S3: writes exclude each other and reads.
+/// Folder as S3, in which writes exclude each other and reads.
 #[derive(Debug)]
 pub(super) struct Serial {
     files: FileSystem,
@@ -49,7 +49,7 @@ impl Serial {
     }
 }
 
-/// A body that has arrived whole: half an upload is none.
+/// Reads a body to its end, so that half an upload is an error.
 async fn whole(body: Option<StreamingBlob>) -> S3Result<Option<StreamingBlob>> {
     let Some(body) = body else { return Ok(None) };
     let body: Vec<_> = body

@@ -1,4 +1,4 @@
-//! An S3 server on a free port of loopback, over a folder that goes with it.
+//! An S3 server on a free port of loopback, over a folder that is removed with it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::serial::Serial;
 
-/// An S3 server with one bucket; dropping it ends it and removes what it stored.
+/// S3 server with one bucket; dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct S3Server {
     address: SocketAddr,
@@ -23,17 +23,17 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Its bucket.
+    /// Name of its bucket.
     pub const BUCKET: &str = "volley-test";
-    /// The key that it knows.
+    /// Access key that it knows.
     pub const ACCESS_KEY: &str = "volley-test-key";
-    /// The secret of that key.
+    /// Secret of that key.
     pub const SECRET_KEY: &str = "volley-test-secret";
 
-    /// Starts a server with an empty bucket, on threads of its own.
+    /// Starts a server with an empty bucket, on its own threads.
     ///
     /// # Panics
-    /// When there is no folder, no thread or no free port on loopback for it.
+    /// When a folder, a thread or a free port on loopback is lacking.
     pub fn start() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("volley-s3-")
@@ -60,22 +60,22 @@ impl S3Server {
         }
     }
 
-    /// Where it listens, as `host:port`.
+    /// Returns its address as `host:port`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Where it listens, as a URL.
+    /// Returns its address as a URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The folder of its bucket: keys are paths in it.
+    /// Returns the folder of its bucket: keys are paths in it.
     pub fn bucket_dir(&self) -> PathBuf {
         self.dir.path().join(Self::BUCKET)
     }
 
-    /// The variables that let a process reach it, or a proxy before it, at this endpoint (`http://…`).
+    /// Returns the variables that let a process reach it, or a proxy before it, at this endpoint (`http://…`).
     pub fn environment(endpoint: &str) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT", endpoint.to_owned()),
@@ -86,7 +86,7 @@ impl S3Server {
         ]
     }
 
-    /// The same as options of a statement: `aws.endpoint` and so on.
+    /// Returns the same as options of a statement: `aws.endpoint` and so on.
     pub fn options(endpoint: &str) -> Vec<(String, String)> {
         let option = |(variable, value): (&str, String)| {
             (variable.to_lowercase().replacen("aws_", "aws.", 1), value)
@@ -97,10 +97,10 @@ impl S3Server {
             .collect()
     }
 
-    /// Uploads in parts that were begun, and neither completed nor given up.
+    /// Counts the multipart uploads that were begun and neither completed nor aborted.
     ///
     /// # Panics
-    /// When its folder cannot be read.
+    /// When the server's folder cannot be read.
     pub fn open_uploads(&self) -> usize {
         let entries = std::fs::read_dir(self.dir.path()).expect("the server's folder");
         let names = entries.flatten().map(|entry| entry.file_name());
@@ -113,7 +113,7 @@ impl S3Server {
 impl Drop for S3Server {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Dropping it would wait, which a test that is itself asynchronous must not.
+            // Dropping the runtime would wait, which an asynchronous test must not.
             runtime.shutdown_background();
         }
     }
@@ -135,7 +135,7 @@ async fn serve(listener: std::net::TcpListener, service: S3Service) {
         let connection =
             http1::Builder::new().serve_connection(TokioIo::new(stream), service.clone());
         connections.spawn(async move {
-            // A client that goes in the middle of a request is what is tested.
+            // Tests include clients that leave in the middle of a request.
             connection.await.ok();
         });
     }

@@ -1,4 +1,4 @@
-//! What the server promises, asked for by the client that the product has.
+//! Tests of the server's promises with the product's client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn client(endpoint: &str, max_retries: usize) -> AmazonS3 {
     builder.build().unwrap()
 }
 
-/// No faults but those that are planted.
+/// Returns a plan without faults, except planted ones.
 fn planned() -> FaultPlan {
     FaultPlan::even(0, 0.0)
 }
@@ -100,7 +100,7 @@ async fn one_of_many_creates_and_one_of_many_updates() {
 
 type Put = Result<object_store::PutResult, Error>;
 
-/// Sixteen writers at once, each with a content of its own.
+/// Runs sixteen writers at once, each with different content.
 async fn race(s3: &Arc<AmazonS3>, path: &Path, mode: PutMode) -> Vec<Put> {
     let puts = (0..16).map(|writer| {
         let (s3, path, mode) = (Arc::clone(s3), path.clone(), mode.clone());
