@@ -1,4 +1,4 @@
-//! Questions under way: run until they are where a fault is to strike, and checked at their end.
+//! Questions under way: run until the phase in which a fault strikes, and checked at their end.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use volley_tests::{Client, Cluster, Job, JobState, Numbers, Run, Stage, Work};
 use crate::fault::{effort, missed};
 use crate::scene::SOON;
 
-/// Where a question stands.
+/// Phase of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Tables are read; at most one exchange is complete.
@@ -36,16 +36,16 @@ impl Phase {
     }
 }
 
-/// A statement that runs as a job.
+/// Statement that runs as a job.
 pub(crate) struct Asked {
     pub(crate) client: Client,
-    /// The id that the client knows.
+    /// Id that the client knows.
     pub(crate) id: String,
     pub(crate) attempt: String,
 }
 
-/// Starts what `command` makes of an amount of work, and waits until its job is in a phase. What
-/// was too quick to be met there is done again with more work.
+/// Starts the command that `start` makes for an amount of work, and waits until its job is in a phase. A job that was
+/// too quick is repeated with more work.
 pub(crate) fn reach<T>(
     phase: Phase,
     cluster: &Cluster,
@@ -67,7 +67,7 @@ pub(crate) fn reach<T>(
     missed(&format!("no job was slow enough to be met in {phase:?}"))
 }
 
-/// The job that comes after so many known ones, once it is in the phase; `None` if it ends before.
+/// Waits until the job after `known` others is in the phase, and returns it; `None` if it ends before.
 fn await_phase(phase: Phase, cluster: &Cluster, known: usize, client: &mut Client) -> Option<Job> {
     let started = Instant::now();
     loop {
@@ -91,7 +91,7 @@ fn await_phase(phase: Phase, cluster: &Cluster, known: usize, client: &mut Clien
     }
 }
 
-/// The work of a question that takes a few seconds.
+/// Returns the work of a question that takes a few seconds.
 pub(crate) fn work(times: u64) -> Work {
     Work {
         scan: 200 * times,
@@ -111,7 +111,7 @@ pub(crate) fn question(phase: Phase, cluster: &Cluster, numbers: &Numbers) -> Qu
     question_by(phase, cluster, numbers, || cluster.command())
 }
 
-/// As [`question`], with a command of one's own.
+/// Does the same as [`question`], with the caller's command.
 pub(crate) fn question_by(
     phase: Phase,
     cluster: &Cluster,
@@ -126,14 +126,14 @@ pub(crate) fn question_by(
     Question { asked, answer }
 }
 
-/// The question, under way, and the rows that it must end with.
+/// Question under way, and the rows that it must end with.
 pub(crate) struct Question {
     pub(crate) asked: Asked,
     pub(crate) answer: Vec<Value>,
 }
 
 impl Question {
-    /// Waits for its end, checks the rows, and returns the job as it ended.
+    /// Waits for its end, checks the rows, and returns the job.
     pub(crate) fn answered(self, cluster: &Cluster) -> Job {
         let run = self.asked.client.wait(SOON);
         assert_eq!(run.rows(), self.answer, "{}", run.stderr);
@@ -142,7 +142,7 @@ impl Question {
         job
     }
 
-    /// As [`Self::answered`], after some attempts more than the first.
+    /// Does the same as [`Self::answered`], and requires more than one attempt.
     pub(crate) fn answered_again(self, cluster: &Cluster) -> Job {
         let job = self.answered(cluster);
         if job.attempts.len() == 1 {

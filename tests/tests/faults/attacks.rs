@@ -1,6 +1,6 @@
-//! Somebody who means harm: bytes that are no messages on every port, connections that say nothing, messages that nest
-//! without end, tickets for files of others, pages of others, and files with absurd lengths. Each is refused by name,
-//! or costs nobody anything, while the cluster goes on answering. What needs a token is tried with one, and without.
+//! Attacks on a cluster: bytes that are not messages on every port, silent connections, messages that nest without
+//! end, tickets for others' files, others' pages, and files with absurd lengths. Each is refused by name or does no
+//! harm, while the cluster continues to answer. Attacks that need a token are tried with one and without.
 
 use std::fs;
 use std::io::Write;
@@ -37,7 +37,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("a model's files have absurd lengths", absurd),
 ];
 
-/// What HTTP/2 begins with.
+/// First bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const EXECUTE: &str = "/ballista.protobuf.SchedulerGrpc/ExecuteQuery";
@@ -50,12 +50,12 @@ pub(crate) fn port_of(cluster: &Cluster) -> u16 {
     port.parse().unwrap()
 }
 
-/// The ports of the task server and of Flight of an executor.
+/// Returns the ports of an executor's task server and Flight service.
 fn executor_ports(cluster: &mut Cluster) -> Vec<u16> {
     ports(cluster.executors()[0].id()).into_iter().collect()
 }
 
-/// The port of an executor's Flight service: the other one has no such service.
+/// Returns the port of an executor's Flight service, which the other port does not have.
 fn flight_port(runtime: &Runtime, ports: &[u16]) -> u16 {
     let is_flight = |port: &&u16| {
         let answer = runtime.block_on(call(**port, FETCH, Vec::new(), None));
@@ -68,7 +68,7 @@ fn runtime() -> Runtime {
     Runtime::new().unwrap()
 }
 
-/// The same processes as before answer.
+/// Checks that the same processes still answer.
 fn unharmed(cluster: &mut Cluster, executors: usize) {
     let log = cluster.scheduler().output();
     assert!(cluster.scheduler().is_running(), "{log}");
@@ -128,7 +128,7 @@ fn silence() {
             silent.push((port, beginning.len(), stream));
         }
     }
-    // A head that does not end.
+    // The head does not end.
     let mut head = dial(scheduler).unwrap();
     head.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n")
         .unwrap();
@@ -149,7 +149,7 @@ fn crowd() {
     let mut crowd: Vec<TcpStream> = Vec::new();
     for at in 0..400 {
         for port in &all {
-            // As many as this process may have open.
+            // As many connections as this process may open.
             let Ok(mut stream) = dial(*port) else { break };
             if at % 2 == 0 {
                 stream.write_all(PREFACE).ok();
@@ -166,9 +166,9 @@ fn crowd() {
     unharmed(&mut cluster, 1);
 }
 
-/// A message within messages, so many times, by these fields from the outermost on.
+/// Nests a message in `times` messages, by these fields from the outermost on.
 fn nested(times: usize, inner: &[u8], fields: [u32; 2]) -> Vec<u8> {
-    // From its end: each message is what comes after its head.
+    // Built from its end: each message is everything after its head.
     let mut reversed: Vec<u8> = inner.iter().rev().copied().collect();
     for _ in 0..times {
         for number in fields.into_iter().rev() {
@@ -180,9 +180,9 @@ fn nested(times: usize, inner: &[u8], fields: [u32; 2]) -> Vec<u8> {
     reversed
 }
 
-/// A plan of so many operators that select by an expression of so many.
+/// Builds a plan of nested operators that select by a nested expression.
 fn plan(operators: usize, expressions: usize) -> Vec<u8> {
-    // `true`, negated again and again: a literal (3) that is a boolean (2), within Not (8).
+    // `true`, negated repeatedly: a literal (3) that is a boolean (2), within Not (8).
     let truth = field(3, &number(2, 1));
     let condition = nested(expressions, &truth, [8, 1]);
     let rows = field(10, &number(1, 1));
@@ -226,14 +226,14 @@ fn nest() {
             }
         }
     }
-    // Only its scheduler is listened to by an executor's other port.
+    // An executor's other port accepts calls of its scheduler only.
     for port in ports.iter().filter(|port| **port != flight) {
         let launched = code(*port, LAUNCH, groups.clone());
         assert_eq!(launched, Some(Code::Unauthenticated));
     }
     assert!(code(flight, FETCH, groups.clone()).is_some());
     assert!(code(flight, ACT, field(2, &groups)).is_some());
-    // Within what a ticket may have.
+    // This is within the limit of a ticket.
     assert!(code(flight, FETCH, field(1, &[0x0b; 60_000])).is_some());
     for (operators, expressions) in [(100_000, 0), (0, 100_000), (1_000_000, 0)] {
         let sent = code(scheduler, EXECUTE, field(1, &plan(operators, expressions)));
@@ -243,10 +243,10 @@ fn nest() {
             "{operators} {expressions}"
         );
     }
-    // Each message is longer than what it is in.
+    // Each message claims to be longer than the one around it.
     let longer = [0x9a_u8, 0x01, 100, 0x0a, 100].repeat(500_000);
     let _ = code(scheduler, EXECUTE, field(1, &longer));
-    // As deep as may be sent: what becomes of it is an answer, and the scheduler lives.
+    // These are as deep as allowed: the answer may be anything, and the scheduler stays alive.
     for (operators, expressions) in [(2_400, 0), (0, 2_400), (1_200, 1_200)] {
         let sent = field(1, &plan(operators, expressions));
         let answer = runtime.block_on(call(scheduler, EXECUTE, sent, Some(&client)));
@@ -263,7 +263,7 @@ fn tickets() {
     let mut cluster = scene::cluster(1);
     let runtime = runtime();
     let flight = flight_port(&runtime, &executor_ports(&mut cluster));
-    // A file of somebody else, where a path out of the work folder would find it.
+    // A foreign file, where a path out of the work folder would find it.
     let secret = cluster.dir().join("secret");
     fs::create_dir_all(secret.join("1/2")).unwrap();
     for name in ["data.arrow", "data-7.arrow"] {
@@ -290,7 +290,7 @@ fn tickets() {
         "../../{}",
         Path::new(&absolute).file_name().unwrap().display()
     );
-    // What a ticket that is none may name; what one of a job may is tried where it is checked.
+    // Names in forged tickets; names in valid tickets are tested where they are checked.
     for job in [
         absolute.as_str(),
         from_shuffle.as_str(),
@@ -344,7 +344,7 @@ fn pages() {
             port,
             &format!("GET {path} HTTP/1.1\r\n{own}Connection: close\r\n\r\n"),
         );
-        // Or what gRPC says of a method that there is not.
+        // gRPC may answer that the method does not exist.
         let is_refused = [" 404 ", " 400 ", "grpc-status: 12"].map(|said| answer.contains(said));
         assert!(is_refused.contains(&true), "{path}: {answer}");
     }
@@ -394,7 +394,7 @@ fn ranks() {
 }
 
 fn unpacked() {
-    // What is unpacked is thirty times what a query may keep.
+    // The unpacked data is thirty times the memory of a query.
     const ROWS: u64 = 400_000;
     let mut cluster = Cluster::start_with(volley_tests::Setup {
         executors: 1,
@@ -427,7 +427,7 @@ fn unpacked() {
     );
     let grown = most_memory(process).saturating_sub(before);
     assert!(grown < 300 << 20, "{} MiB more", grown >> 20);
-    // What does not fit is refused.
+    // Data that does not fit is refused.
     let said = cluster.fail(&format!(
         "{table} SELECT array_agg(z || r) AS a FROM (SELECT z, CAST(random() AS VARCHAR) AS r FROM zeros)"
     ));
@@ -457,7 +457,7 @@ fn paths() {
             format!("{} {create}", samples.table()),
         ] {
             if sql.contains('\0') {
-                continue; // no argument of a command can have it
+                continue; // arguments of a command cannot contain it
             }
             let said = cluster.fail(&sql);
             assert!(said.contains("model"), "{sql}: {said}");
@@ -503,7 +503,7 @@ fn absurd() {
             "{said}"
         );
     }
-    // Larger than any document: it is not read.
+    // A manifest larger than any document is not read.
     let file = fs::File::create(&path).unwrap();
     file.set_len(1 << 40).unwrap();
     let said = cluster.fail(&question);

@@ -37,14 +37,14 @@ fn ended(cluster: &volley_tests::Cluster, id: &str) -> Job {
     })
 }
 
-/// Work that nobody waits for any more ends.
+/// Checks that work ends when nobody waits for it any more.
 fn gone(end: fn(&mut Client)) {
     let cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
     let mut asked = question(Phase::Scan, &cluster, &numbers).asked;
     end(&mut asked.client);
     let job = ended(&cluster, &asked.id);
-    // Unless it was done before its client was taken for gone.
+    // The query may have ended before its client counted as gone.
     assert!(
         matches!(job.state, JobState::Cancelled | JobState::Succeeded),
         "{job:?}"
@@ -78,7 +78,7 @@ fn killed_while_training() {
     fit.await_epoch(3);
     let job = fit.job(&cluster);
     fit.client.process().kill();
-    // Whoever knows the id finds it again.
+    // A user who knows the id finds the job again.
     let attached = cluster.manage_jobs(&["attach", &job.id, "--format", "json"]);
     assert_eq!(attached.rows().len(), 2, "one row a rank");
     assert_eq!(ended(&cluster, &job.id).state, JobState::Succeeded);

@@ -1,4 +1,4 @@
-//! Training that was interrupted comes to what it would have come to.
+//! Tests that interrupted training gives the same result as uninterrupted training.
 
 use volley_tests::Cluster;
 
@@ -27,7 +27,7 @@ fn epochs() -> usize {
     40 * effort() as usize
 }
 
-/// Trains without faults, and then with one at a moment that is drawn.
+/// Trains without faults, and then with one fault at a random moment.
 fn replaced() {
     let seed = seed("exactness");
     let mut cluster = scene::pools(1, 3);
@@ -73,12 +73,12 @@ fn fewer() {
         "exactness: losses differ by {soon:.1e} in 20 epochs, and by {difference:.1e} at most"
     ));
     assert!(soon < 1e-4, "losses differ by {soon}");
-    // Sums of fewer ranks are rounded otherwise. Epochs later, that may decide whether a unit next to zero is off for a
-    // row, and no two runs are alike from there on: by 0.4 %, once in a hundred times.
+    // With fewer ranks, sums are rounded differently. Epochs later, that may decide whether a unit next to zero is
+    // off for a row, and from there on no two runs are alike: by 0.4 %, once in a hundred times.
     assert!(difference < 0.02, "losses differ by {difference}");
 }
 
-/// The job ends with too few ranks, and another goes on from its checkpoint.
+/// Ends a job with too few ranks, and continues from its checkpoint with another.
 fn resumed() {
     let mut cluster = scene::pools(1, 2);
     let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms'";

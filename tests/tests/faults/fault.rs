@@ -1,5 +1,5 @@
-//! Runs a table of faults: several at once, each on a cluster of its own, its outcome said as soon
-//! as it is known.
+//! A runner of a table of faults: several at once, each on its own cluster, with outcomes printed as soon as they are
+//! known.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,30 +9,30 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A fault's name, and the test of what comes of it, which panics when the wrong thing does.
+/// Name of a fault, and its test, which panics on a wrong outcome.
 pub(crate) type Fault = (&'static str, fn());
 
-/// Faults of one group at once: most of their time is spent waiting.
+/// Number of faults of a group that run at once: most of their time is spent waiting.
 const AT_ONCE: usize = 3;
 
-/// A fault is tried so many times when what it was to strike keeps ending before.
+/// Number of tries of a fault whose target keeps ending before it strikes.
 const TRIES: u32 = 6;
 
 thread_local! {
-    /// How often this thread's fault has missed.
+    /// Number of misses of this thread's fault.
     static MISSES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Why a fault has missed.
+/// Reason why a fault has missed.
 struct Missed(String);
 
-/// Ends a try of a fault whose work was done before the fault struck: the machine was quicker than
-/// the test. The fault is tried again with more work, and fails when it misses each time.
+/// Ends a try of a fault whose work was done before the fault struck. The fault is tried again with more work, and
+/// fails if it misses each time.
 pub(crate) fn missed(why: &str) -> ! {
     resume_unwind(Box::new(Missed(why.to_owned())))
 }
 
-/// How much more work than in the first try there is to be: twice as much after each miss.
+/// Returns the factor of work over the first try: it doubles after each miss.
 pub(crate) fn effort() -> u64 {
     1 << MISSES.get()
 }
@@ -52,7 +52,7 @@ fn until_it_strikes(name: &str, run: fn()) -> Result<(), Box<dyn Any + Send>> {
     Err(Box::new(format!("it missed {TRIES} times")))
 }
 
-/// Runs the faults of a group, or those that `VOLLEY_FAULT` is a part of the name of.
+/// Runs the faults of a group, or those whose names contain `VOLLEY_FAULT`.
 ///
 /// # Panics
 /// When any of them has failed, after all have ended.
@@ -89,14 +89,13 @@ pub(crate) fn each(group: &str, faults: &[Fault]) {
     assert!(failed.is_empty(), "failed: {failed:#?}");
 }
 
-/// Says a line at once, also where the output of tests is held back until one fails.
+/// Prints a line at once, even when the output of tests is captured.
 pub(crate) fn say(line: &str) {
     let mut stderr = std::io::stderr().lock();
     writeln!(stderr, "{line}").ok();
 }
 
-/// The seed of what is drawn at random: `VOLLEY_SEED`, or a new one; said, so that a run can be
-/// repeated.
+/// Returns the seed of random draws: `VOLLEY_SEED`, or a new one. Prints it, so that a run can be repeated.
 pub(crate) fn seed(what: &str) -> u64 {
     let given = std::env::var("VOLLEY_SEED").ok();
     let given = given.map(|seed| seed.parse().expect("VOLLEY_SEED is a whole number"));

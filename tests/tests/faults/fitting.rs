@@ -1,5 +1,4 @@
-//! Training under way: followed by what its client is told, and checked at its end by what it
-//! published.
+//! Training under way, followed by its client's output, and checked at its end by the model that it published.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +9,10 @@ use volley_tests::{Client, Cluster, Job, Run, Samples};
 use crate::fault::{effort, missed};
 use crate::scene::SOON;
 
-/// Rows: enough for some tens of steps an epoch.
+/// Number of rows: enough for some tens of steps an epoch.
 const ROWS: usize = 1_000;
 
-/// A training job under way.
+/// Training job under way.
 pub(crate) struct Fit {
     pub(crate) client: Client,
     samples: Samples,
@@ -21,7 +20,7 @@ pub(crate) struct Fit {
     epochs: usize,
 }
 
-/// How training is set up besides its ranks.
+/// Setup of training, except for its ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) name: String,
@@ -35,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) args: Vec<String>,
 }
 
-/// Training of a name, with options such as `ranks = 2`, that takes a few seconds.
+/// Sets up training that takes a few seconds, with a name and options such as `ranks = 2`.
 pub(crate) fn setup(name: &str, options: &str) -> Setup {
     Setup {
         name: name.to_owned(),
@@ -48,7 +47,7 @@ pub(crate) fn setup(name: &str, options: &str) -> Setup {
 }
 
 impl Setup {
-    /// Starts it.
+    /// Starts the training.
     pub(crate) fn start(self, cluster: &Cluster) -> Fit {
         let samples = Samples::write(cluster.dir(), self.rows);
         let Self {
@@ -83,26 +82,26 @@ impl Setup {
         }
     }
 
-    /// So many epochs.
+    /// Sets the number of epochs.
     pub(crate) fn epochs(self, epochs: usize) -> Self {
         Self { epochs, ..self }
     }
 
-    /// So many rows.
+    /// Sets the number of rows.
     pub(crate) fn rows(self, rows: usize) -> Self {
         Self { rows, ..self }
     }
 
-    /// With an argument of the command.
+    /// Adds an argument of the command.
     pub(crate) fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
         self
     }
 
-    /// As many epochs as take so many seconds at least, whatever else the machine does now and then.
+    /// Sets the number of epochs that take at least this many seconds, even if the host does other work now and then.
     ///
-    /// The network is one whose steps take longer to compute than to agree on: how long an epoch takes
-    /// must not hang on how many ranks there are just then.
+    /// Steps of this network take longer to compute than to agree on, so the duration of an epoch does not depend on
+    /// the current number of ranks.
     pub(crate) fn lasting(mut self, seconds: f64, cluster: &Cluster) -> Self {
         const TRIED: usize = 10;
         self.hidden = [512, 512];
@@ -111,7 +110,7 @@ impl Setup {
             ..self.clone()
         };
         let (manifest, _) = tried.epochs(TRIED).start(cluster).trained(cluster);
-        // The quickest epoch is the one that was disturbed least.
+        // The quickest epoch was disturbed least.
         let quickest = history(&manifest)
             .iter()
             .filter_map(|epoch| epoch["seconds"].as_f64())
@@ -122,7 +121,7 @@ impl Setup {
 }
 
 impl Fit {
-    /// Waits for the start of a generation, and returns the executors of its ranks.
+    /// Waits for the start of a generation. Returns the executors of its ranks.
     pub(crate) fn await_generation(&mut self, generation: usize) -> Vec<usize> {
         let line = format!("generation {generation}: ");
         let Some(line) = self.client.try_await_line(&line, SOON) else {
@@ -145,7 +144,7 @@ impl Fit {
         self.client.await_line(&format!("epoch {epoch}: "), SOON);
     }
 
-    /// Tries again where training came to its end before the fault that was to lead to `part`.
+    /// Tries again if training ended before the fault that was to lead to `part`.
     fn missed_if_trained(&mut self, part: &str) {
         if self
             .client
@@ -157,8 +156,8 @@ impl Fit {
         }
     }
 
-    /// Waits for its end and for the model it is to publish as the only version. Returns the
-    /// manifest and what the client printed.
+    /// Waits for its end and for its model, which must be the only version. Returns the manifest and the client's
+    /// output.
     pub(crate) fn trained(self, cluster: &Cluster) -> (Value, Run) {
         let Self {
             client,
@@ -166,19 +165,19 @@ impl Fit {
             name,
             epochs,
         } = self;
-        // All epochs on cores that others keep busy: not what a fault leads to.
+        // All epochs may run on busy cores, which takes longer than the consequences of a fault.
         let run = client.wait(3 * SOON);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let manifest = is_whole(cluster, &name, &samples, epochs);
         (manifest, run)
     }
 
-    /// Checks the model that it has published while its client was gone.
+    /// Checks the model that was published while its client was gone.
     pub(crate) fn has_published(&self, cluster: &Cluster) {
         is_whole(cluster, &self.name, &self.samples, self.epochs);
     }
 
-    /// Waits for the error it must end with.
+    /// Waits for the error that it must end with.
     pub(crate) fn fails(self) -> String {
         let run = self.client.wait(SOON);
         if run.code == Some(0) {
@@ -187,20 +186,19 @@ impl Fit {
         run.error().to_owned()
     }
 
-    /// Its job, as the scheduler tells of it.
+    /// Returns its job, as the scheduler reports it.
     pub(crate) fn job(&self, cluster: &Cluster) -> Job {
         newest_job(cluster)
     }
 }
 
-/// The job that was submitted last.
+/// Returns the job that was submitted last.
 pub(crate) fn newest_job(cluster: &Cluster) -> Job {
     let jobs = cluster.jobs().unwrap_or_default();
     jobs.into_iter().next().expect("a job was submitted")
 }
 
-/// Checks that a model's only version was trained on every row once in each epoch, and returns its
-/// manifest.
+/// Checks that a model's only version was trained on every row once in each epoch. Returns its manifest.
 fn is_whole(cluster: &Cluster, name: &str, samples: &Samples, epochs: usize) -> Value {
     let versions = versions(cluster, name);
     assert_eq!(versions.len(), 1, "it was published once: {versions:?}");
@@ -230,17 +228,17 @@ fn is_whole(cluster: &Cluster, name: &str, samples: &Samples, epochs: usize) -> 
     manifest
 }
 
-/// A manifest's records of epochs.
+/// Returns a manifest's records of epochs.
 pub(crate) fn history(manifest: &Value) -> &[Value] {
     manifest["history"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The weights of the only version that was published.
+/// Returns the weights of the only published version.
 pub(crate) fn weights(cluster: &Cluster, name: &str) -> Vec<u8> {
     fs::read(versions(cluster, name)[0].join("weights.safetensors")).unwrap()
 }
 
-/// The folders of a model's published versions.
+/// Returns the folders of a model's published versions.
 pub(crate) fn versions(cluster: &Cluster, name: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(cluster.store().join("models").join(name));
     let paths = entries
@@ -253,7 +251,7 @@ pub(crate) fn versions(cluster: &Cluster, name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The relative differences between the losses of two histories, by epoch.
+/// Returns the relative differences between the losses of two histories, by epoch.
 pub(crate) fn differences(one: &Value, other: &Value) -> Vec<f64> {
     let losses = |manifest: &Value| -> Vec<[f64; 2]> {
         let of = |epoch: &Value| ["loss", "eval_loss"].map(|loss| epoch[loss].as_f64().unwrap());

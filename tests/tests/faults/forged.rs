@@ -1,5 +1,5 @@
-//! JSON Web Tokens that the issuer has not made, or not for this cluster, against a scheduler that takes the issuer's: each
-//! is refused by name, and costs no more than an answer.
+//! JSON Web Tokens that the issuer has not made, or not for this cluster, against a scheduler that accepts the
+//! issuer's: each is refused by name, and costs no more than an answer.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use crate::scene;
 const ISSUER: &str = "https://issuer.example";
 const AUDIENCE: &str = "volley";
 
-/// A cluster that takes tokens of an issuer, and administrators and executors by a file.
+/// Starts a cluster that accepts tokens of an issuer, and administrators and executors by a file.
 fn cluster(issuer: &Issuer, dir: &TempDir) -> Cluster {
     let [root, nodes] = [Token::generate(), Token::generate()];
     let write = |name: &str, text: String| {
@@ -58,7 +58,7 @@ fn cluster(issuer: &Issuer, dir: &TempDir) -> Cluster {
     })
 }
 
-/// Claims that are taken, with some replaced; null removes one.
+/// Returns valid claims, with some replaced; null removes one.
 fn claims(others: Value) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut claims = json!({
@@ -91,7 +91,7 @@ pub(crate) fn tokens() {
     let jobs = |token: &str| ask("/api/volley/jobs", token);
     let right = issuer.token(&claims(json!({})));
     assert!(jobs(&right).starts_with("HTTP/1.1 200"), "{}", jobs(&right));
-    // What its role does not let it do.
+    // The role does not permit this.
     assert!(ask("/api/jobs", &right).starts_with("HTTP/1.1 403"));
 
     let all = claims(json!({}));
@@ -195,7 +195,7 @@ pub(crate) fn tokens() {
         assert!(answer.starts_with("HTTP/1.1 401"), "{attack}: {answer}");
         assert!(answer.contains(said), "{attack}: {answer}");
     }
-    // More than a head may have: whatever the answer, it is none of the table's.
+    // The head exceeds its limit: whatever the answer is, it has no rows of the table.
     let endless = of(json!({"padding": "x".repeat(2_000_000)}));
     hostile::throw(
         port,

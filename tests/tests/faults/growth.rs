@@ -1,7 +1,7 @@
-//! What many small queries leave behind: nothing that grows with their number. Resident memory, open descriptors and
-//! files of the scheduler and the executors are looked at when caches are full, and again at the end.
+//! The traces of many small queries: nothing grows with their number. Resident memory, open descriptors and files of
+//! the scheduler and the executors are measured when caches are full, and again at the end.
 //!
-//! It measures no time, and nothing of the client, which lives in the test's own process.
+//! The test measures no time, and nothing of the client, which lives in the test's own process.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,25 +15,25 @@ use volley_tests::{Cluster, Process, eventually};
 
 use crate::fault::say;
 
-/// Of those who ask at the same time.
+/// Number of clients that ask at the same time.
 const CLIENTS: usize = 8;
-/// Queries of a session; then another one connects.
+/// Queries of a session, after which a new one connects.
 const OF_A_SESSION: usize = 50;
-/// A single query of a few rows takes longer only where it hangs.
+/// Timeout of a query of a few rows, which takes longer only if it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Files are removed, and connections given up, soon after the last query.
+/// Time within which files are removed and connections given up after the last query.
 const SOON: Duration = Duration::from_secs(60);
-/// More than this much is a leak, not an allocator's habit. Once a jemalloc arena has grown it stays.
+/// Memory growth in bytes above which there is a leak: a jemalloc arena that has grown stays large.
 const MEMORY: u64 = 96 << 20;
-/// Descriptors that come and go with connections.
+/// Number of descriptors that come and go with connections.
 const DESCRIPTORS: usize = 48;
-/// Files that belong to no query.
+/// Number of files that belong to no query.
 const FILES: usize = 16;
 
-/// What a process holds.
+/// Resources that a process holds.
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// Bytes.
+    /// Resident memory, in bytes.
     resident: u64,
     descriptors: usize,
 }
@@ -51,7 +51,7 @@ pub(crate) fn run(queries: usize) {
         .enable_all()
         .build()
         .unwrap();
-    // Whatever is kept of the newest jobs and tasks is kept by then.
+    // By then, the caches of the newest jobs and tasks are full.
     let first = (queries / 4).max(CLIENTS);
     ask(runtime.handle(), &cluster, first).unwrap();
     let before = settled(&mut cluster);
@@ -83,7 +83,7 @@ pub(crate) fn run(queries: usize) {
     });
 }
 
-/// Asks `queries` queries, of several clients at a time, and looks at each answer.
+/// Asks `queries` queries from several clients at a time, and checks each answer.
 fn ask(runtime: &Handle, cluster: &Cluster, queries: usize) -> anyhow::Result<()> {
     let next = AtomicUsize::new(0);
     let (next, dir) = (&next, cluster.dir());
@@ -122,7 +122,7 @@ fn ask(runtime: &Handle, cluster: &Cluster, queries: usize) -> anyhow::Result<()
     })
 }
 
-/// One of a few small queries; some fail on an executor, some are given up.
+/// Asks one of a few small queries; some fail on an executor, some are given up.
 async fn ask_one(session: &Session, number: usize, dir: &Path) -> anyhow::Result<()> {
     let (a, b) = (dir.join("a"), dir.join("b"));
     let (a, b) = (a.display(), b.display());
@@ -131,13 +131,13 @@ async fn ask_one(session: &Session, number: usize, dir: &Path) -> anyhow::Result
     };
     let join = format!("FROM '{a}/' AS a JOIN '{b}/' AS b ON a.id = b.id");
     match number % 8 {
-        // Fails where it runs.
+        // The query fails where it runs.
         3 => {
             let failing = format!("SELECT 1 / (a.id - a.id) {join}");
             let answered = session.sql(&failing).await?.collect().await;
             ensure!(answered.is_err(), "{failing} gives rows");
         }
-        // Its reader goes away.
+        // The reader goes away.
         5 => {
             let given_up = format!("SELECT a.id, b.v {join} ORDER BY b.v");
             drop(session.sql(&given_up).await?.execute_stream().await?);
@@ -155,7 +155,7 @@ async fn ask_one(session: &Session, number: usize, dir: &Path) -> anyhow::Result
     Ok(())
 }
 
-/// What the cluster's processes hold once the files of queries are removed.
+/// Returns the resources of the cluster's processes once the files of queries are removed.
 fn settled(cluster: &mut Cluster) -> Vec<(String, Held)> {
     let dirs = [0, 1].map(|number| cluster.work_dir(number));
     eventually("the files of queries to be removed", SOON, || {
@@ -180,7 +180,7 @@ fn held(process: &Process) -> Held {
     }
 }
 
-/// Files below a folder, which may change meanwhile.
+/// Counts the files below a folder, which may change meanwhile.
 fn files(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return 0;

@@ -1,11 +1,11 @@
-//! Clusters over several hosts, each a network namespace with a cable: what runs over them, and what comes of a cable
-//! that is pulled, a host that is deaf or mute, two hosts that have lost each other, and an address that changes.
+//! Clusters over several hosts, each a network namespace with a cable: work over them, and the consequences of a
+//! pulled cable, a deaf or mute host, two hosts that have lost each other, and a changed address.
 //!
 //! ```text
 //!   a: scheduler     b, c: executors     d: clients        the switch between them is never lost
 //! ```
 //!
-//! All but the main job's are started as the documentation says of a trusted network (`--insecure`).
+//! All clusters but the main job's are started as the documentation says for a trusted network (`--insecure`).
 
 use std::fs;
 use std::sync::Arc;
@@ -86,19 +86,19 @@ pub(crate) const FAULTS: &[Fault] = &[
 ];
 
 const FACTS: u64 = 6_000;
-/// A cable that is plugged in again before anybody is taken for lost.
+/// Time of a pulled cable that is plugged in again before anybody counts as lost.
 const A_MOMENT: Duration = Duration::from_secs(5);
-/// A cable that is pulled for so long that what was sent before is tried again once in a minute.
+/// Time of a pulled cable after which unacknowledged data is sent again only once a minute.
 const LONG: Duration = Duration::from_secs(40);
-/// What a host that is back may take to be of use again, on a machine with other things to do.
+/// Time within which a host that is back must be useful again, on a busy system.
 const BACK: Duration = Duration::from_secs(20);
 
-/// When a pulled cable is plugged in again.
+/// Time at which a pulled cable is plugged in again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cable {
-    /// Before anybody is taken for lost.
+    /// Before anybody counts as lost.
     Soon,
-    /// When they are.
+    /// After its executors count as lost.
     Late,
 }
 
@@ -119,7 +119,7 @@ impl Cable {
                 for executor in executors {
                     scene::await_lost(cluster, *executor);
                 }
-                // The connections from before are of no use for as long again, unless they are given up.
+                // Earlier connections are useless for as long again, unless they are given up.
                 std::thread::sleep(2 * scene::SILENCE);
             }
         }
@@ -127,7 +127,7 @@ impl Cable {
     }
 }
 
-/// Runs files of the Rossmann example, and returns the rows that they print.
+/// Runs files of the Rossmann example. Returns the rows that they print.
 fn run_example(cluster: &Cluster, files: &[&str]) -> Vec<Value> {
     let [data, out] = ["data", "out"].map(|folder| cluster.dir().join(folder));
     let defines = [
@@ -142,7 +142,8 @@ fn run_example(cluster: &Cluster, files: &[&str]) -> Vec<Value> {
     cluster.spawn(&mut command).wait(SOON).rows()
 }
 
-/// Seven tables to predictions: joins and windows over exchanges, a gang of two ranks, one on each host.
+/// Runs the example from its seven tables to predictions: joins and windows over exchanges, and a gang of two ranks,
+/// one on each host.
 fn works() {
     let cluster = scene::spread(Patience::Default, (0, 0));
     let cluster = add_two(cluster);
@@ -208,7 +209,8 @@ fn cut_under_a_query(cable: Cable) {
     scene::is_well(&cluster, 2);
 }
 
-/// Executors go on where they were, or start over; the client has its rows, or is told that it has lost the scheduler.
+/// Cuts the scheduler: executors continue or start over, and the client gets its rows or an error that it has lost
+/// the scheduler.
 fn scheduler_is_cut(cable: Cable) {
     let mut cluster = scene::spread(cable.patience(), (1, 0));
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -232,7 +234,7 @@ fn scheduler_is_cut(cable: Cable) {
         assert_eq!(run.rows(), answer);
     } else {
         let said = run.error().to_lowercase();
-        // Who is not heard for a while is gone for the scheduler, too, which cancels the query.
+        // The scheduler also treats a silent client as gone, and cancels its query.
         let lost = said.contains("lost the scheduler") && said.contains(&id.to_lowercase());
         assert!(lost || said.contains("cancelled"), "{said}");
     }
@@ -246,7 +248,7 @@ fn scheduler_is_cut(cable: Cable) {
 /// Options of training that waits for two ranks, however long one of them is gone.
 const WAITING: &str = "ranks = 2, min_ranks = 2, on_too_few_ranks = 'wait', regroup_timeout = '2s'";
 
-/// Executors that hold data and others that train, one of each on both hosts, and two ranks that load.
+/// Starts executors that hold data and others that train, one of each on both hosts, and training whose two ranks load.
 fn loading(patience: Patience) -> (Cluster, Fit) {
     let cluster = scene::spread(patience, (1, 1));
     let rows = 20_000 * crate::fault::effort() as usize;
@@ -271,7 +273,7 @@ fn cut_in_a_step(cable: Cable) {
     scene::is_well(&cluster, 4);
 }
 
-/// The store is where all hosts see it: a rank that is cut off goes on writing for a while.
+/// Cuts off a rank that writes a checkpoint. All hosts see the store, so the rank continues to write for a while.
 fn cut_in_a_checkpoint() {
     let cluster = scene::spread(Patience::Short, (1, 1));
     let mut fit = large("m", &format!("{WAITING}, checkpoint_every = 1")).start(&cluster);
@@ -291,8 +293,8 @@ fn cut_in_a_checkpoint() {
     scene::is_well(&cluster, 4);
 }
 
-/// What was sent over connections from before is sent again ever more seldom, the longer the cut, the more so: whoever
-/// waits for it when the host is back waits for as long again.
+/// Checks that ranks meet again at once. Data on earlier connections is sent again ever more rarely the longer the
+/// cut lasts, so waiting for it would take as long again after the host is back.
 fn meets_again_at_once() {
     let cluster = scene::spread(Patience::Short, (1, 1));
     let mut fit = setup("m", WAITING).start(&cluster);
@@ -327,8 +329,8 @@ fn half_open(fault: fn(&Hosts, &str)) {
     scene::is_well(&cluster, 2);
 }
 
-/// Both are there for the scheduler: a fetch finds out, and the query is run again until they have found each other, or
-/// it has been run often enough.
+/// Parts two executors that the scheduler reaches: a fetch finds out, and the query is run again until they have
+/// found each other, or it has been run often enough.
 fn parted_under_a_query() {
     let cluster = scene::spread(Patience::Short, (1, 0));
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -346,7 +348,7 @@ fn parted_under_a_query() {
     scene::is_well(&cluster, 2);
 }
 
-/// All others reach them, so nobody is lost but their connection: they meet again.
+/// Parts two ranks that all others reach: only their connection is lost, and they meet again.
 fn parted_in_a_step() {
     let cluster = scene::spread(Patience::Short, (1, 1));
     let setup = setup(
@@ -362,8 +364,8 @@ fn parted_in_a_step() {
     scene::is_well(&cluster, 4);
 }
 
-/// Both reach the rows that they load, and not each other. They meet a few times, and the error names who was not
-/// reached; a rank that only waits for a busy peer would do so for an hour.
+/// Parts two ranks that reach the rows that they load. They meet a few times, and the error names the rank that was
+/// not reached; a rank that only waits for a busy peer would do so for an hour.
 fn parted_from_the_start() {
     let mut cluster = scene::spread(Patience::Short, (0, 1));
     cluster.add_executor_with(ExecutorSetup {
@@ -382,7 +384,7 @@ fn parted_from_the_start() {
     scene::is_well(&cluster, 3);
 }
 
-/// Its name leads to another address when it is back, as after a new lease.
+/// Gives a lost host another address, as after a new lease: its name leads there when it is back.
 fn comes_back_elsewhere() {
     let cluster = scene::spread(Patience::Short, (1, 1));
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -402,7 +404,7 @@ fn comes_back_elsewhere() {
     fit.trained(&cluster);
 }
 
-/// What cannot be reached is named.
+/// Checks that `volley doctor` names executors that cannot be reached.
 fn examined() {
     let cluster = scene::spread(Patience::Default, (1, 0));
     let [b, c] = [0, 1].map(executor_id);

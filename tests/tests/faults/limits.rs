@@ -1,5 +1,5 @@
-//! Work that would not stop, clients that read slowly, and queries that are too large: each ends, or is
-//! refused, without costing anybody else anything.
+//! Work that would not stop, clients that read slowly, and queries that are too large: each ends, or is refused,
+//! without harm to others.
 
 use std::fs;
 use std::io::Read;
@@ -45,12 +45,12 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("queries nest deeply", nest),
 ];
 
-/// Rows of the table of whole numbers: a join of it with itself takes minutes.
+/// Rows of the table of whole numbers: joining it with itself takes minutes.
 const INTS: u64 = 100_000;
-/// What stops has stopped by then, on a machine that does other things as well.
+/// Time within which a task must have stopped, on a busy host.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// Whole numbers from 0, beside a zero.
+/// Writes whole numbers from 0, each beside a zero. Returns the statement that declares the table.
 fn ints(cluster: &Cluster, rows: u64) -> String {
     let path = cluster.dir().join("ints.csv");
     let lines = (0..rows).map(|k| format!("{k},0\n"));
@@ -62,7 +62,7 @@ fn ints(cluster: &Cluster, rows: u64) -> String {
     )
 }
 
-/// Starts a query and waits until a task of it computes. Returns its job.
+/// Starts a query and waits until one of its tasks computes. Returns its job.
 fn start(cluster: &mut Cluster, sql: &str) -> (Client, String) {
     let before = computed(cluster);
     let known = cluster.jobs().map_or(0, |jobs| jobs.len());
@@ -75,18 +75,18 @@ fn start(cluster: &mut Cluster, sql: &str) -> (Client, String) {
         let job = jobs.first().filter(|_| jobs.len() > known)?;
         let stages = cluster.stages(job.attempt())?;
         let runs = stages.iter().any(|stage| stage.running > 0);
-        // For a second: it has read its rows by then.
+        // After a second of computing, the task has read its rows.
         (runs && computed(cluster) > before + 100).then(|| job.id.clone())
     });
     (client, id)
 }
 
-/// Slots that no task holds.
+/// Returns the number of slots that no task holds.
 fn free(cluster: &Cluster) -> Option<u64> {
     cluster.slots().map(|slots| slots.free)
 }
 
-/// Hundredths of a second that a process has computed.
+/// Returns the processor time of the first executor, in hundredths of a second.
 fn computed(cluster: &mut Cluster) -> u64 {
     let id = cluster.executors()[0].id();
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
@@ -95,11 +95,10 @@ fn computed(cluster: &mut Cluster) -> u64 {
     field(11) + field(12)
 }
 
-/// An executor computes that takes more of a core than this; tasks make way for whatever else a
-/// machine does.
+/// Share of a core above which an executor counts as computing; tasks yield to other work on a host.
 const COMPUTES: f64 = 0.1;
 
-/// How much of a core an executor takes, over a second.
+/// Measures the share of a core that an executor takes over a second.
 fn busy(cluster: &mut Cluster) -> f64 {
     let (before, started) = (computed(cluster), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
@@ -116,7 +115,7 @@ fn stops(sql: &str) {
     eventually("the slot to be free", AT_ONCE, || {
         (free(&cluster)? == 1).then_some(())
     });
-    // A slot is free once nothing is computed on it.
+    // A slot is free once nothing computes on it.
     let busy = busy(&mut cluster);
     assert!(busy < COMPUTES, "it takes {busy:.2} of a core");
     let run = client.wait(SOON);
@@ -124,7 +123,7 @@ fn stops(sql: &str) {
     scene::is_well(&cluster, 1);
 }
 
-/// The file system says that there is no folder, which there is.
+/// Writes to a folder that exists, but where the file system denies its existence.
 fn no_file() {
     let mut cluster = scene::cluster(1);
     let tables = ints(&cluster, 10);
@@ -139,8 +138,8 @@ fn no_file() {
     scene::is_well(&cluster, 1);
 }
 
-/// Medians of ever more rows: a window computes those of a batch without looking up, and here one
-/// batch has all.
+/// Computes medians of ever more rows: a window computes a whole batch without a check for cancellation, and here one
+/// batch has all rows.
 fn holds_its_slot() {
     let mut cluster = scene::cluster(1);
     let rows = 60_000 * effort();
@@ -195,10 +194,10 @@ fn says_for_what() {
     scene::is_well(&cluster, 1);
 }
 
-/// Longer than a reader takes to say that it is there.
+/// Timeout of unread rows, longer than the interval of a reader's reports.
 const UNREAD: Duration = Duration::from_secs(20);
 
-/// A cluster in which rows that nobody reads go soon.
+/// Starts a cluster that soon removes rows that nobody reads.
 fn forgetful() -> Cluster {
     Cluster::start_with(Setup {
         executors: 2,
@@ -208,17 +207,17 @@ fn forgetful() -> Cluster {
     })
 }
 
-/// A query of many rows, of which some have been read.
+/// Query of many rows, some of which have been read.
 struct Reader {
     client: Client,
     stdout: ChildStdout,
     read: Vec<u8>,
-    /// Its job's attempt.
+    /// Attempt of the query's job.
     attempt: String,
 }
 
 fn begin_to_read(cluster: &Cluster, numbers: &Numbers) -> Reader {
-    // Rows of numbers that cannot be compressed, many more than fit between client and executor.
+    // The numbers cannot be compressed, and have many more rows than fit between client and executor.
     let columns: Vec<_> = (1..40).map(|n| format!("sin(id * {n}) AS c{n}")).collect();
     let sql = format!(
         "{} SET datafusion.execution.batch_size = 1024; SELECT id, {} FROM facts",
@@ -242,7 +241,7 @@ fn begin_to_read(cluster: &Cluster, numbers: &Numbers) -> Reader {
 }
 
 impl Reader {
-    /// Whether executors keep rows of the job.
+    /// Checks whether executors keep rows of the job.
     fn rows_are_kept(&self, cluster: &Cluster) -> bool {
         [0, 1]
             .iter()
@@ -260,7 +259,8 @@ fn reads_slowly() {
     let cluster = forgetful();
     let numbers = Numbers::write(cluster.dir(), 48_000);
     let mut slow = begin_to_read(&cluster, &numbers);
-    // Jobs that end later, and whose rows nobody reads: when theirs are gone, so would be others.
+    // These jobs end later and nobody reads their rows: once they are removed, the slow reader's rows would be too,
+    // if unread.
     for _ in 0..2 {
         let mut other = begin_to_read(&cluster, &numbers);
         other.client.process().kill();
@@ -288,11 +288,11 @@ fn stops_reading() {
     scene::is_well(&cluster, 2);
 }
 
-/// A query with a text of so many bytes in it, in a file.
+/// Writes a query that contains a text of this many bytes to a file.
 fn large(cluster: &Cluster, bytes: usize) -> String {
     let path = cluster.dir().join("large.sql");
     let text = "x".repeat(bytes);
-    // The column is called by its expression, so that the task has the text twice.
+    // The column is named by its expression, so the task has the text twice.
     let sql = format!("{} SELECT 'a' || id = '{text}' FROM facts", tables(cluster));
     fs::write(&path, sql).unwrap();
     path.display().to_string()
@@ -311,7 +311,7 @@ fn too_large() {
     let said = run.error();
     assert!(said.contains("too large"), "{said}");
     assert!(said.contains("the limit is 16.0 MiB"), "{said}");
-    // Of somebody's who had nothing to do with it.
+    // An uninvolved user's query is answered.
     let job = others.answered(&cluster);
     assert_eq!((job.state, job.attempts.len()), (JobState::Succeeded, 1));
     scene::is_well(&cluster, 1);
@@ -328,7 +328,8 @@ fn refused() {
     scene::is_well(&cluster, 1);
 }
 
-/// Each takes stack on every process that it passes, and somebody else's query computes there meanwhile.
+/// Sends queries that nest deeply, which take stack on every process that they pass, while another user's query
+/// computes.
 fn nest() {
     let cluster = scene::cluster(1);
     let numbers = Numbers::write(cluster.dir(), 6_000);
@@ -359,7 +360,7 @@ fn nest() {
             branches.join(" UNION ALL ")
         )
     };
-    // Each of these is three operators upon the last.
+    // Each step is three operators upon the last.
     let steps = |steps: usize| {
         let mut sql = "WITH c0 AS (SELECT value AS x FROM range(3))".to_owned();
         for (from, step) in (1..steps).enumerate() {

@@ -1,10 +1,10 @@
-//! Faults over real processes, on one host and over several: {killed, frozen, told to end, cut off, late, full, gone} × {reading
-//! tables, exchanges, the last stage, fetching, meeting, streaming, all-reduce, between epochs,
+//! Faults over real processes, on one host and over several: {killed, frozen, told to end, cut off, late, full, gone}
+//! × {reading tables, exchanges, the last stage, fetching, meeting, streaming, all-reduce, between epochs,
 //! checkpoints, publishing, prediction}.
 //!
-//! Each ends in the right answer or in a clear error by a deadline, and leaves a cluster that is as
-//! good as new. Phases are met by observing (the scheduler's REST and job services, what clients
-//! say, files in the store), and what was too quick to be met is done again with more work.
+//! Each ends in the right answer or in a clear error by a deadline, and leaves a cluster that has recovered. Phases
+//! are found by observation (the scheduler's REST and job services, clients' output, files in the store), and work
+//! that was too quick for a phase is repeated with more of it.
 //!
 //! ```text
 //!   cargo test --workspace --test faults                          all of them
@@ -76,7 +76,7 @@ fn network() {
     fault::each("network", network::FAULTS);
 }
 
-/// Several hosts on this one; left out aloud where there can be none.
+/// Runs faults over several hosts on this one; says so if hosts are impossible.
 #[test]
 fn hosts() {
     if volley_tests::Hosts::start(&[]).is_some() {

@@ -1,5 +1,5 @@
-//! The main job with everything in a bucket whose requests fail: tables, features, model and predictions. It runs on two
-//! hosts, over TLS and with tokens, and in each of its parts an executor is killed.
+//! The main job with everything in a bucket whose requests fail: tables, features, model and predictions. It runs on
+//! two hosts, over TLS and with tokens, and an executor is killed in each of its parts.
 
 use std::fs;
 use std::path::Path;
@@ -16,18 +16,19 @@ use crate::fault::{effort, missed, seed};
 use crate::scene::{self, Loss};
 use crate::watcher::Watcher;
 
-/// Of all requests to the bucket, so many fail.
+/// Share of requests to the bucket that fail.
 const SHARE: f64 = 0.06;
 const EXECUTORS: usize = 4;
-/// The folder of models. The server keeps an upload in a file whose name has the whole key in it, and those are limited.
+/// Folder of models. The name is short because the server puts the whole key into the name of an upload's file, and
+/// the length of names is limited.
 const STORE: &str = "m";
-/// Each part of the job is done by then, in a debug build whose requests fail.
+/// Timeout of each part of the job, in a debug build whose requests fail.
 const SOON: Duration = Duration::from_secs(240);
 
-/// The job, in a bucket.
+/// Main job in a bucket.
 struct Job {
     cluster: Cluster,
-    /// The executor that is killed next.
+    /// Executor that is killed next.
     next: usize,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn in_a_bucket() {
     let cluster = Cluster::start_with(setup.secured(dir.path()));
     let mut job = Job { cluster, next: 0 };
 
-    // What is due, while nothing fails.
+    // The expected result, while nothing fails.
     proxy.switch(false);
     job.start(&["tables.sql", "features.sql", "export.sql"], "calm")
         .wait(SOON)
@@ -91,12 +92,12 @@ pub(crate) fn in_a_bucket() {
     scene::is_well(&job.cluster, EXECUTORS);
 }
 
-/// A folder of the bucket.
+/// Returns the URL of a folder in the bucket.
 fn url(folder: &str) -> String {
     format!("s3://{}/{folder}", S3Server::BUCKET)
 }
 
-/// Whether a task runs.
+/// Checks whether a task runs.
 fn works(job: &Job, _: &Client) -> bool {
     let slots = job.cluster.slots();
     slots.is_some_and(|slots| slots.free < slots.all)
@@ -118,7 +119,7 @@ impl Job {
         self.cluster.spawn(&mut command)
     }
 
-    /// Runs files to their end; an executor is killed when something `is_due`, and is replaced.
+    /// Runs files to their end; kills and replaces an executor once `is_due`.
     fn loses_an_executor(&mut self, files: &[&str], is_due: fn(&Self, &Client) -> bool) -> Run {
         let mut client = self.start(files, "out");
         let is_over = eventually("the job to come so far", SOON, || {
@@ -136,7 +137,7 @@ impl Job {
         client.wait(SOON)
     }
 
-    /// Checks the features that were written against those that were while nothing failed.
+    /// Checks that the written features equal those that were written while nothing failed.
     fn has_the_same_features(&self) {
         let [calm, out] = ["calm", "out"].map(|folder| url(&format!("{folder}/features/")));
         let except = |one: &str, other: &str| {
@@ -154,7 +155,7 @@ impl Job {
     }
 }
 
-/// Checks that the Parquet files in a folder begin and end as such files do; counts them.
+/// Checks that the Parquet files in a folder begin and end with the magic bytes. Returns their number.
 fn whole(dir: &Path) -> usize {
     const MAGIC: &[u8] = b"PAR1";
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -44,7 +44,7 @@ pub(crate) const FAULTS: &[Fault] = &[
 
 const FACTS: u64 = 6_000;
 
-/// Two executors, and one that reaches the scheduler through a proxy.
+/// Starts two executors, and one that reaches the scheduler through a proxy.
 fn with_proxy() -> (Cluster, Proxy, Numbers, usize) {
     let mut cluster = scene::cluster(2);
     let proxy = Proxy::to(cluster.address());
@@ -57,7 +57,7 @@ fn with_proxy() -> (Cluster, Proxy, Numbers, usize) {
     (cluster, proxy, numbers, executor)
 }
 
-/// Waits until an executor has noticed that it has to start over.
+/// Waits until an executor has noticed that it must start over.
 fn await_start_over(cluster: &mut Cluster, executor: usize) {
     eventually("the executor to start over", SOON, || {
         let said = cluster.executors()[executor].output();
@@ -73,7 +73,7 @@ fn cut_while_it_registers() {
         ..ExecutorSetup::default()
     });
     let numbers = Numbers::write(cluster.dir(), FACTS);
-    // It is back in no time, so what is waited for is the scheduler's word of it.
+    // The executor is back at once, so this waits for the scheduler's log of it.
     let id = executor_id(executor);
     for registration in 1..=4 {
         eventually("the executor to register again", SOON, || {
@@ -149,7 +149,7 @@ fn executor_is_late() {
     scene::is_well(&cluster, 3);
 }
 
-/// A cluster, and a client's way to it.
+/// Starts a cluster, and a proxy through which a client reaches it.
 fn client_with_proxy() -> (Cluster, Proxy, Numbers) {
     let cluster = scene::cluster(2);
     let proxy = Proxy::to(cluster.address());
@@ -157,7 +157,7 @@ fn client_with_proxy() -> (Cluster, Proxy, Numbers) {
     (cluster, proxy, numbers)
 }
 
-/// The client goes on over a new connection, or says that it has lost the scheduler.
+/// Cuts a client, which continues over a new connection or says that it has lost the scheduler.
 fn client_is_cut() {
     let (cluster, proxy, numbers) = client_with_proxy();
     let command = || cluster.command_via(&proxy.address());
@@ -184,7 +184,7 @@ fn client_is_cut_off() {
         let job = cluster.job(&question.asked.id)?;
         (job.state != JobState::Running).then_some(job)
     });
-    // Unless it came to its end before the client was taken for gone.
+    // The query may have ended before the client counted as gone.
     assert!(
         matches!(job.state, JobState::Cancelled | JobState::Succeeded),
         "{job:?}"

@@ -1,4 +1,4 @@
-//! Executors lost under prediction: the predictions of a cluster without faults.
+//! Executors lost under prediction: the predictions equal those of a cluster without faults.
 
 use serde_json::Value;
 use volley_tests::{Cluster, Samples};
@@ -13,7 +13,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("an executor that predicts freezes", || lose(Loss::Freeze)),
 ];
 
-/// Predictions over more and more rows, summed up.
+/// Sums up predictions over `times` copies of the rows.
 fn predict(samples: &Samples, times: u64) -> String {
     let copies: Vec<_> = (0..times).map(|copy| format!("({copy})")).collect();
     let copies = copies.join(", ");

@@ -1,5 +1,4 @@
-//! Executors lost under queries: the right rows, under the same job, or an error that names the
-//! executor.
+//! Executors lost under queries: the result is right and under the same job, or an error names the executor.
 
 use std::ops::RangeInclusive;
 
@@ -71,8 +70,8 @@ pub(crate) const FAULTS: &[Fault] = &[
 
 const FACTS: u64 = 6_000;
 
-/// Loses an executor that holds data of the question, where there is one, in a phase; the question
-/// is answered in so many attempts, and the cluster gets well.
+/// Loses an executor in a phase, if possible one that holds data of the question. Checks that the question is
+/// answered in this many attempts, and that the cluster recovers.
 fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
     let mut cluster = scene::cluster(3);
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -89,7 +88,7 @@ fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
     scene::is_well(&cluster, 3);
 }
 
-/// An executor with data of the question, or the first one.
+/// Returns an executor with data of the question, or the first one.
 fn holder(cluster: &Cluster, question: &Question) -> usize {
     let holds = |executor: &usize| cluster.holds_data(*executor, &question.asked.attempt);
     (0..3).find(holds).unwrap_or(0)
@@ -107,8 +106,8 @@ fn freezes_a_little() {
     scene::is_well(&cluster, 3);
 }
 
-/// The frozen executor's tasks keep the stage open while the other one's data is lost: what the
-/// engine underneath would mend into wrong rows.
+/// Loses an executor's data while a frozen executor's tasks keep the stage open: the engine alone would repair this
+/// into wrong rows.
 fn killed_beside_a_frozen_one() {
     let mut cluster = scene::cluster(3);
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -155,22 +154,22 @@ fn all_are_lost_for_good() {
 }
 
 fn lost_each_time() {
-    // The last attempt may be done before its executor dies: then its answer is right, and the
-    // next round may get to the end.
+    // The last attempt may be done before its executor dies: then its answer is right, and the next round may reach
+    // the end.
     assert!(
         (0..4).any(|_| is_lost_each_time()),
         "it was never lost often enough"
     );
 }
 
-/// Whether it was lost until it was run no more.
+/// Checks whether the job was lost until it was no longer run again.
 fn is_lost_each_time() -> bool {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
     let mut question = question(Phase::Shuffle, &cluster, &numbers);
     let mut victims = 0..;
     for attempt in 1.. {
-        // The current attempt's data is lost as soon as there is any that is read.
+        // The current attempt's data is lost as soon as tasks read any.
         let job = eventually("data of the next attempt, or the end", SOON, || {
             let job = cluster.job(&question.asked.id)?;
             let stages = cluster.stages(job.attempt()).unwrap_or_default();
@@ -181,7 +180,7 @@ fn is_lost_each_time() -> bool {
         if job.state != JobState::Running {
             break;
         }
-        // One goes and one comes: there are two at any time.
+        // One executor goes and one comes, so there are always two.
         cluster.add_executor();
         let victim = victims.next().expect("there is no end of them");
         Loss::Kill.strike(&mut cluster, victim);
@@ -200,7 +199,7 @@ fn is_lost_each_time() -> bool {
     true
 }
 
-/// Shuffle files beyond the limit cannot be written by one executor of two.
+/// Lets one of two executors fail to write shuffle files beyond a limit.
 fn work_folder_is_full() {
     let mut cluster = scene::cluster(0);
     let numbers = Numbers::write(cluster.dir(), 4 * FACTS);
@@ -210,7 +209,7 @@ fn work_folder_is_full() {
         ..ExecutorSetup::default()
     });
     cluster.await_executors(2);
-    // Numbers that cannot be compressed: about 100 KiB for each file of a task.
+    // The numbers cannot be compressed: about 100 KiB for each file of a task.
     let columns: Vec<_> = (1..8)
         .map(|n| format!("sum(sin(id * {n})) AS c{n}"))
         .collect();
@@ -238,7 +237,7 @@ fn two_questions() {
     scene::is_well(&cluster, 3);
 }
 
-/// As whatever looks after processes does: the same id, the same work folder, no pause.
+/// Restarts an executor as a supervisor does: the same id, the same work folder, no pause.
 fn started_again() {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -250,7 +249,7 @@ fn started_again() {
     scene::is_well(&cluster, 2);
 }
 
-/// Ids are unique: the one that comes back finds its place taken, or takes it.
+/// Starts an executor whose id is taken. Ids are unique: one of the two finds its place taken.
 fn started_beside_a_frozen_one() {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);
@@ -260,7 +259,7 @@ fn started_beside_a_frozen_one() {
     question.answered(&cluster);
     scene::is_well(&cluster, 2);
     before.thaw();
-    // A task on its way to the one before fails then, and the engine takes the executor of that id for lost:
+    // Tasks on their way to the earlier process then fail, and the engine treats the executor with that id as lost:
     // the later one, which may be the one that comes back.
     eventually("one of the two to say that its id is taken", SOON, || {
         let later = cluster.executors()[0].output();

@@ -1,5 +1,5 @@
-//! Models in a bucket whose requests fail: refused, reset before and after they were done, answered by halves. Executors
-//! are lost meanwhile. A model is published once and whole, and what is listed can be read.
+//! Models in a bucket whose requests fail: refused, reset before and after they were carried out, answered by halves.
+//! Executors are lost meanwhile. A model is published once and whole, and every listed model can be read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// The share of requests that fail.
+/// Share of requests that fail.
 const SHARE: f64 = 0.25;
 const PREFIX: &str = "kept/here";
 
-/// A bucket behind a proxy.
+/// Bucket behind a proxy.
 struct Bucket {
-    // Before the server: dropped first.
+    // Before the server, so that it is dropped first.
     proxy: FaultyProxy,
     server: S3Server,
 }
@@ -70,7 +70,7 @@ impl Bucket {
         scene::populate(cluster, queries, trainers)
     }
 
-    /// The store as this process reaches it.
+    /// Opens the store as this process reaches it.
     fn store(endpoint: &str) -> ModelStore {
         let mut options = StoreOptions::default();
         for (option, value) in S3Server::options(endpoint) {
@@ -79,7 +79,7 @@ impl Bucket {
         ModelStore::open_with(&Self::url(), &options).unwrap()
     }
 
-    /// Looks at it all the while, and counts versions that can be read: what says that it is there must be there whole.
+    /// Watches the bucket, and counts the versions that can be read: a listed version must be whole.
     fn watch(&self) -> Watcher {
         let (dir, store) = (self.dir(), Self::store(&self.server.endpoint()));
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -101,7 +101,7 @@ impl Bucket {
     }
 }
 
-/// Reads what is listed; returns how many versions are.
+/// Reads all listed versions. Returns their number.
 async fn readable(store: &ModelStore) -> usize {
     let rows = store.rows().await.unwrap();
     for row in &rows {
@@ -155,7 +155,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// The files under a folder.
+/// Returns the files under a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let (folders, mut found): (Vec<_>, Vec<_>) =
         entries(folder).into_iter().partition(|path| path.is_dir());
@@ -163,7 +163,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Checks that the model is listed once, and predicts as many rows as there are.
+/// Checks that the model is listed once, and predicts all rows.
 fn predicts(cluster: &Cluster) {
     let listed = cluster.query("SHOW MODELS");
     assert_eq!(listed.len(), 1, "{listed:?}");
@@ -258,7 +258,7 @@ fn publish_at_once() {
     });
 }
 
-/// A manifest like another, of another model and run.
+/// Copies a manifest for another model and run.
 fn manifest(template: &Manifest, name: &str, run: TrainId) -> Manifest {
     let mut manifest = template.clone();
     manifest.spec.model = name.parse().unwrap();
@@ -267,7 +267,7 @@ fn manifest(template: &Manifest, name: &str, run: TrainId) -> Manifest {
     manifest
 }
 
-/// Four runs of two generations each, which publish other bytes.
+/// Publishes four runs of two generations each, with different bytes.
 async fn at_once(store: &ModelStore, template: &Manifest) {
     let runs = [(); 4].map(|()| TrainId::generate());
     let publish = |(run, generation): (TrainId, u64)| {
@@ -289,7 +289,7 @@ async fn at_once(store: &ModelStore, template: &Manifest) {
     assert_eq!(of_runs, [1, 2, 3, 4], "each run has a place of its own");
 }
 
-/// The very requests that must not be done twice are done, and their answers lost.
+/// Loses the answers of exactly those requests that must not be repeated.
 async fn answers_are_lost(bucket: &Bucket, template: &Manifest) {
     let proxy = &bucket.proxy;
     proxy.switch(false);
@@ -309,7 +309,7 @@ async fn answers_are_lost(bucket: &Bucket, template: &Manifest) {
     proxy.switch(true);
 }
 
-/// Of two generations: the later one's stay.
+/// Saves checkpoints of two generations, of which the later one's stay.
 async fn checkpoints(store: &ModelStore, template: &Manifest) {
     let name: ModelName = "n".parse().unwrap();
     let run = TrainId::generate();

@@ -1,5 +1,4 @@
-//! Executors lost while rows are fetched or written: whole results or an error, never a part that
-//! looks whole.
+//! Executors lost while rows are fetched or written: the result is whole or an error, never a part that looks whole.
 
 use std::fs;
 use std::io::Read;
@@ -52,7 +51,7 @@ pub(crate) const FAULTS: &[Fault] = &[
 
 const FACTS: u64 = 6_000;
 
-/// Starts the listing, with more rows where there were too few to be met in the phase.
+/// Starts the listing, with more rows if there were too few to reach the phase.
 fn listing(
     phase: Phase,
     cluster: &Cluster,
@@ -64,7 +63,7 @@ fn listing(
     })
 }
 
-/// The client is frozen from the last stage on, and comes back to executors that are gone.
+/// Freezes the client from the last stage on; when it comes back, the executors are gone.
 fn lost_before_any_was_read() {
     let mut cluster = scene::cluster(2);
     let (mut asked, numbers) = listing(Phase::Last, &cluster, |numbers| {
@@ -90,11 +89,11 @@ fn lost_before_any_was_read() {
     scene::is_well(&cluster, 2);
 }
 
-/// Half of the rows have been printed when the rest is lost.
+/// Loses the rest of the rows when half of them have been printed.
 fn lost_while_read() {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), 8 * FACTS);
-    // Rows of numbers that cannot be compressed, many more than fit between client and executor.
+    // The numbers cannot be compressed, and have many more rows than fit between client and executor.
     let columns: Vec<_> = (1..40).map(|n| format!("sin(id * {n}) AS c{n}")).collect();
     let sql = format!(
         "{} SET datafusion.execution.batch_size = 1024; SELECT id, {} FROM facts",
@@ -140,18 +139,18 @@ fn lost_while_copied(phase: Phase, loss: Loss) -> Job {
     let job = cluster.job(&asked.id).expect("the job is known");
     loss.make_up(&mut cluster, 0);
     scene::is_well(&cluster, 3);
-    // What was frozen may not go on writing where the file is complete.
+    // A frozen executor must not write on where the file is complete.
     assert_eq!(fs::read_to_string(&target).unwrap(), numbers.listed());
     job
 }
 
-/// Copies the facts into a folder, after two exchanges; in so many folders in it, if any.
+/// Copies the facts into a folder after two exchanges, into `parts` folders in it if given.
 fn copy_into(cluster: &Cluster, numbers: &Numbers, folder: &Path, parts: Option<u64>) -> Client {
     fs::remove_dir_all(folder).ok();
     copy_to(cluster, numbers, (&folder.display().to_string(), ""), parts)
 }
 
-/// The same, to a URL with these options.
+/// Does the same to a URL with these options.
 fn copy_to(
     cluster: &Cluster,
     numbers: &Numbers,
@@ -172,7 +171,7 @@ fn copy_to(
     cluster.spawn(cluster.command().args(["-c", &sql]))
 }
 
-/// It is run again, and what is in the folder in the end was written once.
+/// Checks that the job is run again, and that the rows in the folder were written once.
 fn lost_while_a_folder_is_written(phase: Phase, loss: Loss) {
     let mut cluster = scene::cluster(3);
     let folder = cluster.dir().join("out/");
@@ -185,7 +184,7 @@ fn lost_while_a_folder_is_written(phase: Phase, loss: Loss) {
     assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
     loss.make_up(&mut cluster, 0);
     scene::is_well(&cluster, 3);
-    // What was frozen may go on writing, and no table sees it.
+    // A frozen executor may write on, but no table sees it.
     let count = format!(
         "CREATE EXTERNAL TABLE copied (id BIGINT, v BIGINT, a BIGINT, b BIGINT) STORED AS CSV \
          LOCATION '{}'; SELECT count(*) AS n FROM copied",
@@ -204,14 +203,15 @@ fn lost_while_a_folder_is_committed() {
     });
     Loss::Kill.strike(&mut cluster, 0);
     let run = asked.client.wait(SOON);
-    // It had come to its end, or another attempt finishes it.
+    // The job had ended, or another attempt finishes it.
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
     cluster.add_executor();
     scene::is_well(&cluster, 3);
 }
 
-/// It is run again. What is listed at any time was committed, and at the end it was written once; no upload is left.
+/// Checks that the job is run again. Listed files are committed at any time, the rows were written once at the end,
+/// and no upload is left.
 fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
     let server = S3Server::start();
     let mut cluster = scene::cluster(3);
@@ -227,7 +227,7 @@ fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
         copy_to(&cluster, numbers, (&url, &options), parts)
     });
     Loss::Kill.strike(&mut cluster, 0);
-    // Thousands of files, each completed by a server that writes to a disk.
+    // There are thousands of files, each completed by a server that writes to a disk.
     let run = asked.client.wait(4 * SOON);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert_eq!(Folder::read(&folder), Folder::whole(&numbers));
@@ -236,19 +236,19 @@ fn lost_while_a_bucket_is_written(phase: Phase, rows_of_part: Option<u64>) {
     scene::is_well(&cluster, 3);
 }
 
-/// What is in a folder of CSV files, and in the folders in it.
+/// Contents of a folder of CSV files, and of the folders in it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Folder {
-    /// Lines without the headers.
+    /// Number of lines without the headers.
     rows: u64,
-    /// Files that a reader of CSV does not look at.
+    /// Files that a reader of CSV ignores.
     others: Vec<PathBuf>,
 }
 
 impl Folder {
     fn read(folder: &Path) -> Self {
         let mut all = Self::default();
-        // In a bucket, one without files is none.
+        // A folder without files does not exist in a bucket.
         for entry in fs::read_dir(folder).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
@@ -264,7 +264,7 @@ impl Folder {
         all
     }
 
-    /// With all facts, and nothing else.
+    /// Returns the contents with all facts and nothing else.
     fn whole(numbers: &Numbers) -> Self {
         Self {
             rows: numbers.facts(),

@@ -1,5 +1,4 @@
-//! Clusters that notice losses soon, what can happen to their executors, and what all must be like
-//! in the end.
+//! Clusters that notice losses soon, losses of their executors, and checks of their final state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,19 +7,19 @@ use volley_tests::{
     Cluster, Dialled, ExecutorSetup, Hosts, Setup, Slots, Spread, eventually, executor_id,
 };
 
-/// A silent executor is lost after this long.
+/// Executor heartbeat timeout.
 pub(crate) const SILENCE: Duration = Duration::from_secs(4);
-/// A silent client is gone after this long.
+/// Client keepalive timeout.
 pub(crate) const CLIENT_SILENCE: Duration = Duration::from_secs(6);
-/// Whatever a fault leads to has happened by then.
+/// Time within which all consequences of a fault must have happened.
 pub(crate) const SOON: Duration = Duration::from_secs(90);
 
-/// A cluster of executors of one slot each.
+/// Starts a cluster of executors of one slot each.
 pub(crate) fn cluster(executors: usize) -> Cluster {
     Cluster::start_with(setup(executors))
 }
 
-/// How such a cluster starts.
+/// Returns the setup of such a cluster.
 pub(crate) fn setup(executors: usize) -> Setup {
     let args = |args: &[(&str, Duration)]| {
         let arg = |(name, time): &(&str, Duration)| [format!("--{name}"), format!("{time:?}")];
@@ -42,17 +41,17 @@ pub(crate) fn setup(executors: usize) -> Setup {
     }
 }
 
-/// How long a cluster over hosts waits before it takes somebody for lost.
+/// Timeouts of a cluster over hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As the clusters on loopback.
+    /// Those of the clusters on loopback.
     Short,
-    /// As documented: the timeouts are nobody's but the defaults.
+    /// The documented defaults.
     Default,
 }
 
-/// A cluster over hosts, the scheduler on `a` and executors on `b` and `c`: so many on each that hold data, and then
-/// so many on each that train.
+/// Starts a cluster over hosts, with the scheduler on `a` and executors on `b` and `c`: on each host, first `queries`
+/// executors that hold data, and then `trainers` that train.
 pub(crate) fn spread(patience: Patience, (queries, trainers): (usize, usize)) -> Cluster {
     let hosts = Hosts::start(&Spread::NAMES).expect("there were some before");
     let spread = Spread {
@@ -72,12 +71,12 @@ pub(crate) fn spread(patience: Patience, (queries, trainers): (usize, usize)) ->
     populate(cluster, 2 * queries, 2 * trainers)
 }
 
-/// A cluster in which some executors hold the data and others train, numbered in this order.
+/// Starts a cluster in which some executors hold the data and others train, numbered in this order.
 pub(crate) fn pools(queries: usize, trainers: usize) -> Cluster {
     populate(cluster(0), queries, trainers)
 }
 
-/// The same of a cluster that has none yet.
+/// Adds such executors to a cluster that has none yet.
 pub(crate) fn populate(mut cluster: Cluster, queries: usize, trainers: usize) -> Cluster {
     for _ in 0..queries {
         add(&mut cluster, "query");
@@ -89,7 +88,7 @@ pub(crate) fn populate(mut cluster: Cluster, queries: usize, trainers: usize) ->
     cluster
 }
 
-/// Adds an executor that is there for something, and returns its number.
+/// Adds an executor with a role. Returns its number.
 pub(crate) fn add(cluster: &mut Cluster, role: &str) -> usize {
     cluster.add_executor_with(ExecutorSetup {
         args: vec!["--role".to_owned(), role.to_owned()],
@@ -97,19 +96,19 @@ pub(crate) fn add(cluster: &mut Cluster, role: &str) -> usize {
     })
 }
 
-/// What happens to an executor.
+/// Loss of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// Its process is killed.
+    /// The process is killed.
     Kill,
-    /// It stops where it is, for longer than the scheduler waits.
+    /// The process stops for longer than the scheduler waits.
     Freeze,
-    /// It is asked to end.
+    /// The process is asked to end.
     Terminate,
 }
 
 impl Loss {
-    /// Lets it happen, and waits until the scheduler knows.
+    /// Causes the loss, and waits until the scheduler knows.
     pub(crate) fn strike(self, cluster: &mut Cluster, executor: usize) {
         let process = &mut cluster.executors()[executor];
         match self {
@@ -120,7 +119,7 @@ impl Loss {
         await_lost(cluster, executor);
     }
 
-    /// Makes up for it: what was frozen goes on and registers again, what has ended is replaced.
+    /// Makes up for the loss: a frozen executor continues and registers again, an ended one is replaced.
     pub(crate) fn make_up(self, cluster: &mut Cluster, executor: usize) {
         match self {
             Self::Kill | Self::Terminate => {
@@ -134,7 +133,7 @@ impl Loss {
     }
 }
 
-/// Waits until the scheduler takes an executor for lost.
+/// Waits until the scheduler treats an executor as lost.
 pub(crate) fn await_lost(cluster: &Cluster, executor: usize) {
     let id = executor_id(executor);
     eventually(&format!("{id} to be lost"), SOON, || {
@@ -150,8 +149,8 @@ pub(crate) fn await_registered(cluster: &Cluster, executor: usize) {
     });
 }
 
-/// Checks that a cluster is as good as new: so many executors, all of their slots free, and a
-/// question answered.
+/// Checks that a cluster has recovered: it has this many executors, all of their slots are free, and it answers a
+/// question.
 pub(crate) fn is_well(cluster: &Cluster, executors: usize) {
     let started = Instant::now();
     loop {

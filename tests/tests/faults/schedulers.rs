@@ -1,5 +1,5 @@
-//! Schedulers that end, freeze and come back: whoever waits is told, executors register again by
-//! themselves, and what was trained goes on from its checkpoint.
+//! Schedulers that end, freeze and come back: waiting clients are told, executors register again by themselves, and
+//! training continues from its checkpoint.
 
 use volley_tests::{Cluster, Numbers, eventually};
 
@@ -70,7 +70,7 @@ fn frozen_a_little() {
     scene::is_well(&cluster, 2);
 }
 
-/// Executors take it for gone, and start over; it finds that when it comes back.
+/// Freezes the scheduler until executors treat it as gone and start over, which it finds when it comes back.
 fn frozen_long() {
     let mut cluster = scene::cluster(2);
     let numbers = Numbers::write(cluster.dir(), FACTS);

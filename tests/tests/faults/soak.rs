@@ -1,7 +1,7 @@
-//! A long run: questions and training, one after the other, while executors come and go at random.
+//! A long run of questions and training, one after the other, while executors come and go at random.
 //!
-//! Nothing here is met in a phase; what counts is that each result is right or its error clear,
-//! that nothing hangs, and that the cluster is as good as new at the end.
+//! The faults do not wait for phases; each result must be right or its error clear, nothing may hang, and the cluster
+//! must have recovered at the end.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::fault::{say, seed};
 use crate::fitting::{Fit, setup};
 use crate::scene;
 
-/// Unless `VOLLEY_SOAK` says.
+/// Duration without `VOLLEY_SOAK`.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 const EXECUTORS: usize = 4;
-/// A job that takes longer hangs.
+/// Timeout of a job, which hangs if it takes longer.
 const PATIENCE: Duration = Duration::from_secs(240);
 const TICK: Duration = Duration::from_millis(50);
 
-/// What happens next to an executor.
+/// Next fault of an executor.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Kill,
@@ -33,11 +33,11 @@ enum Event {
     SchedulerFreezes(Duration),
 }
 
-/// An executor, and its way to the scheduler.
+/// Executor, with its proxy to the scheduler.
 struct Executor {
     number: usize,
     proxy: Proxy,
-    /// When it goes on, if it is frozen or cut off.
+    /// Time when it continues, if it is frozen or cut off.
     until: Option<Instant>,
 }
 
@@ -58,11 +58,11 @@ struct Counts {
     events: usize,
     answered: usize,
     trained: usize,
-    /// Jobs that ended with a clear error.
+    /// Number of jobs that ended with a clear error.
     failed: usize,
 }
 
-/// Soaks for as long as `VOLLEY_SOAK` says.
+/// Runs for as long as `VOLLEY_SOAK` says.
 pub(crate) fn run() {
     let seed = seed("soak");
     let time = std::env::var("VOLLEY_SOAK").ok();
@@ -146,7 +146,7 @@ impl Soak {
             Event::CutOff(long),
             Event::SchedulerFreezes(short),
         ]);
-        // Half of them are left alone at any time, so that something can come of the jobs.
+        // Half of the executors are left alone at any time, so that jobs can end.
         let away = self.executors.iter().filter(|e| e.until.is_some()).count();
         let index = self.dice.below(self.executors.len());
         if away >= EXECUTORS / 2 || self.executors[index].until.is_some() {
@@ -181,7 +181,7 @@ impl Soak {
         }
     }
 
-    /// Lets go on what was stopped for long enough.
+    /// Continues processes that were stopped for long enough.
     fn go_on(&mut self) {
         let now = Instant::now();
         if self.scheduler_until.is_some_and(|until| until <= now) {
@@ -248,7 +248,7 @@ impl Soak {
         }
     }
 
-    /// A job may fail while executors go faster than it gets on, if it says so.
+    /// Accepts the failure of a job if its error is clear: executors may go faster than it proceeds.
     fn fails(&mut self, run: &Run) {
         let said = run.error().lines().last().unwrap_or_default();
         say(&format!("soak: {said}"));

@@ -1,5 +1,5 @@
-//! Disks that are full, stores that are gone, and ranks lost while they write: a model is published
-//! whole, once, or not at all, and training never starts from half a checkpoint.
+//! Disks that are full, stores that are gone, and ranks lost while they write: a model is published whole, once, or
+//! not at all, and training never starts from half a checkpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,19 +45,19 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("the store is replaced by a file", store_is_gone),
 ];
 
-/// A network whose files take a moment to write.
+/// Sets up a network whose files take a moment to write.
 pub(crate) fn large(name: &str, options: &str) -> Setup {
     setup(name, &format!("embedding_dim = 2000, {options}"))
 }
 
-/// Waits until a model's training has a whole checkpoint: epochs may be over sooner than a disk has it.
+/// Waits until a model's training has a whole checkpoint, which may take longer than its first epochs.
 pub(crate) fn await_checkpoint(cluster: &Cluster, model: &str) {
     eventually("a checkpoint", SOON, || {
         (!checkpoints(cluster, model, "json").is_empty()).then_some(())
     });
 }
 
-/// The files of checkpoints of a model with an extension, oldest first.
+/// Returns a model's checkpoint files with an extension, the oldest first.
 pub(crate) fn checkpoints(cluster: &Cluster, model: &str, extension: &str) -> Vec<PathBuf> {
     let folder = cluster
         .store()
@@ -90,12 +90,12 @@ fn killed_while_a_checkpoint_is_written() {
             checkpoints(&cluster, "m", "state"),
             checkpoints(&cluster, "m", "json"),
         );
-        // A newer state than any that was declared whole.
+        // The newest state is newer than any that was declared whole.
         if states.last().map(|path| path.file_stem()) > infos.last().map(|path| path.file_stem()) {
             break;
         }
         if started.elapsed() > Duration::from_secs(2) {
-            break; // they are written one after the other: any moment does
+            break; // files are written one after the other, so any moment will do
         }
     }
     for executor in &executors {
@@ -111,8 +111,8 @@ fn killed_while_a_checkpoint_is_written() {
     scene::is_well(&cluster, 3);
 }
 
-/// Ends training, harms its newest checkpoint (its state, its information) and resumes: it goes on
-/// from the one before, and says so.
+/// Ends training, harms its newest checkpoint (its state, its information) and resumes: training continues from the
+/// checkpoint before, and says so.
 fn resumed_after(said: &str, harm: fn(&Path, &Path)) {
     let mut cluster = scene::pools(1, 2);
     let options = "ranks = 2, min_ranks = 2, regroup_timeout = '100ms'";
@@ -158,7 +158,7 @@ fn lost_while_publishing(loss: Loss) {
     cluster.query("DESCRIBE MODEL m");
 }
 
-/// Training goes on without checkpoints, and fails when it cannot publish.
+/// Checks that training continues without checkpoints, and fails when it cannot publish.
 fn store_is_full() {
     let mut cluster = scene::pools(1, 0);
     let limited = |cluster: &mut Cluster, file_limit| {
@@ -177,7 +177,7 @@ fn store_is_full() {
     assert!(versions(&cluster, "m").is_empty(), "it has half a model");
     assert!(cluster.query("SHOW MODELS").is_empty());
 
-    // The same on disks with room.
+    // The same training on disks with room succeeds.
     for executor in full {
         Loss::Kill.strike(&mut cluster, executor);
         limited(&mut cluster, None);

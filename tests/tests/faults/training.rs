@@ -1,5 +1,5 @@
-//! Executors lost and won under training: it goes on at the very step, and every row of every epoch
-//! is trained on once.
+//! Executors lost and added under training: training continues at the exact step, and every row of every epoch is
+//! trained on once.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// One executor that holds the data, and three that train.
+/// Starts a cluster with one executor that holds the data, and three that train.
 fn cluster() -> Cluster {
     scene::pools(1, 3)
 }
@@ -116,10 +116,10 @@ fn lost_at_rendezvous(loss: Loss) {
     }
 }
 
-/// More rows than are streamed in no time; a second executor can hold them in the next attempt.
+/// Loses an executor while rows are streamed; another can hold them in the next attempt.
 fn source_lost(loss: Loss) {
     let mut cluster = scene::pools(2, 2);
-    // Both hold data: the one that freezes cannot be streamed from to the end.
+    // Both executors hold data, so streaming from the frozen one cannot end.
     let mut fit = setup("m", "ranks = 2")
         .rows(20_000 * effort() as usize)
         .epochs(2)
@@ -146,7 +146,7 @@ fn lost_in_all_reduce(rank: usize) {
     let mut fit = setup("m", ELASTIC).start(&cluster);
     let executors = fit.await_generation(1);
     fit.await_epoch(3);
-    // The others cannot get past the next step.
+    // The other ranks cannot get past the next step.
     cluster.executors()[executors[rank]].freeze();
     std::thread::sleep(Duration::from_millis(200));
     Loss::Kill.strike(&mut cluster, executors[rank]);
@@ -184,7 +184,7 @@ fn freezes_a_little() {
     scene::is_well(&cluster, 4);
 }
 
-/// The rank is lost, starts over, and takes part again once the others have settled.
+/// Loses a rank, which starts over and takes part again once the others have settled.
 fn comes_back() {
     let mut cluster = scene::pools(1, 2);
     let mut fit = setup("m", "ranks = 2, min_ranks = 1, regroup_timeout = '1s'")
@@ -219,7 +219,7 @@ fn joins() {
     assert!(comes.contains(&(30, 0)), "{comes:?}");
 }
 
-/// How many shards an executor's ranks have streamed, and how many came from the cache, for each load.
+/// Returns the number of shards that an executor's ranks have streamed, and the number from the cache, for each load.
 fn loads(cluster: &mut Cluster, executor: usize) -> Vec<(usize, usize)> {
     let log = cluster.executors()[executor].output();
     let loads = log.lines().filter_map(|line| {
@@ -247,7 +247,7 @@ fn one_after_the_other() {
     scene::is_well(&cluster, 3);
 }
 
-/// The second loss comes before anybody has taken a step since the first.
+/// Loses a second rank before any rank has taken a step since the first loss.
 fn killed_while_they_meet_again() {
     let mut cluster = cluster();
     let mut fit = setup("m", ELASTIC).start(&cluster);
@@ -276,8 +276,8 @@ fn killed_with_the_source() {
     scene::is_well(&cluster, 3);
 }
 
-/// Executors take the scheduler for gone and end what runs on them; what ranks have kept is there
-/// when it comes back.
+/// Freezes the scheduler: executors treat it as gone and end their tasks, and the ranks' state is still there when it
+/// comes back.
 fn scheduler_freezes() {
     let mut cluster = scene::cluster(2);
     let mut fit = setup("m", "ranks = 2")
@@ -298,7 +298,7 @@ fn scheduler_freezes() {
     scene::is_well(&cluster, 2);
 }
 
-/// Nobody is there to submit the job again but the scheduler.
+/// Loses a rank without a client: only the scheduler can submit the job again.
 fn lost_without_a_client() {
     let mut cluster = scene::cluster(3);
     let mut fit = setup("m", ELASTIC).start(&cluster);
@@ -316,8 +316,7 @@ fn lost_without_a_client() {
     scene::is_well(&cluster, 2);
 }
 
-/// The killed executor takes a part of the rows with it: the job is run again, and goes on from
-/// what the other ranks have kept.
+/// Loses a part of the rows with a rank: the job is run again, and continues from the state of the other ranks.
 fn lost_with_data() {
     let mut cluster = scene::cluster(3);
     let mut fit = setup("m", ELASTIC).start(&cluster);
@@ -339,7 +338,7 @@ fn lost_with_data() {
     scene::is_well(&cluster, 2);
 }
 
-/// No rank is left that has kept anything: the newest checkpoint is all there is.
+/// Replaces all ranks, so that only the newest checkpoint is left.
 fn all_are_replaced() {
     let mut cluster = scene::pools(1, 2);
     let options = "ranks = 2, on_too_few_ranks = 'wait', regroup_timeout = '2s'";
@@ -369,7 +368,7 @@ fn too_few_are_left() {
     let said = fit.fails();
     assert!(said.contains("min_ranks") && said.contains('2'), "{said}");
 
-    // What was done is not lost.
+    // The work done so far is not lost.
     scene::add(&mut cluster, "train");
     cluster.await_executors(3);
     let fit = setup("m", "ranks = 2, resume = true").start(&cluster);
@@ -392,8 +391,8 @@ fn too_few_are_waited_for() {
     scene::is_well(&cluster, 3);
 }
 
-/// Does something to the connection between a rank's executor and the scheduler. Its peers reach
-/// it all the time.
+/// Applies a fault to the connection between a rank's executor and the scheduler. The rank's peers reach it all the
+/// time.
 fn network(fault: fn(&Proxy)) {
     let mut cluster = scene::pools(1, 1);
     let proxy = Proxy::to(cluster.address());

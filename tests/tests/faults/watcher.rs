@@ -1,17 +1,18 @@
-//! A thread that looks at something all the while: whenever it looks, what it sees must be whole.
+//! A thread that watches something for as long as a test runs: whatever it sees must be whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// The thread; it ends when dropped.
+/// Watching thread; it ends when dropped.
 pub(crate) struct Watcher {
     stop: Arc<AtomicBool>,
     watching: Option<JoinHandle<usize>>,
 }
 
 impl Watcher {
-    /// Looks again and again, and once more at the end. A look panics where something is not whole, and counts what it sees.
+    /// Calls `look` repeatedly, and once more at the end. A look panics if something is not whole, and counts what it
+    /// sees.
     pub(crate) fn over(mut look: impl FnMut() -> usize + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
@@ -28,7 +29,7 @@ impl Watcher {
         }
     }
 
-    /// Ends it. Returns the most that it has seen at a time.
+    /// Ends the thread. Returns the largest count of a look.
     ///
     /// # Panics
     /// When it has seen something that is not whole.

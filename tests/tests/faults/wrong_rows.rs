@@ -1,7 +1,6 @@
-//! The one unforgivable outcome: rows that are wrong and look right.
+//! A test against the one unforgivable outcome: rows that are wrong and look right.
 //!
-//! A holder of shuffle data is killed at moments that are drawn, again and again; the engine
-//! underneath, left to itself, counts rows twice or hangs.
+//! A holder of shuffle data is killed repeatedly at random moments; the engine alone counts rows twice or hangs.
 
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ pub(crate) const FAULTS: &[Fault] = &[(
     killed_at_random_moments,
 )];
 
-/// Rounds, unless `VOLLEY_ROUNDS` says.
+/// Number of rounds without `VOLLEY_ROUNDS`.
 const ROUNDS: u64 = 10;
 
 fn killed_at_random_moments() {
@@ -26,7 +25,7 @@ fn killed_at_random_moments() {
     let rounds = rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("a whole number"));
     let mut cluster = scene::cluster(3);
     let numbers = Numbers::write(cluster.dir(), 6_000);
-    // How long it takes undisturbed.
+    // Time without a fault.
     let started = Instant::now();
     question(Phase::Scan, &cluster, &numbers).answered(&cluster);
     let took = started.elapsed();
