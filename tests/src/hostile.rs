@@ -58,8 +58,8 @@ pub fn most_memory(process: u32) -> u64 {
 
 /// Connects to a port of this host.
 ///
+/// # Errors
 /// The operating system's error.
-/// The operating system's.
 pub fn dial(port: u16) -> io::Result<TcpStream> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;

@@ -206,8 +206,8 @@ pub struct ExecutorSetup {
     pub file_limit: Option<u64>,
 }
 
-/// Makes certificates for these hosts and for a client, with their own authority, in a new folder: `volley cluster
-/// certs`.
+/// Runs `volley cluster certs`: makes certificates for these hosts and for a client, with their own authority, in a
+/// new folder.
 ///
 /// # Panics
 /// When they cannot be made.

@@ -129,11 +129,11 @@ pub(crate) enum RankReport {
 /// Instruction to a rank that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Report its own failure, which is the cause, or there is nothing better to say.
+    /// Report its own failure: it is the cause, or no better cause is known.
     Own,
-    /// Report another rank's failure, which is the cause.
+    /// Report another rank's failure: it is the cause.
     Root(Failure),
-    /// Keep its state and end its task, because the ranks meet again.
+    /// Keep its state and end its task: the ranks meet again.
     Regroup,
 }
 
