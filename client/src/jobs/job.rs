@@ -7,46 +7,46 @@ use volley_proto::{Error, TrainId, wire};
 
 use crate::root_cause::plain;
 
-/// A job that was submitted to a scheduler.
+/// Job that was submitted to a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Job {
-    /// Its id, the same over all attempts.
+    /// Job id, the same over all attempts.
     pub id: String,
-    /// What was submitted, shortened.
+    /// Shortened text of the submission.
     pub name: String,
-    /// Its state.
+    /// State of the job.
     pub state: JobState,
-    /// Ids of its attempts, the current one last.
+    /// Ids of the attempts, the current one last.
     pub attempts: Vec<String>,
-    /// When it was submitted, by the scheduler's clock.
+    /// Time of submission, by the scheduler's clock.
     pub submitted: SystemTime,
-    /// When it ended, if it has.
+    /// Time of its end, if it has ended.
     pub ended: Option<SystemTime>,
-    /// Why it failed.
+    /// Reason of its failure.
     pub error: Option<String>,
-    /// The training run, if it is one.
+    /// Id of the training run, if it is one.
     pub train_id: Option<TrainId>,
-    /// The queue whose slots its tasks hold.
+    /// Queue whose slots its tasks hold.
     pub queue: String,
-    /// Of its owner's queries in the queue, the highest comes first.
+    /// Priority among its owner's queries in the queue: the highest comes first.
     pub priority: i64,
 }
 
-/// Something that happened to a job.
+/// Event of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEvent {
-    /// When, by the scheduler's clock.
+    /// Time of the event, by the scheduler's clock.
     pub at: SystemTime,
-    /// What.
+    /// Text of the event.
     pub text: String,
 }
 
 impl Job {
-    /// How long it has run, or ran.
+    /// Returns its run time so far, or in total if it has ended.
     pub fn duration(&self, now: SystemTime) -> Duration {
         let end = self.ended.unwrap_or(now);
-        // The scheduler's clock may be ahead of ours.
+        // The scheduler's clock may be ahead of this host's.
         end.duration_since(self.submitted).unwrap_or_default()
     }
 }
@@ -81,7 +81,7 @@ impl TryFrom<wire::Note> for JobEvent {
     }
 }
 
-/// Milliseconds since 1970 as a time.
+/// Converts milliseconds since 1970 to a time.
 fn time(millis: u64) -> Result<SystemTime, Error> {
     UNIX_EPOCH
         .checked_add(Duration::from_millis(millis))

@@ -1,8 +1,7 @@
-//! Jobs on a cluster: what was submitted to a scheduler, whoever submitted it.
+//! Jobs on a cluster: everything submitted to a scheduler, by any client.
 //!
-//! A job keeps the id that its client was given, also when an attempt is lost and it runs again.
-//! This is the outside of jobs, for finding again what runs without a client; a session's own
-//! queries need none of it.
+//! A job keeps the id that its client was given, even when an attempt is lost and the job runs again. This module finds
+//! and manages jobs that run without a client; a session does not need it for its own queries.
 
 mod job;
 mod service;

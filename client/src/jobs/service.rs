@@ -1,5 +1,5 @@
-//! The scheduler's side of jobs, over the wire: ours for lists and notes, Ballista's for
-//! cancellation and for where rows are.
+//! The scheduler's job services over the wire: Volley's for lists and notes, Ballista's for cancellation and for the
+//! locations of result rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
-/// How many known jobs the error about an unknown one lists.
+/// Maximum number of known jobs listed in the error about an unknown one.
 const SUGGESTED: usize = 3;
 
-/// The jobs of one scheduler.
+/// Jobs of one scheduler.
 #[derive(Debug, Clone)]
 pub struct Jobs {
     cluster: Arc<Cluster>,
@@ -39,16 +39,16 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Waits for the scheduler to answer.
+    /// Connects to a scheduler, and waits until it answers.
     ///
     /// # Errors
-    /// When it does not in time, or does not let this client in.
+    /// When the scheduler does not answer in time, or refuses this client.
     pub async fn connect(scheduler: SchedulerAddress, patience: Duration) -> Result<Self> {
         await_scheduler(&scheduler, patience).await?;
         Self::of(scheduler)
     }
 
-    /// The jobs of a scheduler. Connects when first used.
+    /// Returns the jobs of a scheduler, which it connects to on first use.
     fn of(scheduler: SchedulerAddress) -> Result<Self> {
         let cluster = Cluster::of(scheduler);
         let grpc = GrpcClientConfig::from(&BallistaConfig::default());
@@ -63,30 +63,30 @@ impl Jobs {
         })
     }
 
-    /// The scheduler.
+    /// Returns the scheduler.
     pub fn scheduler(&self) -> &SchedulerAddress {
         self.cluster.scheduler_address()
     }
 
-    /// The scheduler's address, `host:port`.
+    /// Returns the scheduler's address, `host:port`.
     pub fn address(&self) -> &str {
         self.cluster.address()
     }
 
-    /// The jobs that the scheduler knows, newest first.
+    /// Lists the jobs that the scheduler knows, newest first.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the scheduler does not answer.
     pub async fn list(&self) -> Result<Vec<Job>> {
         let rows: Vec<tables::Job> = self.tables.rows(Scope::All).await?;
         let jobs = rows.into_iter().map(Job::try_from);
         Ok(jobs.collect::<Result<_, _>>()?)
     }
 
-    /// One job.
+    /// Returns one job.
     ///
     /// # Errors
-    /// When there is no such job, with the ids nearest to what was asked for.
+    /// When there is no such job; the error names the ids nearest to the one asked for.
     pub async fn find(&self, id: &str) -> Result<Job> {
         let jobs = self.list().await?;
         match jobs.iter().find(|job| job.id == id) {
@@ -95,11 +95,10 @@ impl Jobs {
         }
     }
 
-    /// A job, and what happened to it besides the first `seen` events. Takes a few seconds where
-    /// that is nothing.
+    /// Returns a job, and its events after the first `seen`. Waits a few seconds for one if there are none.
     ///
     /// # Errors
-    /// When there is no such job, with the ids nearest to what was asked for; as
+    /// When there is no such job; the error names the ids nearest to the one asked for. The error is
     /// [`Error::SchedulerLost`] when the scheduler does not answer.
     pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<JobEvent>)> {
         let request = FollowJobRequest {
@@ -128,8 +127,8 @@ impl Jobs {
         Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?))
     }
 
-    /// Asks for a job to be cancelled, and waits for a while until it has ended. Returns its state
-    /// then, and whether it had ended before.
+    /// Cancels a job, and waits up to `patience` until it has ended. Returns its last known state, and whether it had
+    /// ended before.
     ///
     /// # Errors
     /// When there is no such job, or the scheduler does not answer.
@@ -159,11 +158,11 @@ impl Jobs {
         }
     }
 
-    /// The rows of a job that has succeeded. Each partition's begin with an empty batch, so that
-    /// the columns are known where there are no rows.
+    /// Returns the result rows of a job that has succeeded. The rows of each partition begin with an empty batch, so
+    /// that the columns are known even without rows.
     ///
     /// # Errors
-    /// When the job has no rows to give, or they are lost.
+    /// When the job has no result rows, or they are lost.
     pub async fn rows(&self, id: &str) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let ask = GetJobStatusParams {
             job_id: id.to_owned(),
@@ -194,7 +193,7 @@ impl Jobs {
     }
 }
 
-/// The error about a job that is not among the known ones, newest first.
+/// Returns the error about a job that is not among the known ones, which are listed newest first.
 fn unknown(id: &str, known: &[Job]) -> Error {
     let mut hint = did_you_mean(id, known.iter().map(|job| job.id.as_str()));
     if hint.is_empty() {
@@ -224,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A scheduler that knows one job, which ends with its second note.
+    /// Scheduler with one job, which ends with its second note.
     struct Scheduler;
 
     impl Scheduler {
@@ -250,7 +249,7 @@ mod tests {
             }
         }
 
-        /// Serves on a free port until the test's runtime ends. Returns its address.
+        /// Serves on a free port until the test's runtime ends. Returns the address.
         fn start() -> String {
             let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap();
             let address = incoming.local_addr().unwrap().to_string();
@@ -346,7 +345,7 @@ mod tests {
             let error = asked.unwrap_err();
             assert!(matches!(error, Error::UnknownJob { .. }), "{error}");
         }
-        // This scheduler lacks the engine's service.
+        // This scheduler does not have Ballista's service.
         let error = jobs.cancel("J1", Duration::ZERO).await.unwrap_err();
         assert!(matches!(error, Error::Request { .. }), "{error}");
     }
