@@ -1,10 +1,10 @@
-//! A job from its submission to its end; dropped before that, it is cancelled.
+//! Submitted job, from its submission to its end. Dropping it earlier cancels the job.
 //!
 //! ```text
-//! submit ── ask ── ask ── succeeded: where the rows are
-//!    │       │ no answer: SchedulerLost; what becomes of the job is a setting
-//!    │       │ not known: SchedulerRestarted
-//!    │       └ failed: why
+//! submit ── ask ── ask ── succeeded: locations of the result rows
+//!    │       │ no answer: SchedulerLost; a setting decides whether the job goes on
+//!    │       │ unknown job: SchedulerRestarted
+//!    │       └ failed: the reason
 //!    └ dropped here or above: CancelJob to the scheduler
 //! ```
 
@@ -27,28 +27,28 @@ use tonic::{Code, Request, Status};
 use super::{Cluster, JobRows};
 use crate::{Error, Result};
 
-/// How long a cancellation may take before it is given up.
+/// Timeout of a cancellation.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait before a job's state is asked for again. An answer is held back until the job has
-/// ended, for a second at most.
+/// Pause between two requests for a job's state. The scheduler holds an answer back until the job has ended, for at
+/// most a second.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A job that runs, as far as is known; dropping this cancels it then.
+/// Submitted job; dropping it cancels the job unless it has ended.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     id: String,
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
     runtime: Handle,
-    /// Whether it has ended, or is nobody's to cancel.
+    /// Set when the job has ended, or must not be cancelled.
     over: bool,
 }
 
 impl Cluster {
-    /// Submits a query. Where nobody waits for that any more, its job is cancelled.
+    /// Submits a query. If the caller stops waiting, the job is cancelled.
     ///
     /// # Errors
-    /// When the scheduler does not take it.
+    /// When the scheduler does not accept the query.
     pub(crate) async fn submit(
         self: &Arc<Self>,
         query: ExecuteQueryParams,
@@ -57,7 +57,7 @@ impl Cluster {
         let (send, receive) = oneshot::channel();
         let cluster = Arc::clone(self);
         self.spawn(&Handle::current(), async move {
-            // Dropped here, while the task is still waited for, if nobody takes it.
+            // If the caller is gone, the job is dropped here, in a task that `settle` still waits for.
             send.send(cluster.begin(query, grpc).await).ok();
         });
         receive.await.map_err(|_| {
@@ -128,21 +128,21 @@ impl Cluster {
 }
 
 impl Submitted {
-    /// The job's id.
+    /// Returns the job's id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Leaves the job to the cluster.
+    /// Leaves the job to the cluster: it is not cancelled.
     pub(crate) fn leave(mut self) {
         self.over = true;
     }
 
-    /// Waits until the job has succeeded; `trains` says what is lost with it.
+    /// Waits until the job has succeeded; `trains` tells errors that it is a training run.
     ///
     /// # Errors
-    /// When it has failed, as [`Error::SchedulerLost`] when the scheduler does not answer, or as
-    /// [`Error::SchedulerRestarted`] when it does not know the job that it has taken.
+    /// When the job has failed. The error is [`Error::SchedulerLost`] when the scheduler does not answer, and
+    /// [`Error::SchedulerRestarted`] when it does not know the job that it accepted.
     pub(crate) async fn success(&mut self, trains: bool) -> Result<JobRows> {
         let mut scheduler = self.cluster.scheduler(&self.grpc)?;
         loop {
@@ -151,7 +151,7 @@ impl Submitted {
             };
             let answer = match scheduler.get_job_status(ask).await {
                 Ok(answer) => answer.into_inner(),
-                // One that does not know a token that it took the job with may have been started anew.
+                // A scheduler that rejects the token it accepted the job with may have been restarted.
                 Err(status) if is_no_answer(&status) || status.code() == Code::Unauthenticated => {
                     self.over = true;
                     self.cluster.forget_scheduler(&self.grpc);
@@ -161,7 +161,7 @@ impl Submitted {
                         source: Box::new(engine(status.message())),
                     });
                 }
-                // It was restarted between two polls.
+                // The scheduler was restarted between two polls.
                 Err(status) if status.code() == Code::NotFound => {
                     self.over = true;
                     return Err(Error::SchedulerRestarted {
@@ -201,7 +201,7 @@ impl Drop for Submitted {
     }
 }
 
-/// Whether a request got no answer, as far as one can tell.
+/// Returns whether a request probably got no answer.
 fn is_no_answer(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -209,7 +209,7 @@ fn is_no_answer(status: &Status) -> bool {
     )
 }
 
-/// An error of the engine's by its text.
+/// Returns an error of the engine with this text.
 fn engine(text: &str) -> Error {
     DataFusionError::Execution(text.to_owned()).into()
 }

@@ -1,7 +1,7 @@
-//! A client's word that it reads the rows of a job, given again and again while it does.
+//! Lease on the result rows of a job: a client's report that it reads them, repeated while it does.
 //!
-//! The scheduler keeps the rows for as long as somebody reads them, however slowly, and has them
-//! removed when the last reader is done or has not been heard of for a while.
+//! The scheduler keeps the rows as long as somebody reads them, however slowly. It has them removed when the last
+//! reader is done, or has not reported for a while.
 
 use std::fmt;
 use std::pin::pin;
@@ -24,16 +24,16 @@ use volley_proto::wire::jobs_client::JobsClient;
 use super::Cluster;
 use crate::{Error, Result};
 
-/// How long the scheduler may take to hear it.
+/// Timeout of one report to the scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Rows that are being read; let go when this is dropped.
+/// Lease on result rows; dropping it releases them.
 pub(super) struct Lease {
     reader: Arc<Reader>,
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
     runtime: Handle,
-    /// Says that the reader is there.
+    /// Task that reports the reader.
     _signs: JoinSet<()>,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Lease {
 struct Reader {
     job: String,
     id: u64,
-    /// Batches read so far.
+    /// Number of batches read so far.
     batches: AtomicU64,
-    /// Why the rows are not kept any more.
+    /// Reason why the rows are no longer kept.
     gone: Mutex<Option<String>>,
 }
 
 impl Lease {
-    /// Begins to read a job's rows, in the runtime that this is called in.
+    /// Starts to lease a job's rows, with reports from the current runtime.
     pub(super) fn take(job: &str, cluster: &Arc<Cluster>, grpc: &GrpcClientConfig) -> Self {
         let reader = Arc::new(Reader {
             job: job.to_owned(),
@@ -75,12 +75,12 @@ impl Lease {
         }
     }
 
-    /// One more batch has been read.
+    /// Counts one more batch as read.
     pub(super) fn advances(&self) {
         self.reader.batches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The loss of rows, with the scheduler's reason where it has had them removed.
+    /// Adds the scheduler's reason to an error of lost rows, if the scheduler had them removed.
     pub(super) fn explain(&self, error: Error) -> Error {
         match (error, self.reader.gone.lock().clone()) {
             (
@@ -116,7 +116,7 @@ impl Drop for Lease {
         let (cluster, grpc) = (Arc::clone(&self.cluster), self.grpc.clone());
         self.cluster.spawn(&self.runtime, async move {
             if let Err(error) = cluster.reads(sign, &grpc).await {
-                // The rows go after a while.
+                // The scheduler removes the rows after a while anyway.
                 tracing::debug!(%error, "the scheduler does not know that rows have been read");
             }
         });
@@ -134,7 +134,7 @@ impl Reader {
     }
 }
 
-/// Times to say that a reader is there. What is read at once needs no word.
+/// Returns the times of the reports. Rows that are read at once need none.
 fn times() -> impl Stream<Item = ()> {
     let mut tick = interval_at(Instant::now() + READER_SIGN, READER_SIGN);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,7 +144,7 @@ fn times() -> impl Stream<Item = ()> {
     })
 }
 
-/// Says each time that a reader is there, for as long as this is polled.
+/// Reports the reader each time, as long as this is polled.
 async fn give_signs<Said>(
     reader: Arc<Reader>,
     times: impl Stream<Item = ()>,
@@ -162,7 +162,7 @@ async fn give_signs<Said>(
 }
 
 impl Cluster {
-    /// Tells the scheduler of a reader. Returns why the rows are gone, if they are.
+    /// Reports a reader to the scheduler. Returns why the rows are gone, if they are.
     async fn reads(
         &self,
         sign: ReadRowsRequest,
@@ -194,7 +194,7 @@ mod tests {
             batches: AtomicU64::new(0),
             gone: Mutex::default(),
         });
-        // Ten minutes, with a batch each minute.
+        // Ten minutes, with one batch each minute.
         let minutes = futures::stream::iter(1..=60).map(|sign| {
             let read = u64::from(sign % 6 == 0);
             reader.batches.fetch_add(read, Ordering::Relaxed);
@@ -205,7 +205,7 @@ mod tests {
             let mut said = said.lock();
             said.push(sign.batches);
             let gone = (said.len() == 60).then(|| "it took too long".to_owned());
-            // A scheduler that does not answer now and then is no reason to stop.
+            // A scheduler that sometimes does not answer does not stop the reports.
             let silent = said.len() % 7 == 0;
             async move {
                 match silent {

@@ -1,7 +1,7 @@
-//! A session's connections to its cluster, kept from one query to the next, and what goes over them:
-//! queries, their cancellation, and the rows of jobs that have succeeded.
+//! Connections of a session to its cluster, kept between queries, and the requests over them: queries, their
+//! cancellation, and the result rows of succeeded jobs.
 //!
-//! It knows jobs, not plans: what is submitted comes encoded, and whether to run it again is for others.
+//! This module knows jobs, not plans: queries arrive encoded, and callers decide whether to run one again.
 
 mod job;
 mod lease;
@@ -25,24 +25,24 @@ pub(crate) use self::job::Submitted;
 pub(crate) use self::rows::{JobRows, Order};
 use crate::{Result, SchedulerAddress};
 
-/// Who is connected to, by host and port, and with what settings.
+/// Host, port and settings of a connection.
 type Peer = (String, u16, GrpcClientConfig);
 
-/// The connections to one cluster.
+/// Connections to one cluster.
 ///
-/// They belong to the runtime that they were first used in.
+/// They belong to the runtime that first used them.
 pub(crate) struct Cluster {
     scheduler: SchedulerAddress,
-    /// By the settings that they were made with, which a session may change.
+    /// Channels by their settings, which a session may change.
     channels: Mutex<HashMap<GrpcClientConfig, Authorized>>,
     executors: Mutex<HashMap<Peer, BallistaClient>>,
-    /// Submissions, cancellations and last words of readers under way.
+    /// Running submissions and cancellations, and final reports of readers.
     tasks: Mutex<JoinSet<()>>,
     undelivered: AtomicBool,
 }
 
 impl Cluster {
-    /// Of a scheduler, which is not asked for anything yet.
+    /// Creates the connections to a scheduler, without a request to it.
     pub(crate) fn of(scheduler: SchedulerAddress) -> Arc<Self> {
         Arc::new(Self {
             scheduler,
@@ -53,20 +53,20 @@ impl Cluster {
         })
     }
 
-    /// The scheduler's address, `host:port`.
+    /// Returns the scheduler's address, `host:port`.
     pub(crate) fn address(&self) -> &str {
         self.scheduler.as_str()
     }
 
-    /// The scheduler.
+    /// Returns the scheduler's address, with TLS and credential.
     pub(crate) fn scheduler_address(&self) -> &SchedulerAddress {
         &self.scheduler
     }
 
-    /// Waits for cancellations under way. Returns whether all since it was last asked were delivered, in
-    /// time. To be asked before the process ends: what is not done by the deadline is given up.
+    /// Waits for running cancellations. Returns whether all cancellations since the last call were delivered in time.
+    /// Call it before the process ends: at the deadline it gives up the rest.
     pub(crate) async fn settle(&self, deadline: Duration) -> bool {
-        // A submission that nobody waits for leaves a cancellation behind.
+        // A submission that nobody waits for starts a cancellation.
         let done = tokio::time::timeout(deadline, async {
             loop {
                 let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -79,15 +79,14 @@ impl Cluster {
         done.await.is_ok() && !self.undelivered.swap(false, Ordering::Relaxed)
     }
 
-    /// Has something done that is waited for before the process ends.
+    /// Spawns a task that `settle` waits for before the process ends.
     fn spawn(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, runtime);
     }
 
-    /// The channel to the scheduler; it connects when it is first used, and again when the connection
-    /// is lost.
+    /// Returns the channel to the scheduler, which connects on first use, and again after the connection is lost.
     pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Authorized> {
         let mut channels = self.channels.lock();
         if let Some(known) = channels.get(grpc) {
@@ -98,12 +97,12 @@ impl Cluster {
         Ok(channel)
     }
 
-    /// Makes the next request connect anew: this connection may be lost without a word.
+    /// Makes the next request connect anew: this connection may be lost without a notice.
     fn forget_scheduler(&self, grpc: &GrpcClientConfig) {
         self.channels.lock().remove(grpc);
     }
 
-    /// The engine's part of the scheduler.
+    /// Returns a client of the scheduler's Ballista service.
     pub(crate) fn scheduler(
         &self,
         grpc: &GrpcClientConfig,

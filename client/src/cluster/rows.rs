@@ -1,4 +1,4 @@
-//! The rows of a job that has succeeded, fetched from the executors that made them.
+//! Result rows of a succeeded job, fetched from the executors that hold them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use super::{Cluster, Peer};
 use crate::root_cause::plain;
 use crate::{Error, Result};
 
-/// How often a connection to an executor is tried, and how long it may take to answer.
+/// Interval and timeout of keep-alive pings to an executor.
 const ALIVE: Duration = Duration::from_secs(10);
-/// Connections to executors that are kept at most.
+/// Maximum number of kept connections to executors.
 const KEPT: usize = 256;
-/// Partitions that are fetched side by side.
+/// Number of partitions fetched in parallel.
 const AT_ONCE: usize = 4;
 
-/// Where the rows of a job are.
+/// Locations of a job's result rows.
 #[derive(Debug)]
 pub(crate) struct JobRows {
     job: String,
     places: Vec<PartitionLocation>,
-    /// Who passes them on, where clients do not reach executors.
+    /// Address of the Flight proxy, where clients do not reach executors.
     proxy: Option<String>,
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
@@ -60,10 +60,9 @@ impl JobRows {
         }
     }
 
-    /// The rows, partitions a few at a time side by side, or one after the other where their order
-    /// counts. Each partition's begin with an empty batch, so that the columns are known where there are
-    /// no rows. What goes wrong is an [`Error::ResultLost`]. The rows are kept until all have been
-    /// read, or this is dropped.
+    /// Fetches the rows: a few partitions in parallel, or one after the other where their order counts. The rows of
+    /// each partition begin with an empty batch, so that the columns are known even without rows. An error is an
+    /// [`Error::ResultLost`]. The rows are kept until all have been read, or this is dropped.
     pub(crate) fn fetch(self, order: Order) -> BoxStream<'static, Result<RecordBatch>> {
         let Self {
             job,
@@ -79,7 +78,7 @@ impl JobRows {
             async move { fetch(job, place, proxy, &cluster, grpc).await }
         });
         let rows = match order {
-            // The next ones are opened while one is read, and fill what lies between.
+            // While one partition is read, the next ones are opened and fill their buffers.
             Order::Kept => partitions.buffered(AT_ONCE).try_flatten().boxed(),
             Order::Any => {
                 let opened = |partition| futures::stream::once(partition).try_flatten().boxed();
@@ -100,14 +99,14 @@ impl JobRows {
     }
 }
 
-/// Whether the order of partitions counts.
+/// Order of partitions: kept, or any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Kept,
     Any,
 }
 
-/// The rows of one partition.
+/// Opens the rows of one partition.
 async fn fetch(
     job: String,
     place: PartitionLocation,
@@ -152,7 +151,7 @@ async fn fetch(
     };
     let rows: SendableRecordBatchStream = match opened {
         Some(rows) => rows,
-        // No connection is kept, or it has been lost since.
+        // No connection is kept, or it has been lost.
         None => {
             let rows = async { open(cluster.connect(&peer).await?).await };
             rows.await.map_err(|error| {
@@ -168,8 +167,8 @@ async fn fetch(
         .boxed())
 }
 
-/// Rows that are as many as were written, or an error in the end: a stream that ends early looks like the end
-/// of the rows.
+/// Passes the rows on, and returns an error at the end if they are fewer or more than were written: a stream that
+/// breaks off looks like the end of the rows.
 fn complete(
     rows: SendableRecordBatchStream,
     due: Option<u64>,
@@ -193,7 +192,7 @@ impl Cluster {
         self.executors.lock().get(peer).cloned()
     }
 
-    /// Connects to an executor, or to who passes on what it has, and keeps the connection.
+    /// Connects to an executor, or to its Flight proxy, and keeps the connection.
     async fn connect(&self, peer: &Peer) -> Result<BallistaClient> {
         let (host, port, grpc) = peer;
         let patience = Duration::from_secs(grpc.connect_timeout_seconds);
@@ -225,7 +224,7 @@ impl Cluster {
         let client = client.await.map_err(engine)?;
         let mut executors = self.executors.lock();
         if executors.len() >= KEPT {
-            // Most have left by now.
+            // Most of these executors have left by now.
             executors.clear();
         }
         executors.insert(peer.clone(), client.clone());
@@ -233,7 +232,7 @@ impl Cluster {
     }
 }
 
-/// An error that came instead of rows, without what is said of their loss already.
+/// Converts an error that came in place of rows, without the text about their loss, which the caller adds.
 fn unfetched(error: DataFusionError) -> Error {
     let said = match error.find_root() {
         DataFusionError::External(carried) => match carried.downcast_ref() {
