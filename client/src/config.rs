@@ -1,4 +1,4 @@
-//! The configuration of a session.
+//! Configuration of a session.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ pub struct SessionConfig {
     pub store: Url,
     /// Settings of DataFusion, Ballista and Volley, each as in SQL's `SET key = value`.
     pub settings: Vec<(String, String)>,
-    /// Timeout of the first answer of the scheduler.
+    /// Timeout of the scheduler's first answer.
     pub connect_timeout: Duration,
-    /// TLS files; connections are plain without. A client needs the authority's certificates, and no certificate
-    /// of its own.
+    /// TLS files; without them, connections are not encrypted. A client needs the authority's certificates, and no
+    /// certificate of its own.
     pub tls: Option<TlsFiles>,
-    /// Where the token for the scheduler comes from.
+    /// Source of the token for the scheduler.
     pub credential: Credential,
 }
 
 impl SessionConfig {
-    /// The defaults: no settings, no TLS, a connect timeout of five seconds, and the token of a scheduler that the same
-    /// user has started on this host.
+    /// Returns the defaults: no settings, no TLS, a connect timeout of five seconds, and the token of a scheduler that
+    /// the same user has started on this host.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);
         Self {

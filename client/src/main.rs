@@ -13,7 +13,7 @@ use volley_proto::limits::STACK;
 
 use cli::{Args, Config, Ended};
 
-/// See `.cargo/config.toml` for its settings: an embedded cluster trains in this process.
+/// Allocator; `.cargo/config.toml` has its settings, since an embedded cluster trains in this process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command on a thread with a stack of its own, since the main thread's is not ours to size.
+/// Runs the command on a thread with its own stack, because the size of the main thread's stack is not ours to set.
 fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     let command = move || {
         log_to_stderr();
@@ -44,7 +44,7 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
             .build()
             .context("cannot start the async runtime")?;
         let ended = runtime.block_on(cli::run(config));
-        // Whatever still blocks is not worth waiting for: the command has ended.
+        // Tasks that still block are not worth waiting for: the command has ended.
         runtime.shutdown_background();
         ended
     };
@@ -58,11 +58,11 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// What is logged unless the environment says otherwise. The engine inside warns of every task that
-/// it moves, and of failed jobs the user is told anyway.
+/// Log filter unless the environment sets another. The engine in this process warns of every task that it moves, and of
+/// failed jobs, which the user is told of anyway.
 const DEFAULT_LOG: &str = "warn,ballista_core=off,ballista_scheduler=off,ballista_executor=error";
 
-/// Logs at `VOLLEY_LOG`, else `RUST_LOG`, else the default.
+/// Logs with the filter in `VOLLEY_LOG`, else in `RUST_LOG`, else the default.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("VOLLEY_LOG")
         .or_else(|_| EnvFilter::try_from_default_env())

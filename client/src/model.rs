@@ -1,4 +1,4 @@
-//! A published model in Rust.
+//! Published model, in Rust.
 
 use datafusion::common::DFSchema;
 use datafusion::dataframe::DataFrame;
@@ -11,7 +11,7 @@ use volley_proto::store::{EpochRecord, Manifest};
 use crate::sql::predict;
 use crate::{Result, Session};
 
-/// One published version of a model.
+/// Published version of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     store: Url,
@@ -19,7 +19,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// The current version of a model in the session's store.
+    /// Loads the current version of a model from the session's store.
     ///
     /// # Errors
     /// When there is no such model.
@@ -27,7 +27,7 @@ impl Model {
         Self::load_version(session, &name.parse()?, None).await
     }
 
-    /// A version of a model, or its current one.
+    /// Loads a version of a model, or its current one.
     ///
     /// # Errors
     /// When there is no such model or version.
@@ -43,7 +43,7 @@ impl Model {
         })
     }
 
-    /// The rows with columns of predictions added.
+    /// Returns the rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.
@@ -57,20 +57,20 @@ impl Model {
         Ok(DataFrame::new(state, predicted))
     }
 
-    /// Training history: one record an epoch, in order, of losses, evaluation errors and seconds.
+    /// Returns the training history: per epoch, in order, a record of losses, evaluation errors and seconds.
     pub fn history(&self) -> &[EpochRecord] {
         &self.manifest.history
     }
 
-    /// The manifest: everything about the model but its weights.
+    /// Returns the manifest: everything about the model but its weights.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 }
 
-/// Volley's methods of DataFusion's `DataFrame`.
+/// Methods that Volley adds to DataFusion's `DataFrame`.
 pub trait DataFrameExt: Sized {
-    /// The rows with columns of predictions added.
+    /// Returns the rows with columns of predictions added.
     ///
     /// # Errors
     /// When the rows lack a feature the model was trained on.

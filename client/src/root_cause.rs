@@ -1,16 +1,17 @@
-//! The root cause in the text of an error.
+//! Root cause in the text of an error.
 //!
-//! An error that starts on an executor reaches the client as text, wrapped once by every layer it passed. The layers that
-//! say nothing are taken off, and only those. Errors that are Volley's own are no text: see [`Error`](crate::Error).
+//! An error that starts on an executor reaches the client as text, wrapped by every layer it passed. This module
+//! removes the layers that add nothing, and only those. It does not handle Volley's own errors, which are values: see
+//! [`Error`](crate::Error).
 
 use volley_proto::failure::{DataLost, TaskFailure};
 
-/// What is worth showing of the text of an error of the engine's.
+/// Returns the part of an engine error's text that is worth showing.
 pub(crate) fn plain(text: &str) -> String {
     said_by_executor(text).unwrap_or_else(|| root_cause(text))
 }
 
-/// What an executor marked in an error's text to be found again, if it did.
+/// Returns the error that an executor marked in the text, if there is one.
 fn said_by_executor(text: &str) -> Option<String> {
     if let Some(DataLost { executor, reason }) = DataLost::find(text) {
         return Some(format!("data on executor {executor} was lost: {reason}"));
@@ -18,10 +19,10 @@ fn said_by_executor(text: &str) -> Option<String> {
     TaskFailure::find(text).map(root_cause)
 }
 
-/// What is left of an error's text without the layers that say nothing.
+/// Returns an error's text without the layers that add nothing.
 ///
-/// Layers are prefixes such as `Execution error: ` and `Job x failed: `, and values printed by
-/// `Debug` such as `DataFusionError(Execution("…"))`. Whatever is not known to be one stays.
+/// Layers are prefixes such as `Execution error: ` and `Job x failed: `, and values printed by `Debug` such as
+/// `DataFusionError(Execution("…"))`. Text that is not a known layer stays.
 fn root_cause(text: &str) -> String {
     let mut cause = text.trim().to_owned();
     while let Some(inner) = without_prefix(&cause).or_else(|| without_debug(&cause)) {
@@ -33,7 +34,7 @@ fn root_cause(text: &str) -> String {
     cause
 }
 
-/// The text behind one prefix, if it has one.
+/// Returns the text after one prefix, if the text starts with one.
 fn without_prefix(text: &str) -> Option<String> {
     const PREFIXES: &[&str] = &[
         "Execution error: ",
@@ -48,7 +49,7 @@ fn without_prefix(text: &str) -> Option<String> {
         "Task failed due to IO error: ",
         "Fail to execute query due to ",
     ];
-    /// Prefixes with a word in them: what comes before it and after it.
+    /// Prefixes that contain a word: the text before it, and the text after it.
     const AROUND: &[(&str, &str)] = &[
         ("Job ", " failed: "),
         ("Job failed due to stage ", " failed: "),
@@ -67,7 +68,7 @@ fn without_prefix(text: &str) -> Option<String> {
     plain.or_else(around).map(|rest| rest.trim().to_owned())
 }
 
-/// The value in one layer of `Debug`, if the text is one.
+/// Returns the value inside one layer of `Debug`, if the text is one.
 fn without_debug(text: &str) -> Option<String> {
     const LAYERS: &[&str] = &[
         "DataFusionError(",
@@ -90,7 +91,7 @@ fn without_debug(text: &str) -> Option<String> {
         let (feature, _) = string_literal(rest)?;
         return Some(not_supported(&feature));
     }
-    // The name of an optimizer's rule, and what went wrong in it.
+    // Name of an optimizer rule, and its error.
     if let Some(rest) = text.strip_prefix("Context(") {
         let (_, rest) = string_literal(rest)?;
         let inner = rest.strip_prefix(", ")?.strip_suffix(')')?;
@@ -100,7 +101,7 @@ fn without_debug(text: &str) -> Option<String> {
     if let Some((message, rest)) = string_literal(inner) {
         return rest.ends_with(')').then_some(message);
     }
-    // Some layers have a second field, the backtrace, which is empty.
+    // Some layers have a second field, an empty backtrace.
     let inner = inner.strip_suffix(')')?;
     let shorter = inner
         .strip_suffix(", None")
@@ -108,13 +109,13 @@ fn without_debug(text: &str) -> Option<String> {
     Some(shorter.unwrap_or(inner).to_owned())
 }
 
-/// What DataFusion says of a feature that it has not, in the words of [`Error::NotSupported`].
+/// Rewrites DataFusion's text about a missing feature in the words of [`Error::NotSupported`].
 fn not_supported(feature: &str) -> String {
     let what = feature.trim().trim_start_matches("not supported: ");
     format!("not supported: {what}")
 }
 
-/// A string literal as `Debug` prints it, and what follows it.
+/// Splits off a string literal as `Debug` prints it. Returns its value and the rest of the text.
 fn string_literal(text: &str) -> Option<(String, &str)> {
     let mut rest = text.strip_prefix('"')?.char_indices();
     let body = &text[1..];

@@ -1,4 +1,4 @@
-//! The address of a scheduler, with TLS and a credential.
+//! Address of a scheduler, with TLS and a credential.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::{Error, Result};
 
 /// Interval of HTTP/2 keep-alive pings.
 const PING: Duration = Duration::from_secs(10);
-/// Timeout of a ping: a process that is frozen for a moment is not lost.
+/// Timeout of a ping, long enough for a process that is frozen for a moment.
 const PONG: Duration = Duration::from_secs(20);
 
-/// A scheduler's address, TLS files and credential.
+/// Address, TLS files and credential of a scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerAddress {
     address: String,
@@ -25,7 +25,7 @@ pub struct SchedulerAddress {
 }
 
 impl SchedulerAddress {
-    /// The scheduler at `host:port`, over TLS if there are files for it.
+    /// Returns the address of the scheduler at `host:port`, with TLS if there are files for it.
     ///
     /// # Errors
     /// When a file cannot be used.
@@ -41,17 +41,17 @@ impl SchedulerAddress {
         })
     }
 
-    /// `host:port`
+    /// Returns the address, `host:port`.
     pub fn as_str(&self) -> &str {
         &self.address
     }
 
-    /// TLS files, where connections are encrypted.
+    /// Returns the TLS files, if connections are encrypted.
     pub(crate) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// Its URL.
+    /// Returns the scheduler's URL.
     pub(crate) fn url(&self) -> String {
         tls::url(&self.address, self.tls.is_some())
     }
@@ -59,8 +59,8 @@ impl SchedulerAddress {
     /// Connects to a service of the scheduler. Requests carry the credential.
     ///
     /// # Errors
-    /// When it does not answer, or not as it is expected to, and when there is to be a token that cannot be read: that
-    /// is an [`Error::Token`].
+    /// When the scheduler does not answer, or answers unexpectedly. When a required token cannot be read, the error is
+    /// an [`Error::Token`].
     pub async fn connect(
         &self,
     ) -> std::result::Result<Authorized, Box<dyn std::error::Error + Send + Sync>> {
@@ -69,10 +69,10 @@ impl SchedulerAddress {
         Ok(bearer.over(channel))
     }
 
-    /// A channel that connects lazily.
+    /// Returns a channel that connects lazily.
     ///
     /// # Errors
-    /// When the address is none, or there is to be a token that cannot be read.
+    /// When the address is not valid, or a required token cannot be read.
     pub(crate) fn channel(&self, grpc: &GrpcClientConfig) -> Result<Authorized> {
         let endpoint = self.endpoint(Some(grpc)).map_err(|error| Error::Connect {
             address: self.address.clone(),
@@ -82,10 +82,10 @@ impl SchedulerAddress {
         Ok(self.bearer()?.over(tls::channel(endpoint, self.tls())))
     }
 
-    /// The credential as requests carry it, for clients of other crates.
+    /// Returns the headers with the credential, for clients of other crates.
     ///
     /// # Errors
-    /// When there is to be a token that cannot be read.
+    /// When a required token cannot be read.
     pub(crate) fn headers(&self) -> Result<HashMap<String, String>> {
         let token = self.credential.token(&self.address, Holder::Client);
         let token = token.map_err(|source| self.unusable(source))?;
@@ -112,9 +112,9 @@ impl SchedulerAddress {
         &self,
         grpc: Option<&GrpcClientConfig>,
     ) -> std::result::Result<Endpoint, tonic::transport::Error> {
-        // Whether TLS is spoken is for who connects.
+        // The caller that connects decides about TLS.
         let endpoint = create_grpc_client_endpoint(tls::url(&self.address, false), grpc)?;
-        // A host that is cut off closes no connection.
+        // A host that is cut off does not close its connections.
         Ok(endpoint
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PONG)

@@ -1,4 +1,4 @@
-//! The cluster's system tables, read from its scheduler.
+//! System tables of a cluster, read from its scheduler.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use volley_proto::wire::{ProbeRequest, ReadTableRequest};
 
 use crate::{Error, Result, SchedulerAddress};
 
-/// How long a table may take.
+/// Timeout of a read of a table.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the scheduler may take for the next links between executors.
+/// Timeout of the scheduler's next answer about the links between executors.
 const LINK_TIMEOUT: Duration = Duration::from_secs(60);
-/// A log of many jobs is long.
+/// Maximum size of an answer in bytes: a log of many jobs is long.
 const MOST_BYTES: usize = 256 * 1024 * 1024;
 
-/// The system tables of one scheduler; connects lazily.
+/// System tables of one scheduler; it connects lazily.
 #[derive(Debug)]
 pub struct SystemTables {
     scheduler: SchedulerAddress,
     client: OnceCell<ClusterClient<Authorized>>,
 }
 
-/// Which rows of a system table are read.
+/// Scope of a read: the rows of a system table that it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// All of them.
+    /// All rows.
     All,
-    /// One job's.
+    /// Rows of one job.
     Job(&'a str),
-    /// One training run's.
+    /// Rows of one training run.
     Training(TrainId),
 }
 
 impl SystemTables {
-    /// The tables of a scheduler. Connects when one is first read.
+    /// Returns the tables of a scheduler, which it connects to on the first read.
     pub fn of(scheduler: &SchedulerAddress) -> Self {
         Self {
             scheduler: scheduler.clone(),
@@ -47,16 +47,16 @@ impl SystemTables {
         }
     }
 
-    /// A table's rows.
+    /// Reads the rows of a table.
     ///
     /// # Errors
-    /// When the scheduler does not answer within ten seconds, or its rows are those of another version.
+    /// When the scheduler does not answer within ten seconds, or sends the rows of another version.
     pub async fn rows<R: Row>(&self, of: Scope<'_>) -> Result<Vec<R>> {
         let json = self.read(R::TABLE, of).await?;
         Ok(tables::rows(&json)?)
     }
 
-    /// A table's rows as a JSON array of objects.
+    /// Reads the rows of a table as a JSON array of objects.
     ///
     /// # Errors
     /// When the scheduler does not answer within ten seconds.
@@ -87,11 +87,11 @@ impl SystemTables {
         Ok(answer.into_inner().rows)
     }
 
-    /// The links between the cluster's processes, which dial each other for this: it takes a second or two for each
-    /// executor.
+    /// Probes the links between the cluster's processes, which connect to each other for this. Takes a second or two
+    /// for each executor.
     ///
     /// # Errors
-    /// When the scheduler does not answer for a minute, serves another client, or is of another version.
+    /// When the scheduler does not answer for a minute, serves another client, or has another version.
     pub async fn links(&self) -> Result<Vec<Link>> {
         const REQUEST: &str = "try the links between its executors";
         let refused = |source| Error::Request {

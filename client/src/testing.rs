@@ -1,4 +1,4 @@
-//! What this crate's tests share: a session without a cluster, and a model made by hand.
+//! Fixtures of this crate's tests: a session without a cluster, and a model made by hand.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Sca
 
 use crate::{Session, SessionConfig};
 
-/// A model of `Sales` by `Store` and `Distance`, in the scale of logarithms.
+/// Returns the manifest of a model of `Sales` by `Store` and `Distance`, in the scale of logarithms.
 pub(crate) fn manifest(name: &str) -> Manifest {
     let feature = |column: &str, kind| Feature {
         column: column.to_owned(),
@@ -155,7 +155,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
     }
 }
 
-/// A session without a scheduler: the model `known` in its store, the table `sales` in a file.
+/// Returns a session without a scheduler, with the model `known` in its store and the table `sales` in a file.
 pub(crate) async fn session() -> (Session, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let url = ModelStore::directory_url(&directory.path().join("store")).unwrap();
@@ -173,7 +173,7 @@ pub(crate) async fn session() -> (Session, TempDir) {
     (session, directory)
 }
 
-/// Writes three rows of sales. Returns the statement that makes a table of them.
+/// Writes three rows of sales. Returns the statement that creates a table of them.
 pub(crate) fn sales_file(directory: &TempDir) -> String {
     let file = directory.path().join("sales.csv");
     let rows = "Id,Store,Distance,Promo,Sales\n1,1,0.5,x,100\n2,2,1.5,y,50\n3,3,2.5,z,\n";
@@ -186,7 +186,7 @@ pub(crate) fn sales_file(directory: &TempDir) -> String {
     )
 }
 
-/// Runs a test where planning, which recurses deeply in debug builds, has room.
+/// Runs a test on a large stack: planning recurses deeply in debug builds.
 pub(crate) fn on_a_deep_stack(test: impl Future<Output = ()> + Send + 'static) {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
