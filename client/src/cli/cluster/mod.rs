@@ -6,9 +6,8 @@
 //! down   ──> cluster.json ──> SIGTERM ──(deadline)──> SIGKILL ──> cluster.json removed
 //! ```
 //!
-//! The processes outlive the command, in groups of their own, with logs in the cluster's
-//! directory. A pid alone is never trusted: a process is the cluster's only while its command line
-//! says so, since the system gives pids out again.
+//! The processes outlive the command, in their own process groups, with logs in the cluster's directory. A pid alone is
+//! never trusted, because the system reuses pids: a process belongs to the cluster only if its command line says so.
 
 mod process;
 mod state;
@@ -26,13 +25,13 @@ use self::state::{Component, Process, State};
 use super::Ended;
 use super::config::{Cluster, ClusterAction};
 
-/// How long a process may take to end after SIGTERM.
+/// Time for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Does what was asked with the cluster.
+/// Runs the action on the cluster.
 ///
 /// # Errors
-/// When there is no such cluster, or one too many, or it does not start or stop.
+/// When there is no such cluster, when one runs already, or when it does not start or stop.
 pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
     let dir = &cluster.dir;
     match &cluster.action {
@@ -44,7 +43,7 @@ pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
         ClusterAction::Token(token) => self::token::run(token),
         ClusterAction::Status => status(dir),
         ClusterAction::Down => {
-            // Without the directory there is nothing to lock, and nothing to stop.
+            // If the directory is missing, there is nothing to lock or to stop.
             State::read(dir)?.with_context(|| no_cluster(dir))?;
             let _lock = lock(dir)?;
             down(dir).await
@@ -67,7 +66,7 @@ async fn down(dir: &Path) -> anyhow::Result<Ended> {
     Ok(Ended::Done)
 }
 
-/// Stops the executors, then the scheduler, so that executors can say goodbye.
+/// Stops the executors, then the scheduler, so that executors can deregister.
 async fn stop(state: &State) -> anyhow::Result<()> {
     for component in [Component::Executor, Component::Scheduler] {
         let ours: Vec<_> = state
@@ -80,7 +79,7 @@ async fn stop(state: &State) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps two commands from changing one cluster at the same time.
+/// Locks the cluster's directory, so that two commands do not change one cluster at the same time.
 fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;

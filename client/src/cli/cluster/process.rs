@@ -1,4 +1,4 @@
-//! One process of a cluster: started apart from the command, recognised, stopped.
+//! Process of a cluster: started apart from the command, recognised, stopped.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -13,24 +13,24 @@ use tokio::time::{Instant, sleep};
 
 use super::state::{Component, Process};
 
-/// How often a process is looked at while something is awaited of it.
+/// Interval of checks while waiting for a process.
 pub(super) const POLL: Duration = Duration::from_millis(50);
 
-/// A process to start.
+/// Process to start.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) component: Component,
     pub(super) id: String,
-    /// Among `arguments`.
+    /// Path among `arguments` that identifies the process.
     pub(super) mark: PathBuf,
-    /// Its program, where that is not its component's.
+    /// Program, if it is not the component's own.
     pub(super) program: Option<PathBuf>,
     pub(super) arguments: Vec<String>,
 }
 
 impl Launch {
-    /// Starts the program, from `programs` unless it is given, in a process group of its own so that Ctrl-C here does
-    /// not reach it; its output goes to `DIR/ID.log`.
+    /// Starts the program, from `programs` unless it is given, in its own process group, so that Ctrl-C here does not
+    /// reach it. Its output goes to `DIR/ID.log`.
     pub(super) fn start(self, programs: &Path, dir: &Path) -> anyhow::Result<(Child, Process)> {
         let Self {
             component,
@@ -51,7 +51,7 @@ impl Launch {
         let program = given.unwrap_or_else(|| programs.join(component.program()));
         let child = Command::new(&program)
             .args(arguments)
-            // The logs are files.
+            // The logs are files, so no colours.
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(stdout)
@@ -76,17 +76,17 @@ impl Launch {
 }
 
 impl Process {
-    /// Whether the process still runs, and is the one that was started.
+    /// Returns whether the process still runs, and is the one that was started.
     pub(super) fn is_alive(&self) -> bool {
         command_line(self.pid).is_some_and(|arguments| self.is(&arguments))
     }
 
-    /// Whether a command line is this process's.
+    /// Returns whether a command line belongs to this process.
     fn is(&self, arguments: &[String]) -> bool {
         let program = arguments
             .first()
             .and_then(|path| Path::new(path).file_name());
-        // Another program may be a script, whose name is its interpreter's and then that of what it runs.
+        // A given program may be a script: its command line starts with the interpreter, and then the script.
         let is_program =
             self.program.is_some() || program.is_some_and(|name| name == self.component.program());
         is_program
@@ -107,7 +107,7 @@ impl Process {
         }
     }
 
-    /// The last lines of its log, for an error.
+    /// Returns the last lines of the log, for an error.
     pub(super) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         format!(
@@ -118,10 +118,10 @@ impl Process {
     }
 }
 
-/// Stops the processes: SIGTERM, and SIGKILL for those that still run after `grace`.
+/// Stops the processes with SIGTERM, and with SIGKILL those that still run after `grace`.
 ///
 /// # Errors
-/// When one cannot be stopped at all.
+/// When a process cannot be stopped at all.
 pub(super) async fn stop_all(processes: &[&Process], grace: Duration) -> anyhow::Result<()> {
     for (signal, patience) in [
         (Signal::SIGTERM, grace),
@@ -141,14 +141,14 @@ pub(super) async fn stop_all(processes: &[&Process], grace: Duration) -> anyhow:
     }
 }
 
-/// The arguments of a running process; nothing for one that is dead, a zombie included.
+/// Returns the arguments of a running process; none for a dead one, a zombie included.
 fn command_line(pid: u32) -> Option<Vec<String>> {
     if Path::new("/proc/self/cmdline").exists() {
         let text = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let text = String::from_utf8_lossy(&text);
         return Some(text.split_terminator('\0').map(str::to_owned).collect());
     }
-    // Systems without /proc. Paths with spaces come apart here, so such a cluster looks dead.
+    // This is for systems without /proc. It splits paths with spaces, so such a cluster looks dead.
     let pid = pid.to_string();
     let listed = Command::new("ps")
         .args(["-ww", "-o", "command=", "-p", &pid])

@@ -1,4 +1,4 @@
-//! What is remembered of a cluster between commands: `cluster.json`.
+//! State of a cluster between commands: `cluster.json`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,39 +9,39 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "cluster.json";
 
-/// The processes of one cluster. Written after each start, so that none is ever forgotten.
+/// Processes of one cluster. The file is written after each start, so that no process is forgotten.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
     pub(super) processes: Vec<Process>,
 }
 
-/// One process.
+/// Process of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Process {
     pub(super) component: Component,
-    /// Unique in the cluster.
+    /// Id, unique in the cluster.
     pub(super) id: String,
     pub(super) pid: u32,
-    /// `host:port`, once it is known.
+    /// Address `host:port`, once it is known.
     pub(super) address: Option<String>,
     pub(super) log: PathBuf,
-    /// A path among its arguments that no other process has: what it is recognised by.
+    /// Path among its arguments that no other process has, by which it is recognised.
     pub(super) mark: PathBuf,
-    /// The file name of its program, where that is not its component's.
+    /// File name of its program, if it is not the component's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) program: Option<String>,
 }
 
 impl Process {
-    /// The file name of its program.
+    /// Returns the file name of its program.
     pub(super) fn program(&self) -> &str {
         self.program.as_deref().unwrap_or(self.component.program())
     }
 }
 
-/// What a process does.
+/// Component that a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Component {
@@ -50,7 +50,7 @@ pub(super) enum Component {
 }
 
 impl Component {
-    /// The file name of its program, unless another is given.
+    /// Returns the file name of its program, unless another is given.
     pub(super) fn program(self) -> &'static str {
         match self {
             Self::Scheduler => "volley-scheduler",
@@ -60,10 +60,10 @@ impl Component {
 }
 
 impl State {
-    /// The cluster in `dir`, if one was started there.
+    /// Reads the cluster's state in `dir`, if one was started there.
     ///
     /// # Errors
-    /// When the file cannot be read or was not written by this build.
+    /// When the file cannot be read, or has another format.
     pub(super) fn read(dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = dir.join(FILE);
         let json = match fs::read(&path) {
@@ -77,7 +77,7 @@ impl State {
             .with_context(malformed)
     }
 
-    /// Replaces what is remembered, in one step.
+    /// Replaces the state file in one step.
     pub(super) fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, draft) = (dir.join(FILE), dir.join("cluster.json.new"));
         let json = serde_json::to_vec_pretty(self).context("cannot encode the cluster's state")?;
@@ -86,7 +86,7 @@ impl State {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Forgets the cluster, with its executors' scratch files; the logs stay.
+    /// Removes the state file and the processes' scratch files in `dir`; the logs stay.
     pub(super) fn remove(&self, dir: &Path) -> anyhow::Result<()> {
         for Process { mark, .. } in self.processes.iter().filter(|p| p.mark.starts_with(dir)) {
             let removed = if mark.is_dir() {
@@ -104,7 +104,7 @@ impl State {
         fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 
-    /// The scheduler's address, once it is known.
+    /// Returns the scheduler's address, once it is known.
     pub(super) fn scheduler(&self) -> Option<&str> {
         let scheduler = self
             .processes
@@ -113,7 +113,7 @@ impl State {
         scheduler.address.as_deref()
     }
 
-    /// A line for each process, under a header.
+    /// Formats a table with a header and a line for each process.
     pub(super) fn table(&self, is_alive: impl Fn(&Process) -> bool) -> String {
         let header = ["PROCESS", "ID", "PID", "STATE", "ADDRESS", "LOG"].map(String::from);
         let mut rows = vec![header];

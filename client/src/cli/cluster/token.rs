@@ -1,4 +1,4 @@
-//! `volley cluster token`: a new token and the line that makes a scheduler know it, or one that is there.
+//! `volley cluster token`: makes a token and the line that registers it with a scheduler, or shows an existing one.
 
 use anyhow::Context;
 use volley_proto::access::{LocalTokens, Token};
@@ -9,7 +9,7 @@ use super::super::config::NewToken;
 /// Makes or shows a token.
 ///
 /// # Errors
-/// When the scheduler is not this user's, or does not run.
+/// When the scheduler belongs to another user, or does not run.
 pub(super) fn run(asked: &NewToken) -> anyhow::Result<Ended> {
     match asked {
         NewToken::Make { name, role } => {

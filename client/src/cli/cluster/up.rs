@@ -1,4 +1,4 @@
-//! `volley cluster up`: starts the processes and waits until they are ready, or none stays.
+//! `volley cluster up`: starts the processes and waits until they are ready; if one fails, it stops them all.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use super::state::{Component, Process, State};
 /// Starts the cluster.
 ///
 /// # Errors
-/// When one is up already, or a process fails to start; the others are stopped then.
+/// When a cluster is up already, or a process fails to start; the others are stopped then.
 pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
     if let Some(state) = State::read(dir)? {
         let up = state.processes.iter().any(Process::is_alive);
@@ -61,7 +61,7 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
     }
 }
 
-/// A cluster on its way up.
+/// Cluster that is being started.
 struct Starting<'a> {
     dir: &'a Path,
     programs: PathBuf,
@@ -105,11 +105,11 @@ impl<'a> Starting<'a> {
     async fn start(&mut self, up: &ClusterUp) -> anyhow::Result<()> {
         let deadline = Instant::now() + up.timeout;
         let address_file = self.dir.join("scheduler.address");
-        // One that a killed cluster left behind would be taken for the new one.
+        // A file left behind by a killed cluster would be mistaken for the new one.
         let _ = fs::remove_file(&address_file);
         self.launch(scheduler(up, &address_file))?;
         let scheduler = loop {
-            // The file appears whole, by a rename.
+            // The file appears complete, by a rename.
             if let Ok(address) = fs::read_to_string(&address_file) {
                 break address.trim().to_owned();
             }
@@ -166,7 +166,7 @@ impl<'a> Starting<'a> {
         }
     }
 
-    /// Waits a little for something of the first process without an address.
+    /// Waits one poll interval for the first process without an address; `wanted` describes what is missing.
     ///
     /// # Errors
     /// When a process has ended, or the deadline has passed.
@@ -189,8 +189,7 @@ impl<'a> Starting<'a> {
         Ok(())
     }
 
-    /// Stops what was started. A failure to do so is logged: why there is something to undo
-    /// matters more.
+    /// Stops the started processes. Only logs a failure to do so, because the reason for stopping them matters more.
     async fn undo(self) {
         let undone = super::stop(&self.state).await;
         if let Err(error) = undone.and_then(|()| self.state.remove(self.dir)) {
@@ -240,7 +239,7 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
     }
 }
 
-/// The options of a process that speaks TLS.
+/// Returns the TLS options of a process.
 fn tls_options(tls: Option<&TlsFiles>) -> Vec<String> {
     let Some(TlsFiles { ca, identity }) = tls else {
         return Vec::new();
