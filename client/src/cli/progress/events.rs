@@ -1,4 +1,4 @@
-//! What happens in a training run, as lines.
+//! Events of a training run, as lines.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use volley_proto::wire::event::Event as Kind;
 use volley_proto::wire::training_client::TrainingClient;
 use volley_proto::wire::{Event, WatchRequest, WatchResponse};
 
-/// How often the scheduler is asked while nothing is new.
+/// Pause between two requests to the scheduler while there is nothing new.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Epochs between two questions that have a line each.
+/// Maximum number of epochs in one answer that get a line each.
 const READABLE: usize = 3;
 
-/// The events of one training run.
+/// Events of one training run.
 #[derive(Debug)]
 pub(super) struct Events {
     scheduler: SchedulerAddress,
     client: Option<TrainingClient<Authorized>>,
     request: WatchRequest,
-    /// Whether each epoch is told of, for a program that reads them.
+    /// Set if every epoch is reported, for a program that reads them.
     all: bool,
-    /// The scheduler does not answer any more.
+    /// Set once the scheduler no longer answers.
     over: bool,
 }
 
@@ -45,8 +45,8 @@ impl Events {
         }
     }
 
-    /// Waits for the next events; `None` when there is nobody to ask any more. Dropping the future
-    /// loses none.
+    /// Waits for the next events; returns `None` once the scheduler no longer answers. Dropping the future loses no
+    /// events.
     pub(super) async fn next(&mut self) -> Option<Vec<String>> {
         while !self.over {
             if self.client.is_none() {
@@ -65,7 +65,7 @@ impl Events {
                     }
                     sleep(INTERVAL).await;
                 }
-                // The run is not known until its stage is reached.
+                // The scheduler does not know the run until its stage is reached.
                 Err(status) if status.code() == Code::NotFound => sleep(INTERVAL).await,
                 Err(status) => {
                     tracing::debug!("no more progress: {status}");
@@ -88,7 +88,7 @@ async fn connect(scheduler: &SchedulerAddress) -> Option<TrainingClient<Authoriz
     }
 }
 
-/// Events in lines; of more epochs than `most`, the last.
+/// Formats events as lines; if there are more than `most` epochs, only the last of them.
 fn describe_all(events: &[Event], most: usize) -> Vec<String> {
     let is_epoch = |event: &&Event| matches!(event.event, Some(Kind::Epoch(_)));
     let epochs = events.iter().filter(is_epoch).count();
@@ -100,7 +100,7 @@ fn describe_all(events: &[Event], most: usize) -> Vec<String> {
     shown.filter_map(describe).collect()
 }
 
-/// An event in a line; nothing for one that this build does not know.
+/// Formats an event as a line; `None` for an event that this build does not know.
 fn describe(event: &Event) -> Option<String> {
     Some(match event.event.as_ref()? {
         Kind::Waiting(waiting) => format!("training waits: {}", waiting.reason),

@@ -1,8 +1,7 @@
-//! What a statement does while it is waited for, on standard error: bars on a terminal, a line every
-//! few seconds elsewhere, JSON for programs.
+//! Progress of a running statement on standard error: bars on a terminal, a line every few seconds elsewhere, JSON for
+//! programs.
 //!
-//! The scheduler is asked what became of the work. Progress is a courtesy: when it cannot be had,
-//! the statement goes on without it.
+//! It comes from the scheduler. Progress is optional: when it is not available, the statement goes on without it.
 
 mod events;
 mod show;
@@ -20,13 +19,13 @@ use self::events::Events;
 use self::show::Show;
 pub(super) use self::show::Style;
 
-/// How often the scheduler is asked how far the work is.
+/// Interval of requests for progress.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How long to ask for the last events once the statement has ended; the scheduler holds back its
-/// answer while there are none.
+/// Time limit for the last events after the statement has ended; the scheduler holds its answer back while there are
+/// none.
 const LAST: Duration = Duration::from_millis(200);
 
-/// Follows one job.
+/// Progress of one job.
 pub(super) struct Progress {
     system_tables: SystemTables,
     subject: Subject,
@@ -34,24 +33,24 @@ pub(super) struct Progress {
     show: Mutex<Show>,
 }
 
-/// What is followed.
+/// Job that is followed.
 enum Subject {
     Query(QueryJob),
     Training(TrainId),
 }
 
-/// How far the work is.
+/// Progress of a job at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) stages: Vec<Stage>,
-    /// What the job waits for, if it does.
+    /// Reason why the job waits, if it does.
     pub(super) waits: Option<String>,
     pub(super) run: Option<Run>,
     pub(super) ranks: Vec<Rank>,
 }
 
 impl Progress {
-    /// Of a training run, by the id that its statement has.
+    /// Follows a training run, by the id in its statement.
     pub(super) fn of_training(scheduler: &SchedulerAddress, id: TrainId, style: Style) -> Self {
         Self {
             system_tables: SystemTables::of(scheduler),
@@ -61,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Of a query, once it is known which job it is.
+    /// Follows a query, as soon as its job is known.
     pub(super) fn of_query(scheduler: &SchedulerAddress, job: QueryJob, style: Style) -> Self {
         Self {
             system_tables: SystemTables::of(scheduler),
@@ -71,8 +70,7 @@ impl Progress {
         }
     }
 
-    /// Does the work, showing meanwhile how far it is. Nothing of it stays on a terminal but what
-    /// happened.
+    /// Does the work and shows its progress meanwhile. On a terminal, only the events stay.
     pub(super) async fn beside<T>(mut self, work: impl Future<Output = T>) -> T {
         if !self.show.get_mut().is_on() {
             return work.await;
@@ -81,7 +79,7 @@ impl Progress {
         let done = tokio::select! {
             biased;
             done = &mut work => done,
-            // It ends when it is dropped.
+            // Following ends only when it is dropped.
             () = self.follow() => work.await,
         };
         if let Some(events) = &mut self.events {
@@ -90,14 +88,14 @@ impl Progress {
                     self.show.get_mut().events(&lines);
                 }
             };
-            // Running out of time is the usual end: the scheduler waits for what does not come.
+            // The timeout is the usual end: the scheduler waits for events that do not come.
             let _ = timeout(LAST, rest).await;
         }
         self.show.get_mut().finish();
         done
     }
 
-    /// Shows what happens and how far the work is, for as long as it is polled.
+    /// Shows events and progress, as long as it is polled.
     async fn follow(&mut self) {
         let Self {
             system_tables,
@@ -115,7 +113,7 @@ impl Progress {
         let advances = async {
             let mut tick = interval(INTERVAL);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            // What is done at once is not worth asking for.
+            // Work that is done at once needs no request.
             tick.tick().await;
             loop {
                 tick.tick().await;
@@ -128,7 +126,7 @@ impl Progress {
     }
 }
 
-/// How far the work is, if the scheduler says.
+/// Reads the progress of a job, if the scheduler answers.
 async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Snapshot> {
     let job;
     let of = match subject {

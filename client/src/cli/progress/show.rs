@@ -1,4 +1,4 @@
-//! Progress as it is drawn, written as lines, or written as JSON.
+//! Display of progress: drawn as bars, written as lines, or written as JSON.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -9,29 +9,29 @@ use volley_proto::tables::{Rank, Run, RunState, Stage, StageKind, StageState};
 
 use super::Snapshot;
 
-/// How often a line is written where nothing can be drawn.
+/// Interval of progress lines where bars cannot be drawn.
 const LINES: Duration = Duration::from_secs(5);
-/// Ranks that have a line of their own on a terminal.
+/// Maximum number of ranks with their own line on a terminal.
 const RANKS: usize = 16;
 
 const BAR: &str = "{prefix:>10} [{bar:30}] {msg}";
 const TEXT: &str = "{prefix:>10} {msg}";
 
-/// How progress is shown.
+/// Style of the progress display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Style {
-    /// Not at all.
+    /// No progress.
     Off,
-    /// Bars that are drawn over.
+    /// Bars that are redrawn.
     Bars,
     /// A line every few seconds.
     Lines,
-    /// A JSON object a line, every few seconds and for each event.
+    /// A line with a JSON object, every few seconds and for each event.
     Json,
 }
 
 impl Style {
-    /// How it is shown to whoever is on standard error.
+    /// Returns the style for standard error.
     pub(in super::super) fn of(quiet: bool, json: bool) -> Self {
         match (quiet, json) {
             (true, _) => Self::Off,
@@ -42,14 +42,14 @@ impl Style {
     }
 }
 
-/// Shows snapshots and events.
+/// Display of snapshots and events.
 pub(super) struct Show {
     style: Style,
     bars: MultiProgress,
     stages: Option<ProgressBar>,
     run: Option<ProgressBar>,
     ranks: Vec<ProgressBar>,
-    /// When a line was written last, and what it said.
+    /// Time and text of the last line.
     last: (Instant, String),
 }
 
@@ -69,7 +69,7 @@ impl Show {
         self.style != Style::Off
     }
 
-    /// Shows what has happened.
+    /// Shows events.
     pub(super) fn events(&self, lines: &[String]) {
         for line in lines {
             match self.style {
@@ -81,7 +81,7 @@ impl Show {
         }
     }
 
-    /// Shows how far the work is.
+    /// Shows a snapshot of the progress.
     pub(super) fn snapshot(&mut self, snapshot: &Snapshot) {
         if snapshot.stages.is_empty() && snapshot.run.is_none() {
             return;
@@ -92,7 +92,7 @@ impl Show {
             Style::Lines | Style::Json if self.last.0.elapsed() < LINES => {}
             Style::Lines => {
                 let line = line(snapshot);
-                // What waits says so once.
+                // A line that has not changed, such as one of a waiting job, is not repeated.
                 if line != self.last.1 {
                     eprintln!("{line}");
                 }
@@ -121,7 +121,7 @@ impl Show {
         }
     }
 
-    /// Takes away what is drawn.
+    /// Clears the bars.
     pub(super) fn finish(&mut self) {
         if self.style == Style::Bars {
             let bars = self.stages.take().into_iter().chain(self.run.take());
@@ -185,7 +185,7 @@ impl Drop for Show {
     }
 }
 
-/// How far a job's ordinary stages are.
+/// Progress of a job's ordinary stages.
 #[derive(Debug, Default)]
 struct Queries {
     stages: usize,
@@ -237,7 +237,7 @@ impl std::fmt::Display for Queries {
     }
 }
 
-/// A snapshot in a line.
+/// Formats a snapshot as a line.
 fn line(snapshot: &Snapshot) -> String {
     match (&snapshot.run, &snapshot.waits) {
         (Some(run), _) if run.generation > 0 => training(run),
@@ -246,7 +246,7 @@ fn line(snapshot: &Snapshot) -> String {
     }
 }
 
-/// How far training is, in a line.
+/// Formats the progress of training as a line.
 fn training(run: &Run) -> String {
     if run.state != RunState::Training {
         let reason = run.reason.as_ref();
@@ -272,7 +272,7 @@ fn training(run: &Run) -> String {
     line
 }
 
-/// How a rank spends its time.
+/// Formats the executor and rows of a rank, and the shares of its time.
 fn share(rank: &Rank) -> String {
     let executor = &rank.executor_id;
     let (Some(rows), Some(load)) = (rank.rows, rank.load_seconds) else {
