@@ -1,4 +1,4 @@
-//! The links between a cluster's processes, as a table, and what would mend those that are broken.
+//! Links between a cluster's processes, as a table, and remedies for broken ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::error::ArrowError;
 use volley_proto::probe::{Fault, FaultKind, Link, Port};
 
-/// A row a link.
+/// Returns a table with one row per link.
 pub(super) fn rows(links: &[Link]) -> Result<RecordBatch, ArrowError> {
     let column = |of: &dyn Fn(&Link) -> String| -> ArrayRef {
         Arc::new(
@@ -33,7 +33,7 @@ pub(super) fn rows(links: &[Link]) -> Result<RecordBatch, ArrowError> {
     ])
 }
 
-/// What is wrong with a link, and what would mend it.
+/// Returns the faults of a link, each with a remedy.
 pub(super) fn faults(link: &Link) -> Vec<String> {
     let about = format!("{} to {} ({})", link.from, link.to, link.host);
     if let Err(reason) = &link.outcome {
@@ -52,7 +52,7 @@ pub(super) fn faults(link: &Link) -> Vec<String> {
     link.faults().map(said).collect()
 }
 
-/// All links, in a line.
+/// Summarizes all links in one line.
 pub(super) fn summary(links: &[Link]) -> String {
     let slowest = links.iter().filter_map(round_trip).max();
     let narrowest = links.iter().filter_map(rate).reduce(f64::min);
@@ -99,7 +99,7 @@ fn remedy(link: &Link, port: &Port, kind: FaultKind) -> String {
     }
 }
 
-/// The ports that were dialled, and how that went.
+/// Returns the dialled ports of a link, with their results.
 fn ports(link: &Link) -> String {
     let measured = match &link.outcome {
         Ok(measured) => measured,
@@ -122,7 +122,7 @@ fn ports(link: &Link) -> String {
     };
     let said: Vec<_> = measured.ports.iter().map(said).collect();
     match said.is_empty() {
-        // Its connection is what the executor is registered by.
+        // The connection is the one that the executor registered over.
         true => "connected".to_owned(),
         false => said.join(", "),
     }

@@ -1,5 +1,5 @@
-//! `volley doctor`: whether this machine and a cluster have what Volley needs, a line a finding, and a table of the
-//! links between the cluster's processes.
+//! `volley doctor`: checks that this machine and a cluster have what Volley needs. It prints one line per finding, and
+//! a table of the links between the cluster's processes.
 
 mod links;
 
@@ -22,12 +22,12 @@ use super::engine::Engine;
 use super::execute::write;
 use super::format::{Format, Formatter};
 
-/// Free space below which a disk is worth a warning.
+/// Free space in bytes below which a disk gets a warning.
 const LITTLE: u64 = 2 << 30;
-/// Numbers that are sent through an exchange, of eight bytes each, are this to the third power.
+/// Cube root of the number of values sent through an exchange, eight bytes each.
 const BASE: u64 = 128;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CheckStatus {
     Fine,
@@ -45,7 +45,7 @@ impl fmt::Display for CheckStatus {
     }
 }
 
-/// Findings as they come.
+/// Printer of findings, which counts the failed ones.
 #[derive(Debug, Default)]
 struct Findings {
     failed: usize,
@@ -58,7 +58,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Says what a check came to: what is fine, or what is wrong and what helps.
+    /// Prints the result of a check: what works, or what is wrong and how to fix it.
     async fn check(
         &mut self,
         what: &str,
@@ -71,7 +71,7 @@ impl Findings {
     }
 }
 
-/// Looks at everything there is.
+/// Runs all checks.
 ///
 /// # Errors
 /// When standard output cannot be written to.
@@ -164,12 +164,12 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         let outcome = exchange(&session).await;
         return findings.check("exchange", outcome).await;
     }
-    // It would be tried again and again.
+    // The engine would retry the query again and again.
     let text = "no query is tried: the cluster's processes do not reach each other";
     findings.say(CheckStatus::Careful, "exchange", text).await
 }
 
-/// The links between the cluster's processes. Returns whether all are well.
+/// Prints the links between the cluster's processes. Returns whether all of them work.
 async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyhow::Result<bool> {
     let links = match SystemTables::of(scheduler).links().await {
         Ok(links) => links,
@@ -193,7 +193,7 @@ async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyho
     Ok(faults.is_empty())
 }
 
-/// Whether an executor's shuffle port is reached from here, as rows of results are.
+/// Checks that an executor's shuffle port can be reached from here, as result rows require.
 async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, String), String> {
     let Executor {
         executor_id,
@@ -311,7 +311,7 @@ async fn store(doctor: &Doctor) -> Result<(CheckStatus, String), String> {
     }
 }
 
-/// To a tenth of a millisecond.
+/// Rounds up to a tenth of a millisecond.
 fn rounded(duration: Duration) -> Duration {
     Duration::from_micros(100 * (duration.as_micros() as u64).div_ceil(100))
 }
