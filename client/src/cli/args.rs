@@ -1,6 +1,6 @@
-//! What was typed: the flags, subcommands and environment variables, and their help.
+//! Command-line arguments as typed: flags, subcommands, environment variables, and their help.
 //!
-//! Nothing is decided here; [`Config`](super::Config) is what the arguments mean.
+//! This module decides nothing; [`Config`](super::Config) is the meaning of the arguments.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -478,7 +478,7 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// SQL, which may begin with a comment, and is no option.
+/// Parses SQL, which may begin with a comment but must not be an option.
 fn sql(text: &str) -> Result<String, String> {
     match text.starts_with('-') && !text.contains(char::is_whitespace) {
         true => Err("that is an option, not SQL".to_owned()),

@@ -1,7 +1,7 @@
-//! What the arguments mean: absolute paths, defaults filled in, contradictions refused.
+//! Meaning of the arguments: absolute paths, defaults filled in, contradictions refused.
 //!
-//! Made once, from [`Args`] and from what the process finds around it; nothing below reads a flag
-//! or the environment again.
+//! A config is made once, from [`Args`] and from the process's surroundings; the code below it reads no flag and no
+//! environment variable again.
 
 mod engine;
 mod tls;
@@ -29,12 +29,12 @@ use super::args::{
 use super::format::Format;
 use super::progress::Style;
 
-/// `${name}` → value.
+/// Map from the `name` in `${name}` to its value.
 pub(super) type Defines = BTreeMap<String, String>;
 
 type Result<T, E = clap::Error> = std::result::Result<T, E>;
 
-/// A command, complete.
+/// Complete configuration of a command.
 #[derive(Debug)]
 pub(crate) enum Config {
     Query(Box<Query>),
@@ -45,17 +45,17 @@ pub(crate) enum Config {
     Demo(Box<Demo>),
     Report(Box<ModelReport>),
     Doctor(Box<Doctor>),
-    /// The command's own description, as a file for a program.
+    /// Description of the command itself, for a shell or the manual.
     Describe(Describe),
 }
 
-/// A report on a model.
+/// Report on a model to write.
 #[derive(Debug)]
 pub(crate) struct ModelReport {
     pub(super) model: String,
     pub(super) version: Option<u32>,
     pub(super) out: PathBuf,
-    /// Whether it is kept beside the model, too.
+    /// Set if the report is kept beside the model, too.
     pub(super) publish: bool,
     pub(super) rows: Option<String>,
     pub(super) by: Vec<String>,
@@ -64,93 +64,93 @@ pub(crate) struct ModelReport {
     pub(super) connection: Connection,
 }
 
-/// What is to be checked.
+/// Configuration of `volley doctor`.
 #[derive(Debug)]
 pub(crate) struct Doctor {
     pub(super) connection: Connection,
 }
 
-/// For whom the command is described.
+/// Format of the command's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Describe {
     Shell(clap_complete::Shell),
     Manual,
 }
 
-/// What the process finds around it.
+/// Surroundings of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
-    /// Whether someone types.
+    /// Set if standard input is a terminal.
     pub(super) stdin_is_terminal: bool,
-    /// Where state lives that is neither data nor cache, by the XDG rules.
+    /// Directory for state that is neither data nor cache, by the XDG rules.
     pub(super) state_dir: Option<PathBuf>,
-    /// Relative paths are relative to it.
+    /// Current directory, the base of relative paths.
     pub(super) directory: PathBuf,
-    /// Threads that run at once.
+    /// Number of threads that run in parallel.
     pub(super) cores: usize,
 }
 
-/// Statements to run, and how.
+/// Statements to run, and their options.
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(super) connection: Connection,
     pub(super) input: Input,
     pub(super) defines: Defines,
     pub(super) output: Output,
-    /// Whether the script's last statement, a `CREATE MODEL`, is left to the cluster.
+    /// Set if the script's last statement, a `CREATE MODEL`, is left to the cluster.
     pub(super) detach: bool,
 }
 
-/// A session to open.
+/// Session to open.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Connection {
     pub(super) engine: EngineConfig,
     pub(super) store: Url,
     pub(super) settings: Vec<(String, String)>,
     pub(super) timeout: Duration,
-    /// Of a running cluster.
+    /// TLS files for a running cluster.
     pub(super) tls: Option<TlsFiles>,
     pub(super) credential: Credential,
 }
 
-/// Where plans run.
+/// Cluster that plans run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EngineConfig {
-    /// On a scheduler and executors inside this process.
+    /// A scheduler and executors inside this process.
     Embedded(Embedded),
-    /// On a running cluster, by its scheduler's `host:port`.
+    /// A running cluster, by its scheduler's `host:port`.
     Scheduler(String),
 }
 
-/// A cluster inside this process.
+/// Cluster inside this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Embedded {
     pub(super) executors: usize,
-    /// Of one executor.
+    /// Task slots of one executor.
     pub(super) vcores: usize,
     pub(super) device: Device,
 }
 
-/// Where statements come from.
+/// Source of the statements.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// Someone types them.
+    /// Statements typed at a terminal.
     Terminal { history: Option<PathBuf> },
     /// Scripts, in order.
     Sources(Vec<Source>),
 }
 
-/// One script.
+/// Source of one script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The text of a `-c`.
+    /// Text of a `-c`.
     Command(String),
-    /// As typed, for messages.
+    /// Path as typed, for messages.
     File(PathBuf),
     Stdin,
 }
 
-/// How results are shown.
+/// Output options of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Output {
     pub(super) format: Format,
@@ -167,7 +167,7 @@ pub(crate) struct Generate {
     pub(super) seed: u64,
 }
 
-/// Something to do with the local cluster in `dir`.
+/// Action on the local cluster in `dir`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     pub(super) dir: PathBuf,
@@ -182,14 +182,14 @@ pub(super) enum ClusterAction {
     Token(NewToken),
 }
 
-/// A token to make, or to show.
+/// Token to make, or to show.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NewToken {
     Make {
         name: String,
         role: Role,
     },
-    /// The one that a scheduler has made, by its `host:port`.
+    /// Token that a scheduler has made, by its `host:port`.
     Show(String),
 }
 
@@ -204,22 +204,22 @@ pub(crate) struct Certificates {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ClusterUp {
     pub(super) executors: usize,
-    /// Of one executor.
+    /// Task slots of one executor.
     pub(super) vcores: usize,
-    /// 0 takes a free one.
+    /// Port of the scheduler; 0 takes a free one.
     pub(super) scheduler_port: u16,
     pub(super) device: Device,
-    /// Absolute; `volley-executor` where there is none.
+    /// Absolute path of the executors' program; `None` for `volley-executor`.
     pub(super) executor_program: Option<PathBuf>,
     pub(super) timeout: Duration,
-    /// With a certificate.
+    /// TLS files with a certificate.
     pub(super) tls: Option<TlsFiles>,
 }
 
-/// Something to do with the jobs of a cluster.
+/// Action on the jobs of a cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Jobs {
-    /// `host:port`
+    /// Address of the scheduler, `host:port`.
     pub(super) scheduler: String,
     pub(super) tls: Option<TlsFiles>,
     pub(super) credential: Credential,
@@ -237,7 +237,7 @@ pub(super) enum JobsAction {
     Attach { id: String },
 }
 
-/// The Rossmann job.
+/// Configuration of the Rossmann demo.
 #[derive(Debug)]
 pub(crate) struct Demo {
     pub(super) data: DemoData,
@@ -250,7 +250,7 @@ pub(crate) struct Demo {
     pub(super) connection: Connection,
 }
 
-/// Where the demo's tables come from.
+/// Source of the demo's tables.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DemoData {
     At(PathBuf),
@@ -258,7 +258,7 @@ pub(super) enum DemoData {
 }
 
 impl Surroundings {
-    /// What this process finds.
+    /// Returns the surroundings of this process.
     pub(crate) fn of_process() -> Self {
         let absolute = |variable: &str| {
             std::env::var_os(variable)
@@ -293,10 +293,10 @@ impl Surroundings {
 }
 
 impl Config {
-    /// What `args` mean; `matches` are the same arguments, in the order typed.
+    /// Resolves `args`; `matches` has the same arguments in the order typed.
     ///
     /// # Errors
-    /// When the arguments cannot be meant so; to be printed as a mistake in their use.
+    /// When the arguments are contradictory or invalid; the error is printed as a usage error.
     pub(crate) fn resolve(args: Args, matches: &ArgMatches, around: &Surroundings) -> Result<Self> {
         match args.command {
             None => Query::resolve(args.query, matches, around)
@@ -414,7 +414,7 @@ impl ModelReport {
     }
 }
 
-/// Variables, none of them twice.
+/// Collects the variables, and refuses duplicates.
 fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
     let mut defines = Defines::new();
     for (name, value) in given {
@@ -459,7 +459,7 @@ impl Jobs {
     }
 }
 
-/// A scheduler's address that has a port.
+/// Checks that a scheduler's address has a port.
 fn checked_address(scheduler: String) -> Result<String> {
     let port = scheduler
         .rsplit_once(':')
@@ -472,7 +472,7 @@ fn checked_address(scheduler: String) -> Result<String> {
     }
 }
 
-/// The `-c`s and `-f`s in the order typed.
+/// Returns the `-c`s and `-f`s in the order typed.
 fn sources(args: &QueryArgs, matches: &ArgMatches) -> Vec<Source> {
     let positions = |id| matches.indices_of(id).into_iter().flatten();
     let commands = args.commands.iter().cloned().map(Source::Command);
@@ -576,7 +576,7 @@ impl Demo {
     }
 }
 
-/// The store's URL: as typed, or that of a directory.
+/// Returns the store's URL: as typed, or of a directory.
 fn store_url(typed: &str, around: &Surroundings) -> Result<Url> {
     if typed.contains("://") {
         Url::parse(typed).map_err(|error| mistake(format!("--store {typed}: {error}")))
@@ -589,7 +589,7 @@ fn directory_url(path: &Path) -> Result<Url> {
     ModelStore::directory_url(path).map_err(|error| mistake(error.to_string()))
 }
 
-/// A mistake in the arguments that clap could not see, printed as clap's own.
+/// Returns an error about arguments that clap could not detect, printed like clap's own.
 fn mistake(message: impl std::fmt::Display) -> clap::Error {
     Args::command().error(ErrorKind::ValueValidation, message)
 }

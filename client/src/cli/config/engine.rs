@@ -1,4 +1,4 @@
-//! Where plans run, and what is shown there.
+//! Options of the engine: the cluster that plans run on, and the token for it.
 
 use volley_proto::access::Credential;
 use volley_proto::spec::Device;
@@ -8,14 +8,14 @@ use super::{
     Embedded, EngineArgs, EngineConfig, Result, Surroundings, TokenArgs, checked_address, mistake,
 };
 
-/// Where the token comes from.
+/// Returns the source of the token.
 pub(super) fn credential(args: TokenArgs, around: &Surroundings) -> Credential {
     let TokenArgs { token, token_file } = args;
     Credential::of(token, token_file.map(|file| around.absolute(&file)))
 }
 
 impl EngineConfig {
-    /// Where plans run, what is spoken TLS with there, and where the token for it comes from.
+    /// Resolves the cluster that plans run on, and the TLS files and the source of the token for it.
     pub(super) fn resolve(
         args: EngineArgs,
         around: &Surroundings,

@@ -1,4 +1,4 @@
-//! What typed command lines mean, and which are refused.
+//! Tests of command lines: their meaning, and the errors about them.
 
 use clap::FromArgMatches;
 

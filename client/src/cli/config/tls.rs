@@ -1,21 +1,21 @@
-//! What options of TLS mean.
+//! Meaning of the TLS options.
 
 use volley_proto::tls::TlsFiles;
 
 use super::{EngineConfig, Result, Surroundings, TlsArgs, mistake};
 
 impl TlsArgs {
-    /// The files, by absolute paths.
+    /// Returns the TLS files, with absolute paths.
     ///
     /// # Errors
-    /// When an option is missing that another needs.
+    /// When one option needs another that is missing.
     pub(super) fn resolve(self, around: &Surroundings) -> Result<Option<TlsFiles>> {
         let [ca, cert, key] = [self.tls_ca, self.tls_cert, self.tls_key]
             .map(|path| path.map(|path| around.absolute(&path)));
         TlsFiles::from_options(ca, cert, key).map_err(mistake)
     }
 
-    /// The files for a running cluster.
+    /// Returns the TLS files for a running cluster.
     ///
     /// # Errors
     /// When the cluster is inside this process.
@@ -34,7 +34,7 @@ impl TlsArgs {
         }
     }
 
-    /// The files for processes of a cluster.
+    /// Returns the TLS files for processes of a cluster.
     ///
     /// # Errors
     /// When there is no certificate.
