@@ -1,11 +1,11 @@
-//! `volley cluster certs`: an authority and certificates to try TLS with, and for clusters that have no other.
+//! `volley cluster certs`: an authority and certificates to try TLS with, or for clusters without others.
 //!
 //! ```text
 //!   ca.pem  ──signs──►  HOST.pem    for servers and clients: a process of the cluster on that host
 //!   ca.key        └──►  client.pem  for clients: a user's program
 //! ```
 //!
-//! It is not an authority to run: what is to be renewed or revoked has one that does so.
+//! It is not a permanent authority: it neither renews nor revokes certificates.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -21,21 +21,21 @@ use rcgen::{
 
 use super::config::Certificates;
 
-/// Clocks differ, and certificates are used at once.
+/// Backdating of the certificates: clocks differ, and certificates are used at once.
 const EARLY: Days = Days::new(1);
 const VALID: Days = Days::new(365);
-/// What a process that listens on loopback is dialled by.
+/// Names and addresses by which a process that listens on loopback is dialled.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Makes the files and says how a cluster is started with them.
+/// Writes the files, and prints the commands that start a cluster with them.
 ///
 /// # Errors
-/// When a file is there already, cannot be written, or a host is no name or address.
+/// When a file exists already or cannot be written, or a host is not a name or address.
 pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
     let Certificates { out, hosts } = certificates;
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let files = make(hosts)?;
-    // Before the first is written: half a set is of no use.
+    // Check before the first file is written: a partial set is useless.
     for Pem { name, .. } in &files {
         let path = out.join(name);
         ensure!(
@@ -51,12 +51,12 @@ pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file to write.
+/// File to write.
 #[derive(Debug)]
 struct Pem {
     name: String,
     text: String,
-    /// Whether its owner alone reads it.
+    /// Set if only its owner may read the file.
     private: bool,
 }
 
@@ -79,9 +79,9 @@ impl Pem {
     }
 }
 
-/// An authority, and certificates of it for hosts and for a client.
+/// Makes an authority, and its certificates for hosts and for a client.
 fn make(hosts: &[String]) -> anyhow::Result<Vec<Pem>> {
-    // Two of them are told apart by their names.
+    // The random name tells two authorities apart.
     let name = format!("Volley development authority {:08x}", rand::random::<u32>());
     let mut authority = params(&[], &name)?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -129,7 +129,7 @@ fn params(names: &[String], common_name: &str) -> anyhow::Result<CertificatePara
         .distinguished_name
         .push(DnType::CommonName, common_name);
     let today = Utc::now().date_naive();
-    // Months and days are small.
+    // Months and days fit into a byte.
     let midnight = |day: NaiveDate| date_time_ymd(day.year(), day.month() as u8, day.day() as u8);
     params.not_before = midnight(today - EARLY);
     params.not_after = midnight(today + VALID);
@@ -151,7 +151,7 @@ fn pair(name: &str, certificate: String, key: &KeyPair) -> Vec<Pem> {
     ]
 }
 
-/// How a cluster is started with the files, and used.
+/// Returns the commands that start and use a cluster with the files.
 fn commands(out: &Path, hosts: &[String]) -> String {
     let file = |name: &str| -> PathBuf { out.join(name) };
     let options = |host: &str| {

@@ -1,19 +1,19 @@
-//! `${name}` in scripts: replaced by the values of `--define`, before anything reads the text as
-//! SQL. It is replaced wherever it stands, in quotes and comments too; `$${` stands for `${`.
+//! `${name}` in scripts. The values of `--define` replace it before the text is read as SQL, everywhere, also in quotes
+//! and comments; `$${` stands for `${`.
 
 use volley_proto::did_you_mean;
 
 use super::config::Defines;
 
-/// A script's text with its variables replaced.
+/// Text of a script with its variables replaced.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Script {
     pub(super) text: String,
-    /// By line of `text`, the line of the script it comes from; values may have several lines.
+    /// Line of the script for each line of `text`; values may have several lines.
     origins: Vec<u64>,
 }
 
-/// A variable that cannot be replaced.
+/// Error about a variable that cannot be replaced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
     #[error("{line}: ${{{name}}} is not defined{hint} (--define {name}=VALUE defines it)")]
@@ -30,7 +30,7 @@ impl Script {
     /// Replaces the variables of `source`.
     ///
     /// # Errors
-    /// Names the line and the variable that is not defined.
+    /// When a variable is not defined, or `${` has no name and `}` after it; the error names the line.
     pub(super) fn read(source: &str, defines: &Defines) -> Result<Self, Error> {
         let mut script = Self {
             text: String::with_capacity(source.len()),
@@ -60,7 +60,7 @@ impl Script {
         Ok(script)
     }
 
-    /// The line of the script that a line of the text comes from; both from 1.
+    /// Returns the line of the script that a line of the text comes from; both count from 1.
     pub(super) fn origin(&self, line: u64) -> u64 {
         let index = usize::try_from(line.saturating_sub(1)).unwrap_or(usize::MAX);
         self.origins

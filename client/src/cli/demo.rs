@@ -1,7 +1,7 @@
-//! `volley demo rossmann`: the whole job, from seven tables to `submission.csv`, phase by phase.
+//! `volley demo rossmann`: the whole example, from seven tables to `submission.csv`, phase by phase.
 //!
-//! It runs the SQL files of `examples/rossmann` as they are, each as a user could with
-//! `volley -f FILE --define data=… --define out=…`; nothing here knows more than they do.
+//! It runs the SQL files of `examples/rossmann` unchanged, each as a user could with `volley -f FILE --define data=…
+//! --define out=…`; this module adds nothing to them.
 
 use std::fmt;
 use std::fs;
@@ -23,10 +23,10 @@ use super::progress::Style;
 use super::script::Named;
 use super::signals::Interrupts;
 
-/// The model's name in the SQL files.
+/// Name of the model in the SQL files.
 const MODEL: &str = "rossmann";
 
-/// What `sql::PREDICT` does, except that closed stores sell nothing.
+/// SQL of `sql::PREDICT`, except that closed stores sell nothing.
 const PREDICT_CLOSED_AS_ZERO: &str = r#"
 COPY (
   SELECT "Id", CASE WHEN "Open" IS FALSE THEN 0 ELSE "predicted_Sales" END AS "Sales"
@@ -35,15 +35,15 @@ COPY (
 ) TO '${out}/submission.csv' STORED AS CSV OPTIONS ('format.has_header' 'true');
 "#;
 
-/// Of the held-out rows, in the scale of the sales themselves.
+/// Evaluation of the held-out rows, in the scale of the sales themselves.
 const EVALUATE: &str = "
 SELECT * FROM ML.EVALUATE(MODEL rossmann, (SELECT * FROM training_set WHERE split = 'EVAL'));
 ";
 
-/// Runs the job.
+/// Runs the example.
 ///
 /// # Errors
-/// The first error, with the phase and statement where it happened.
+/// Returns the first error, with the phase and statement where it happened.
 pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
     let began = Instant::now();
     let mut interrupts = Interrupts::listen()?;
@@ -108,7 +108,7 @@ async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::
     Ok(engine.session.store().manifest(&name, None).await?)
 }
 
-/// The directory of the tables, generated unless the user has them.
+/// Returns the directory of the tables, and generates them unless the user has them.
 fn provide_data(data: &DemoData) -> anyhow::Result<&Path> {
     let started = Instant::now();
     match data {
@@ -137,7 +137,7 @@ fn defines(demo: &Demo, data: &Path) -> Defines {
         ("ranks", demo.ranks.to_string()),
         ("seed", demo.seed.to_string()),
     ];
-    // They stand inside SQL's quotes.
+    // The values stand inside SQL's quotes.
     values
         .into_iter()
         .map(|(name, value)| (name.into(), value.replace('\'', "''")))
@@ -177,7 +177,7 @@ fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<
     Ok(())
 }
 
-/// What is about to be done, in a line.
+/// Plan of the demo, in one line.
 struct Plan<'a>(&'a Demo);
 
 impl fmt::Display for Plan<'_> {

@@ -1,4 +1,4 @@
-//! The cluster inside this process, in a build that has one.
+//! Cluster inside this process, in a build that has one.
 
 use super::config::Embedded;
 
@@ -30,7 +30,7 @@ pub(super) async fn start(embedded: &Embedded) -> anyhow::Result<Standalone> {
         .context("cannot start a cluster in this process")
 }
 
-/// The cluster that cannot be.
+/// Stand-in for the cluster in a build without one; it has no values.
 #[cfg(not(feature = "standalone"))]
 #[derive(Debug)]
 pub(super) enum Standalone {}
@@ -46,7 +46,7 @@ impl Standalone {
     }
 }
 
-/// Refuses: the cluster is not in this build.
+/// Fails, because this build has no cluster inside.
 ///
 /// # Errors
 /// Always.

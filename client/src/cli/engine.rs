@@ -1,4 +1,4 @@
-//! Where statements run: a session, and the cluster behind it when that lives in this process.
+//! Engine that runs statements: a session, and the cluster behind it if that is in this process.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use volley::{SchedulerAddress, Session, SessionConfig};
 use super::config::{Connection, EngineConfig};
 use super::embedded::{self, Standalone};
 
-/// How long the scheduler may take to hear of what was cancelled before the process ends.
+/// Timeout for telling the scheduler about cancelled queries before the process ends.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// A session on a cluster.
+/// Session on a cluster.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) session: Session,
     pub(super) scheduler: SchedulerAddress,
-    /// The cluster, where it lives in this process.
+    /// Cluster, if it is in this process.
     embedded: Option<Standalone>,
 }
 
 impl Engine {
-    /// Starts the cluster if it is to live in this process, and connects to it.
+    /// Starts the cluster if it is to run in this process, and connects to it.
     ///
     /// # Errors
     /// When the cluster does not start or does not answer.
@@ -41,7 +41,7 @@ impl Engine {
                 embedded,
             }),
             Err(error) => {
-                // Were it dropped, its executors might miss the scheduler, and say so.
+                // If the cluster were dropped, its executors might log that the scheduler is gone.
                 if let Some(embedded) = embedded {
                     embedded.stop().await;
                 }
@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// Ends the session, and the cluster if it lives in this process.
+    /// Ends the session, and the cluster if it is in this process.
     pub(super) async fn close(self) {
         if !self.session.settle(SETTLE).await {
             tracing::warn!("the scheduler may not have heard of every cancelled query");
@@ -61,7 +61,7 @@ impl Engine {
     }
 }
 
-/// A session of the scheduler at an address.
+/// Opens a session on the scheduler at an address.
 async fn connect(
     connection: &Connection,
     scheduler: String,

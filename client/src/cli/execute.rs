@@ -1,4 +1,4 @@
-//! One statement: run, its training watched, its rows printed as they come.
+//! Execution of one statement, with progress, and its rows printed as they come.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::format::{Format, Formatter};
 use super::progress::{Progress, Style};
 use super::report::Stdout;
 
-/// Runs a statement and prints what it gives back. Dropping the future cancels what runs.
+/// Runs a statement and prints its result. Dropping the future cancels the statement.
 ///
 /// # Errors
 /// When the statement fails, or standard output cannot be written to.
@@ -27,7 +27,7 @@ pub(super) async fn execute(
     print(engine, statement, output).await
 }
 
-/// Runs a statement, with its progress, and gives back its rows instead of printing them.
+/// Runs a statement with its progress, and returns its rows instead of printing them.
 ///
 /// # Errors
 /// When the statement fails.
@@ -41,7 +41,7 @@ pub(super) async fn collect(
     watched.beside(output.collect()).await
 }
 
-/// Runs a statement. Training is shown meanwhile; other statements are not carried out yet.
+/// Runs a statement. Shows the progress of a training; a query runs only while its rows are read.
 async fn run(
     engine: &Engine,
     statement: Statement,
@@ -68,7 +68,7 @@ async fn print(engine: &Engine, statement: Statement, output: Show) -> anyhow::R
     } = ran;
     let mut formatter = Formatter::new(output.format);
     let mut count = None;
-    // Rows are not printed over what is drawn: it goes when they begin.
+    // Progress is cleared before the first rows are printed.
     let progress = Progress::of_query(&engine.scheduler, job, output.progress);
     let mut next = progress.beside(rows.try_next()).await;
     while let Some(batch) = next.map_err(volley::Error::from)? {
@@ -95,7 +95,7 @@ async fn print(engine: &Engine, statement: Statement, output: Show) -> anyhow::R
     Ok(())
 }
 
-/// `(3 rows in 0.123 s)`, as far as there is something to say, with its newline.
+/// Returns the footer, such as `(3 rows in 0.123 s)` with a newline; empty without a count and a time.
 fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
     let rows = rows.map(|rows| format!("{rows} {}", if rows == 1 { "row" } else { "rows" }));
     let elapsed = elapsed.map(|elapsed| format!("in {:.3} s", elapsed.as_secs_f64()));
@@ -107,8 +107,8 @@ fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
     }
 }
 
-/// Writes to standard output without blocking the thread, so that a signal still stops a command
-/// whose reader has stopped reading.
+/// Writes to standard output without blocking the thread, so that a signal still stops a command whose output nobody
+/// reads.
 pub(super) async fn write(text: &[u8]) -> Result<(), Stdout> {
     if text.is_empty() {
         return Ok(());

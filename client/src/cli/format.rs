@@ -1,8 +1,7 @@
 //! Rows as text: a table for people, CSV and JSON lines for programs.
 //!
-//! Formatting is pure (batches in, bytes out); [`execute`](super::execute) writes the bytes. A
-//! large table is printed in parts, each with its own header and widths, so that memory stays
-//! bounded.
+//! Formatting is pure (batches in, bytes out); [`execute`](super::execute) writes the bytes. A large table is printed
+//! in parts, each with its own header and widths, so that memory stays bounded.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches_with_options;
 use clap::ValueEnum;
 
-/// Rows of a table that are aligned together.
+/// Number of rows of a table that are aligned together.
 const TABLE_ROWS: usize = 1000;
 
 /// How rows are printed.
@@ -30,11 +29,11 @@ pub(super) enum Format {
     Json,
 }
 
-/// Formats the batches of one result, in order.
+/// Formatter of the batches of one result, in order.
 #[derive(Debug)]
 pub(super) struct Formatter {
     format: Format,
-    /// Of a table: rows that wait until enough are there to be aligned together.
+    /// Rows of a table that wait until there are enough to align them together.
     waiting: Vec<RecordBatch>,
     waiting_rows: usize,
     begun: bool,
@@ -50,7 +49,7 @@ impl Formatter {
         }
     }
 
-    /// The text that can be printed now that this batch has come; may be empty.
+    /// Adds a batch. Returns the text that can be printed now, which may be empty.
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
         let mut text = Vec::new();
         match self.format {
@@ -87,7 +86,7 @@ impl Formatter {
         Ok(text)
     }
 
-    /// The text that is left when the last batch has come.
+    /// Returns the rest of the text after the last batch.
     pub(super) fn finish(mut self) -> Result<Vec<u8>, ArrowError> {
         if self.waiting.is_empty() {
             Ok(Vec::new())
@@ -111,7 +110,7 @@ impl Formatter {
     }
 }
 
-/// The rows with lists, structs and maps as the text that a table has for them, which a cell can hold.
+/// Converts lists, structs and maps to their text in a table, so that a CSV cell can hold them.
 fn flat(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let options = FormatOptions::default();
     let schema = batch.schema();

@@ -1,10 +1,10 @@
-//! `volley generate`: tables to try Volley on.
+//! `volley generate`: tables to try Volley with.
 
 use volley_rossmann::{GenerateOptions, GenerateSummary};
 
 use super::config::Generate;
 
-/// Writes the tables and says what was written.
+/// Writes the tables, and prints a line about each.
 ///
 /// # Errors
 /// When a file cannot be written.

@@ -1,10 +1,10 @@
-//! What was typed at the prompt: a command of the prompt, SQL, or SQL that is not finished yet.
+//! Input at the prompt: a command of the prompt, SQL, or SQL that is not finished yet.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use volley_proto::did_you_mean;
 
-/// The prompt's own commands, as `\?` lists them.
+/// Commands of the prompt, as `\?` lists them.
 pub(super) const COMMANDS: [(&str, &str); 4] = [
     (r"\?", "this list"),
     (r"\d [TABLE]", "list tables, or describe one"),
@@ -12,15 +12,15 @@ pub(super) const COMMANDS: [(&str, &str); 4] = [
     (r"\q", "quit, as Ctrl-D does"),
 ];
 
-/// A line, or several, as entered at the prompt.
+/// Input of one or several lines at the prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Typed {
     Nothing,
     Quit,
     Help,
-    /// To be run as it is.
+    /// SQL to run unchanged.
     Sql(String),
-    /// What is wrong with it.
+    /// Message about an unknown command.
     Unknown(String),
 }
 
@@ -53,8 +53,8 @@ impl Typed {
     }
 }
 
-/// Whether Enter runs what was typed: it is empty, a command of the prompt, or SQL up to a `;`
-/// that is not inside quotes or a comment.
+/// Returns whether Enter runs the input: it is empty, a command of the prompt, or SQL up to a `;` that is not inside
+/// quotes or a comment.
 pub(super) fn is_complete(input: &str) -> bool {
     if input.trim().is_empty() || input.trim_start().starts_with('\\') {
         return true;
@@ -67,7 +67,8 @@ pub(super) fn is_complete(input: &str) -> bool {
             Some(last) => *last == Token::SemiColon,
             None => true,
         },
-        // Not finished if closing what may be open makes it readable; else the parser says why not.
+        // The input is not finished if closing an open quote or comment makes it readable; else the parser reports the
+        // error.
         None => !["'", "\"", "`", "*/", "$$"]
             .iter()
             .any(|close| tokens(&format!("{input}{close}")).is_some()),

@@ -1,4 +1,4 @@
-//! `volley jobs`: what runs on a cluster, whoever has submitted it.
+//! `volley jobs`: the jobs on a cluster, of all clients.
 //!
 //! ```text
 //! list    ──> one row a job
@@ -28,10 +28,10 @@ use super::progress::{Progress, Style};
 use super::script::shorten;
 use super::signals::Interrupts;
 
-/// How long `cancel` waits for the job to end.
+/// Time that `cancel` waits for the job to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Does what was asked with the jobs.
+/// Runs the action on the jobs.
 ///
 /// # Errors
 /// When the scheduler does not answer, does not know the job, or the attached job has failed.
@@ -64,7 +64,7 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
 async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
     let mut list = jobs.list().await?;
     if config.format == Format::Table {
-        // A wide table cannot be read; programs get the name as it is.
+        // A very wide table is unreadable; programs get the full name.
         for job in &mut list {
             job.name = shorten(&job.name);
         }
@@ -89,7 +89,7 @@ async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What happened to a job and in its training, the cause first where it failed.
+/// Prints a job's state, with the cause if it failed, and the events of the job and its training.
 async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
     let lines: Vec<Line> = SystemTables::of(jobs.scheduler())
@@ -117,7 +117,7 @@ async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who tells a line, as a prefix.
+/// Returns the rank that reports a line, as a prefix.
 fn teller(line: &Line) -> String {
     line.rank
         .map(|rank| format!("rank {rank}: "))
@@ -160,7 +160,7 @@ async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Jo
                     source,
                 });
             }
-            // It was known at first.
+            // The scheduler knew the job at first.
             Err(Error::UnknownJob { .. }) => {
                 return Err(Error::SchedulerRestarted {
                     job: job.id.clone(),
@@ -189,13 +189,13 @@ async fn print_rows(jobs: &Jobs, id: &str, format: Format) -> anyhow::Result<()>
     Ok(())
 }
 
-/// An event as a line.
+/// Formats an event as a line.
 fn line(event: &JobEvent) -> String {
     let at = humantime::format_rfc3339_seconds(event.at);
     format!("{at} {}", event.text)
 }
 
-/// One row a job.
+/// Returns a table with one row per job.
 fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
     let texts = |of: fn(&Job) -> String| -> ArrayRef {
         Arc::new(
@@ -212,7 +212,7 @@ fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
         i64::try_from(since.as_millis()).ok()
     });
     let submitted: TimestampMillisecondArray = submitted.collect();
-    // To a tenth: nobody needs more, and a table of it can be read.
+    // Rounded to a tenth: that is precise enough, and readable in a table.
     let seconds = jobs
         .iter()
         .map(|job| Some((job.duration(now).as_secs_f64() * 10.0).round() / 10.0));

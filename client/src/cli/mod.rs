@@ -1,4 +1,4 @@
-//! The command line: `volley [OPTIONS] [COMMAND]`.
+//! Command line: `volley [OPTIONS] [COMMAND]`.
 //!
 //! ```text
 //! argv, VOLLEY_* -> Args (what was typed) -> Config (what it means) -> run
@@ -8,8 +8,8 @@
 //!       └── execute: one statement, its progress, its rows, on an Engine
 //! ```
 //!
-//! It is a thin skin over the library: whatever it does with SQL, a program can do with
-//! [`Session`](volley::Session). Standard output carries results only, standard error the rest.
+//! It is a thin layer over the library: a program can do all its SQL with [`Session`](volley::Session). Standard output
+//! carries results only, and standard error the rest.
 
 mod args;
 mod certs;
@@ -39,14 +39,14 @@ pub(crate) use report::{is_broken_pipe, report};
 use clap::CommandFactory;
 use config::{Describe, Input, Query};
 
-/// How a command ended that did not fail with an error.
+/// End of a command that did not fail with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It did what it was asked.
+    /// The command did what was asked.
     Done,
-    /// It said itself what is wrong.
+    /// The command has already printed what is wrong.
     Failed,
-    /// A signal stopped it; the exit code that says which.
+    /// A signal stopped the command; the exit code names the signal.
     Interrupted(u8),
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// Prints what the command is like, for a shell or the reader of a manual.
+/// Prints a description of the command: a shell's completion script, or the manual page.
 async fn describe(whom: Describe) -> anyhow::Result<()> {
     let mut command = Args::command();
     let mut text = Vec::new();

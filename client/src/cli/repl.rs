@@ -1,7 +1,7 @@
-//! The prompt: statements typed one by one, with history.
+//! Prompt: statements typed one by one, with history.
 //!
-//! Ctrl-C clears the line, or cancels the statement that runs; Ctrl-D quits. An error never ends
-//! the session.
+//! Ctrl-C clears the line, or cancels the running statement; Ctrl-D quits. An error in a statement does not end the
+//! session.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ use super::script::Named;
 /// Reads and runs statements until the user quits.
 ///
 /// # Errors
-/// When the session cannot be opened or the terminal not be read.
+/// When the session cannot be opened, or the terminal cannot be read.
 pub(super) async fn run(query: &Query, history: Option<&Path>) -> anyhow::Result<Ended> {
     let engine = Engine::open(&query.connection).await?;
     if !query.output.quiet {
@@ -91,7 +91,8 @@ impl<'a> Prompt<'a> {
         }
     }
 
-    /// Keeps the input, without credentials, for this session and the next; that it cannot be kept is no error.
+    /// Keeps the input, without credentials, in the history of this session and the next. A failure to keep it is not
+    /// an error.
     fn remember(&mut self, input: &str) {
         let input = redacted(input.trim_end());
         let added = self.editor.add_history_entry(input);
@@ -130,7 +131,7 @@ fn help() -> String {
     help
 }
 
-/// Lets Enter start a new line until the input is complete.
+/// Input helper: Enter starts a new line until the input is complete.
 struct Multiline;
 
 impl Validator for Multiline {

@@ -1,4 +1,4 @@
-//! Errors as a user reads them.
+//! Error messages as a user reads them.
 
 use std::io::{self, ErrorKind};
 
@@ -7,7 +7,7 @@ pub(crate) fn report(error: &anyhow::Error) {
     eprintln!("error: {}", chain(error));
 }
 
-/// The error and what caused it, a line each; a cause that its consequence repeats is left out.
+/// Returns the error and its causes, one a line. Leaves out a cause that the text above it repeats.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -21,7 +21,7 @@ fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether nobody reads standard output any more (`| head`), which ends a command quietly.
+/// Returns whether the reader of standard output is gone (`| head`), which ends a command quietly.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
     error.chain().any(|cause| {
@@ -31,7 +31,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Standard output cannot be written to.
+/// Error: standard output cannot be written to.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
 pub(super) struct Stdout(#[source] pub(super) io::Error);

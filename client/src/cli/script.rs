@@ -1,4 +1,4 @@
-//! Scripts: read and checked whole, then run up to the first error.
+//! Scripts: parsed as a whole, then run up to the first error.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::execute::{execute, write};
 use super::signals::Interrupts;
 
-/// A script with the name it has in messages.
+/// Script with its name in messages.
 #[derive(Debug)]
 pub(super) struct Named {
     name: String,
@@ -35,7 +35,7 @@ pub(super) fn load(sources: &[Source], defines: &Defines) -> anyhow::Result<Vec<
 /// Runs the scripts in order on one session. All are parsed before the first statement runs.
 ///
 /// # Errors
-/// The first error, with the file, line and statement where it happened.
+/// Returns the first error, with the file, line and statement where it happened.
 pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let engine = match interrupts.stop(Engine::open(&query.connection)).await {
@@ -69,7 +69,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     ended
 }
 
-/// Takes the `CREATE MODEL` that is to be left to the cluster.
+/// Takes off the last statement, the `CREATE MODEL` to leave to the cluster.
 fn take_last(statements: &mut Vec<(String, Statement)>) -> anyhow::Result<(String, Statement)> {
     let trains = |(_, statement): &(String, Statement)| statement.train_id().is_some();
     match statements.pop_if(|last| trains(last)) {
@@ -78,7 +78,7 @@ fn take_last(statements: &mut Vec<(String, Statement)>) -> anyhow::Result<(Strin
     }
 }
 
-/// Leaves a `CREATE MODEL` to the cluster.
+/// Submits a `CREATE MODEL`, leaves it to the cluster, and prints its job id.
 async fn submit(engine: &Engine, statement: Statement) -> anyhow::Result<()> {
     match engine.session.submit(statement).await? {
         Some(job) => write(format!("{job}\n").as_bytes()).await?,
@@ -91,7 +91,7 @@ impl Named {
     /// Replaces the variables of a script.
     ///
     /// # Errors
-    /// When one is not defined.
+    /// When a variable is not defined.
     pub(super) fn new(name: String, text: &str, defines: &Defines) -> anyhow::Result<Self> {
         match Script::read(text, defines) {
             Ok(script) => Ok(Self { name, script }),
@@ -99,10 +99,10 @@ impl Named {
         }
     }
 
-    /// The statements, each with its place in the script.
+    /// Parses the statements. Returns each with its position in the script.
     ///
     /// # Errors
-    /// Says where the script stops making sense.
+    /// When the script has a syntax error; the error names the position.
     pub(super) fn parse(&self, session: &Session) -> anyhow::Result<Vec<(String, Statement)>> {
         let Self { name, script } = self;
         let statements = session.parse(&script.text).map_err(|error| match error {
@@ -153,7 +153,7 @@ impl Source {
     }
 }
 
-/// A statement in one line, cut where it gets long.
+/// Returns a statement on one line, shortened to 60 characters.
 pub(super) fn shorten(statement: &str) -> String {
     const WIDTH: usize = 60;
     let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! The signals that stop a command.
+//! Signals that stop a command.
 
 use std::future::Future;
 use std::io;
@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens from its creation on, so that no signal falls between two waits.
+/// Listener for SIGINT and SIGTERM. It listens from its creation on, so that no signal is lost between two waits.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     interrupt: Signal,
@@ -14,6 +14,8 @@ pub(super) struct Interrupts {
 }
 
 impl Interrupts {
+    /// Starts to listen.
+    ///
     /// # Errors
     /// When the process cannot listen to signals.
     pub(super) fn listen() -> io::Result<Self> {
@@ -24,8 +26,8 @@ impl Interrupts {
         })
     }
 
-    /// Does the work, unless a signal comes first: then the work is dropped, and what is returned
-    /// is the exit code that says which signal, 128 plus its number as in a shell.
+    /// Runs the work until it ends or a signal comes. On a signal, drops the work and returns the exit code for the
+    /// signal: 128 plus its number, as in a shell.
     pub(super) async fn stop<T>(&mut self, work: impl Future<Output = T>) -> ControlFlow<u8, T> {
         tokio::select! {
             done = work => ControlFlow::Continue(done),
