@@ -1,31 +1,31 @@
-//! Bars from 0 with whiskers: which features matter, by permutation importance and by attributions.
+//! Bar charts with whiskers, from 0: features by permutation importance and by attributions.
 
 use super::plot::{Axis, span};
 use super::svg::{Anchor, Svg, figure};
 use crate::cli::model_report::html::{number, shortened};
 
 const WIDTH: f64 = 640.0;
-/// Room for the features' names, and for numbers at the right.
+/// Margins for the features' names on the left, and for numbers on the right.
 const LEFT: f64 = 180.0;
 const RIGHT: f64 = 76.0;
 const TOP: f64 = 6.0;
 const BOTTOM: f64 = 44.0;
-/// Height of a bar with the room around it.
+/// Height of a bar and the space around it.
 const ROW: f64 = 24.0;
 const LETTERS: usize = 24;
 
-/// How much a feature matters.
+/// Importance of a feature.
 #[derive(Debug, Clone)]
 pub(crate) struct Bar {
     pub(crate) feature: String,
-    /// Where the bar ends.
+    /// End of the bar.
     pub(crate) value: f64,
-    /// From where to where the whisker reaches.
+    /// Ends of the whisker.
     pub(crate) whisker: [f64; 2],
 }
 
-/// Features by how much a score falls without them, with a standard deviation of repetitions to each side. `score` is what
-/// falls.
+/// Draws features by the fall of `score` without them, with whiskers of one standard deviation of the repetitions to
+/// each side.
 pub(crate) fn importance(features: &[Bar], score: &str) -> String {
     let name = format!("fall of {score} when its values change places");
     bars("Permutation importance", &name, features, |bar| {
@@ -35,8 +35,8 @@ pub(crate) fn importance(features: &[Bar], score: &str) -> String {
     })
 }
 
-/// Features by their mean absolute attribution, with the 5 % and the 95 % quantile of attributions. `of` is what they are
-/// attributions of, as numbers.
+/// Draws features by their mean absolute attribution, with whiskers from the 5 % to the 95 % quantile. `of` names the
+/// predicted number.
 pub(crate) fn attributions(features: &[Bar], of: &str) -> String {
     let name = format!("mean |attribution| to {of}");
     bars("Integrated gradients", &name, features, |bar| {
@@ -49,7 +49,7 @@ pub(crate) fn attributions(features: &[Bar], of: &str) -> String {
     })
 }
 
-/// Features in the order that is given; `name` is the axis', and `tip` says a bar's numbers.
+/// Draws features in the given order; `name` is the axis title, and `tip` describes a bar.
 fn bars(title: &str, name: &str, features: &[Bar], tip: impl Fn(&Bar) -> String) -> String {
     let ends = features
         .iter()
@@ -117,11 +117,11 @@ mod tests {
         assert!(near(bars[0].number("x"), zero));
         assert!(near(bars[1].number("x"), zero));
         assert!(near(bars[1].number("width"), 0.2 * unit));
-        // What is below 0 is to the left of it.
+        // A negative bar is to the left of 0.
         assert!(near(bars[2].number("width"), 0.1 * unit));
         assert!(near(bars[2].number("x") + bars[2].number("width"), zero));
         assert!(bars[0].number("y") < bars[1].number("y"));
-        // A whisker and its two ends for each feature.
+        // Each feature has a whisker with two ends.
         let whiskers = marks(&html, "line", "whisker");
         assert_eq!(whiskers.len(), 9);
         assert!(near(whiskers[0].number("x1"), zero + 0.3 * unit));

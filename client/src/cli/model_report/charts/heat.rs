@@ -1,38 +1,38 @@
-//! Predicted numbers against actual ones: squares of a grid, shaded by how many rows are in them.
+//! Heat map of predicted over actual numbers: squares of a grid, shaded by their numbers of rows.
 
 use super::plot::{Axis, Plot};
 use super::svg::figure;
 use crate::cli::model_report::html::number;
 
-/// A grid of squares over what is actual and what is predicted.
+/// Grid of squares over actual and predicted numbers.
 #[derive(Debug)]
 pub(crate) struct Grid {
-    /// Where the first square begins, in both directions.
+    /// Start of the first square, in both directions.
     pub(crate) low: f64,
-    /// Where the last one ends.
+    /// End of the last square.
     pub(crate) high: f64,
-    /// Squares in each direction. The outermost ones have the rows that are further out, too.
+    /// Squares in each direction. The outermost ones also count the rows beyond them.
     pub(crate) squares: u32,
     pub(crate) cells: Vec<Cell>,
 }
 
-/// A square with rows in it.
+/// Square that has rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell {
-    /// The square, from 0.
+    /// Square's index along the actual axis, from 0.
     pub(crate) actual: u32,
-    /// The square, from 0.
+    /// Square's index along the predicted axis, from 0.
     pub(crate) predicted: u32,
     pub(crate) rows: u64,
 }
 
 impl Grid {
-    /// Where a square begins.
+    /// Returns the start of a square.
     fn start(&self, square: u32) -> f64 {
         self.low + (self.high - self.low) * f64::from(square) / f64::from(self.squares)
     }
 
-    /// Between which numbers a square is.
+    /// Formats the range of a square.
     fn range(&self, square: u32) -> String {
         let (from, to) = (self.start(square), self.start(square + 1));
         let [from, to] = [from, to].map(|bound| number(Some(bound)));
@@ -44,7 +44,7 @@ impl Grid {
     }
 }
 
-/// Rows by what they are and what was predicted, with the line where both are the same. `label` is what is predicted.
+/// Draws rows by actual and predicted number, with the line where both are equal. `label` is the predicted column.
 pub(crate) fn grid(grid: &Grid, label: &str) -> String {
     let rows: u64 = grid.cells.iter().map(|cell| cell.rows).sum();
     let most = grid.cells.iter().map(|cell| cell.rows).max().unwrap_or(0);
@@ -62,7 +62,7 @@ pub(crate) fn grid(grid: &Grid, label: &str) -> String {
             plot.at(x, grid.start(cell.predicted + step))
         };
         let corners = [corner(0), corner(1)];
-        // Shades grow with the root: squares of a few rows are seen beside those of many.
+        // Shades grow with the square root, so that squares of a few rows stay visible beside those of many.
         let shade = 0.1 + 0.9 * (cell.rows as f64 / most as f64).sqrt();
         let tip = format!(
             "actual {}, predicted {}: {} rows",

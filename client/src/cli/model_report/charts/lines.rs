@@ -1,22 +1,22 @@
-//! Lines: over epochs, and among shares of rows, the ROC curve and calibration.
+//! Line charts: metrics over epochs, the ROC curve, and calibration.
 
 use super::plot::{Axis, Plot, span};
 use super::svg::figure;
 use crate::cli::model_report::html::{number, percent};
 
-/// Points of a line that are marked one by one, at most.
+/// Maximum number of points for which a line marks each one.
 const MARKED: usize = 60;
 const HUES: [&str; 3] = ["one", "two", "three"];
 
-/// A line over epochs.
+/// Line over epochs.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     pub(crate) name: &'a str,
-    /// Epochs and values.
+    /// Pairs of epoch and value.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines over epochs, three at most; `kept` is the epoch whose weights the model has.
+/// Draws at most three lines over epochs; `kept` is the epoch whose weights the model has.
 pub(crate) fn curves(title: &str, unit: &str, lines: &[Line<'_>], kept: f64) -> String {
     let points = |line: &Line<'_>| -> Vec<(f64, f64)> {
         let points = line.points.iter().copied();
@@ -64,7 +64,7 @@ pub(crate) fn curves(title: &str, unit: &str, lines: &[Line<'_>], kept: f64) -> 
     figure(title, &keys, plot.svg)
 }
 
-/// A point of a ROC curve: what rows are taken for the second class from a probability on.
+/// Point of a ROC curve: rows whose probability is at least the threshold are taken for the second class.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RocPoint {
     pub(crate) threshold: f64,
@@ -72,7 +72,7 @@ pub(crate) struct RocPoint {
     pub(crate) false_positive_rate: f64,
 }
 
-/// A ROC curve, from the greatest threshold on; `positive` is the second class.
+/// Draws a ROC curve, from the greatest threshold on; `positive` is the second class.
 pub(crate) fn roc(points: &[RocPoint], area: Option<f64>, positive: &str) -> String {
     let area = number(area);
     let title = format!("ROC curve, area {area}");
@@ -85,7 +85,7 @@ pub(crate) fn roc(points: &[RocPoint], area: Option<f64>, positive: &str) -> Str
         .iter()
         .map(|point| plot.at(point.false_positive_rate, point.recall));
     let pixels: Vec<_> = pixels.collect();
-    // Above all probabilities, no row is taken for the class.
+    // With a threshold above all probabilities, no row is taken for the class.
     let none = plot.at(0.0, 0.0);
     let line = [none].into_iter().chain(pixels.iter().copied());
     plot.svg.path("curve one", line);
@@ -104,16 +104,16 @@ pub(crate) fn roc(points: &[RocPoint], area: Option<f64>, positive: &str) -> Str
 /// Rows whose predicted probability is in the same tenth.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bin {
-    /// Where the tenth begins.
+    /// Start of the tenth.
     pub(crate) above: f64,
     pub(crate) rows: u64,
     pub(crate) mean_probability: f64,
-    /// The share of them of which it came true.
+    /// Share of these rows for which the prediction came true.
     pub(crate) true_share: f64,
 }
 
-/// What was predicted against what happened: circles whose areas are the numbers of rows. `of` says whose probability it
-/// is.
+/// Draws actual shares over predicted probabilities, as circles whose areas grow with the number of rows. `of` names
+/// the probability.
 pub(crate) fn calibration(bins: &[Bin], of: &str) -> String {
     let rows: u64 = bins.iter().map(|bin| bin.rows).sum();
     let most = bins.iter().map(|bin| bin.rows).max().unwrap_or(0);
@@ -166,11 +166,11 @@ mod tests {
         assert_eq!((first.len(), second.len()), (3, 2));
         let at = |mark: &Mark<'_>| (mark.number("cx"), mark.number("cy"));
         let (start, end) = (at(&first[0]), at(&first[2]));
-        // Falling: later is further right and lower.
+        // The loss falls: later points are further right and lower.
         assert!(start.0 < end.0 && start.1 < end.1);
-        // The line from the first to the last has the middle epoch in its middle.
+        // The middle epoch is halfway between the first and the last.
         assert!(near(at(&first[1]).0, (start.0 + end.0) / 2.0));
-        // 0.5 is at two thirds from 0.9 to 0.3.
+        // 0.5 is two thirds of the way from 0.9 to 0.3.
         assert!(near(
             at(&first[1]).1,
             start.1 + (end.1 - start.1) * 2.0 / 3.0

@@ -1,35 +1,35 @@
-//! The confusion matrix: how many rows of each label were taken for each class.
+//! Confusion matrix: numbers of rows by label and by predicted class.
 
 use std::cmp::Reverse;
 
 use super::svg::{Anchor, Svg, figure};
 use crate::cli::model_report::html::{percent, shortened};
 
-/// Labels and classes that have a row or a column of their own.
+/// Maximum number of labels and classes with their own row or column.
 const SHOWN: usize = 20;
-/// Letters of a name.
+/// Maximum number of characters of a name.
 const LETTERS: usize = 16;
 const LETTER_WIDTH: f64 = 7.0;
 
-/// Rows by their label and by the class that they were taken for.
+/// Numbers of rows by label and by predicted class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Matrix {
     pub(crate) labels: Vec<String>,
     pub(crate) classes: Vec<String>,
-    /// By label, then by class.
+    /// Counts by label, then by class.
     pub(crate) counts: Vec<Vec<u64>>,
 }
 
-/// A matrix of which the last label or class may stand for several.
+/// Matrix whose last label or class may stand for several.
 #[derive(Debug, PartialEq, Eq)]
 struct Merged {
     matrix: Matrix,
-    /// Labels and classes that stand for themselves.
+    /// Numbers of labels and of classes that are not merged.
     own: (usize, usize),
 }
 
 impl Matrix {
-    /// How many rows are of a label, or were taken for it.
+    /// Returns the number of rows that have this label, plus the number predicted as this class.
     fn weight(&self, name: &str) -> u64 {
         let label = self.labels.iter().position(|label| label == name);
         let class = self.classes.iter().position(|class| class == name);
@@ -38,7 +38,7 @@ impl Matrix {
         labelled + taken
     }
 
-    /// With those of so many names that most rows have; the others are one.
+    /// Keeps the `most` names with the most rows, and merges the others into one.
     fn merged(&self, most: usize) -> Merged {
         let unknown = self
             .labels
@@ -80,8 +80,7 @@ impl Matrix {
 }
 
 impl Merged {
-    /// Whether rows of a label were taken for what they are; of labels that are put together, taken for such, it is not
-    /// known.
+    /// Returns whether rows of a label were predicted correctly; `None` if both the label and the class are merged.
     fn is_right(&self, label: usize, class: usize) -> Option<bool> {
         let Matrix {
             labels, classes, ..
@@ -94,7 +93,7 @@ impl Merged {
     }
 }
 
-/// A confusion matrix as a heat map: a row a label, shaded by the shares of its rows.
+/// Draws a confusion matrix as a heat map: one row per label, shaded by shares of the label's rows.
 pub(crate) fn confusion(matrix: &Matrix) -> String {
     let merged = matrix.merged(SHOWN);
     let Matrix {
@@ -191,7 +190,7 @@ pub(crate) fn confusion(matrix: &Matrix) -> String {
     figure("Confusion matrix", &keys, svg)
 }
 
-/// A count in a few letters.
+/// Formats a count in a few characters.
 fn brief(count: u64) -> String {
     match count {
         0..10_000 => count.to_string(),
@@ -229,7 +228,7 @@ mod tests {
         };
         assert_eq!(shades(&right), [0.75, 1.0]);
         assert_eq!(shades(&wrong), [0.25, 0.0]);
-        // The diagonal goes down to the right; what was taken for the wrong class is beside it.
+        // The diagonal goes down to the right, and wrong predictions are beside it.
         let at = |mark: &Mark<'_>| (mark.number("x"), mark.number("y"));
         let ((x, y), (right_x, lower_y)) = (at(&right[0]), at(&right[1]));
         assert!(right_x > x && lower_y > y);

@@ -1,12 +1,12 @@
-//! The report's charts, as figures of HTML with SVG in them.
+//! Charts of the report: HTML figures with SVG.
 //!
 //! ```text
 //! numbers ─► lines, heat, bars, spread ─► Plot: axes, ticks, pixels ─► Svg: elements, escaped ─► figure
 //! ```
 //!
-//! A chart has a title, axes with names and units, and on each mark the numbers that it stands for (`<title>`, which
-//! browsers show at the pointer). Colours are classes of the page's style sheet, so a chart is light or dark as
-//! the page is. Not here: where numbers come from, and tables of them.
+//! A chart has a title, axes with names and units, and the numbers of each mark in a `<title>`, which browsers show at
+//! the pointer. Colours are classes of the page's style sheet, so a chart is light or dark like the page. This module
+//! neither computes the numbers nor writes tables of them.
 
 mod bars;
 mod heat;

@@ -1,27 +1,27 @@
-//! A picture with two axes: round numbers along them, and where in the picture a pair of numbers is.
+//! Picture with two axes: round numbers along them, and the pixel of a pair of numbers.
 
 use super::svg::{Anchor, Pixel, Svg};
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 310.0;
-/// Room for the ticks and names of axes.
+/// Margins for the ticks and titles of axes.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 46.0;
 
-/// An axis: what it is of, and from where to where.
+/// Axis: its title, and its range.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis<'a> {
     pub(super) name: &'a str,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Whether there is nothing between whole numbers.
+    /// Set if all values are whole numbers.
     pub(super) whole: bool,
 }
 
 impl<'a> Axis<'a> {
-    /// An axis of numbers.
+    /// Creates an axis of numbers.
     pub(super) fn new(name: &'a str, (low, high): (f64, f64)) -> Self {
         Self {
             name,
@@ -31,17 +31,17 @@ impl<'a> Axis<'a> {
         }
     }
 
-    /// An axis of parts of a whole.
+    /// Creates an axis of shares, from 0 to 1.
     pub(super) fn share(name: &'a str) -> Self {
         Self::new(name, (0.0, 1.0))
     }
 
-    /// Where a number is between two pixels.
+    /// Returns the position of a number between two pixels.
     pub(super) fn place(&self, number: f64, [start, end]: [f64; 2]) -> f64 {
         start + (number - self.low) / (self.high - self.low) * (end - start)
     }
 
-    /// Round numbers on it, about `count`, and their text.
+    /// Returns about `count` round numbers on the axis, with their text.
     pub(super) fn ticks(&self, count: f64) -> Vec<(f64, String)> {
         let (low, high) = (self.low, self.high);
         let mut rough = (high - low) / count;
@@ -59,7 +59,7 @@ impl<'a> Axis<'a> {
         let last = (high / step + 1e-9).floor();
         let count = (last - first).clamp(-1.0, 100.0) as i32 + 1;
         let ticks = (0..count).map(|at| {
-            // -0 is 0.
+            // Adding 0 turns -0 into 0.
             let tick = (first + f64::from(at)) * step + 0.0;
             (tick, written(tick, step))
         });
@@ -67,7 +67,7 @@ impl<'a> Axis<'a> {
     }
 }
 
-/// A tick's number, with the digits that tell it from the next one.
+/// Formats a tick, with enough digits to tell it from the next one.
 fn written(tick: f64, step: f64) -> String {
     if tick.abs() >= 1e7 || step < 1e-5 {
         let digits = match tick == 0.0 {
@@ -81,7 +81,7 @@ fn written(tick: f64, step: f64) -> String {
     format!("{tick:.decimals$}")
 }
 
-/// The least and the greatest number with some room around them, never the same.
+/// Returns the least and the greatest number with some space around them; the two are never equal.
 pub(super) fn span(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = numbers
         .filter(|number| number.is_finite())
@@ -90,7 +90,7 @@ pub(super) fn span(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
         });
     match high - low {
         room if room > 0.0 && room.is_finite() => (low - 0.02 * room, high + 0.04 * room),
-        // Further apart than any number is large.
+        // Their difference is larger than any finite number.
         room if room > 0.0 && low.is_finite() => (low * 0.5, high * 0.5),
         _ if low.is_finite() => {
             let room = (low.abs() * 1e-3).max(1.0);
@@ -100,7 +100,7 @@ pub(super) fn span(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// A picture with its axes drawn.
+/// Picture with its axes drawn.
 #[derive(Debug)]
 pub(super) struct Plot<'a> {
     pub(super) svg: Svg,
@@ -109,7 +109,7 @@ pub(super) struct Plot<'a> {
 }
 
 impl<'a> Plot<'a> {
-    /// `said` is what the picture shows, for who cannot see it.
+    /// Draws the axes. `said` describes the picture for readers who cannot see it.
     pub(super) fn new(said: &str, x: Axis<'a>, y: Axis<'a>) -> Self {
         let mut plot = Self {
             svg: Svg::new(WIDTH, HEIGHT, said),
@@ -139,7 +139,7 @@ impl<'a> Plot<'a> {
         plot
     }
 
-    /// Where a pair of numbers is.
+    /// Returns the pixel of a pair of numbers.
     pub(super) fn at(&self, x: f64, y: f64) -> Pixel {
         (
             self.x.place(x, [LEFT, WIDTH - RIGHT]),
@@ -147,7 +147,7 @@ impl<'a> Plot<'a> {
         )
     }
 
-    /// The line where both axes have the same number.
+    /// Draws the line where both axes have the same number.
     pub(super) fn diagonal(&mut self) {
         let low = self.x.low.max(self.y.low);
         let high = self.x.high.min(self.y.high);
@@ -155,7 +155,7 @@ impl<'a> Plot<'a> {
         self.svg.line("even", from, to);
     }
 
-    /// A line from the bottom to the top.
+    /// Draws a line from the bottom to the top.
     pub(super) fn upright(&mut self, x: f64) {
         let (from, to) = (self.at(x, self.y.low), self.at(x, self.y.high));
         self.svg.line("even", from, to);

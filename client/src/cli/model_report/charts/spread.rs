@@ -1,13 +1,15 @@
-//! How numbers are spread: quantiles of errors, and a feature's numbers in training beside those of other rows.
+//! Charts of how numbers are spread: quantiles of errors, and a feature's numbers in training beside those in other
+//! rows.
 
 use super::plot::{Axis, span};
 use super::svg::{Anchor, Svg, figure};
 use crate::cli::model_report::html::number;
 
-/// A share of rows, and the number that they are below.
+/// Share of rows, and the number that they are below.
 pub(crate) type Quantile = (f64, f64);
 
-/// Five quantiles as a box with whiskers: the middle half of rows, and where the outermost two quantiles are.
+/// Draws five quantiles as a box with whiskers: the box is the middle half of rows, the whiskers end at the outermost
+/// quantiles.
 pub(crate) fn quantiles(title: &str, name: &str, quantiles: &[Quantile; 5]) -> String {
     const WIDTH: f64 = 460.0;
     const ENDS: [f64; 2] = [16.0, WIDTH - 16.0];
@@ -41,7 +43,7 @@ pub(crate) fn quantiles(title: &str, name: &str, quantiles: &[Quantile; 5]) -> S
     figure(title, &[], svg)
 }
 
-/// Where numbers are.
+/// Range, mean and standard deviation of numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
@@ -50,8 +52,8 @@ pub(crate) struct Spread {
     pub(crate) stddev: f64,
 }
 
-/// A feature's numbers in training, and those of other rows below, as lines from the least to the greatest, with a
-/// box of a standard deviation around the mean.
+/// Draws a feature's numbers in training, and those of other rows below, as lines from the least to the greatest with a
+/// box of one standard deviation around the mean.
 pub(crate) fn ranges(feature: &str, trained: &Spread, rows: Option<&Spread>) -> String {
     const WIDTH: f64 = 200.0;
     const ENDS: [f64; 2] = [4.0, WIDTH - 4.0];
@@ -83,7 +85,7 @@ pub(crate) fn ranges(feature: &str, trained: &Spread, rows: Option<&Spread>) -> 
     svg.html()
 }
 
-/// What the colours of [`ranges`] are.
+/// Returns the key of the colours in [`ranges`].
 pub(crate) fn range_keys(rows: bool) -> String {
     let keys = [("one", "training"), ("two", "these rows")];
     let keys = keys.into_iter().take(1 + usize::from(rows));

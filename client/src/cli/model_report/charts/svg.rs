@@ -1,11 +1,11 @@
-//! SVG as text: elements whose places are pixels, and whose words are escaped.
+//! SVG as text: elements with positions in pixels and escaped text.
 
 use crate::cli::model_report::html::escape;
 
-/// From the left and from the top.
+/// Distance from the left and from the top.
 pub(super) type Pixel = (f64, f64);
 
-/// A picture under way.
+/// Picture that is being drawn.
 #[derive(Debug)]
 pub(super) struct Svg {
     width: f64,
@@ -15,7 +15,7 @@ pub(super) struct Svg {
 }
 
 impl Svg {
-    /// An empty picture of this size; `said` is what it shows, for who cannot see it.
+    /// Creates an empty picture of this size; `said` describes it for readers who cannot see it.
     pub(super) fn new(width: f64, height: f64, said: &str) -> Self {
         Self {
             width,
@@ -25,14 +25,14 @@ impl Svg {
         }
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub(super) fn line(&mut self, class: &str, (x1, y1): Pixel, (x2, y2): Pixel) {
         self.body.push_str(&format!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
         ));
     }
 
-    /// A line through points.
+    /// Draws a line through points.
     pub(super) fn path(&mut self, class: &str, points: impl IntoIterator<Item = Pixel>) {
         let mut steps = String::new();
         for (x, y) in points {
@@ -45,7 +45,7 @@ impl Svg {
         }
     }
 
-    /// A rectangle between two corners, filled as much as `shade` says, from 0 to 1.
+    /// Draws a rectangle between two corners, filled with opacity `shade`, from 0 to 1.
     pub(super) fn rect(&mut self, class: &str, shade: f64, [from, to]: [Pixel; 2], tip: &str) {
         let (x, y) = (from.0.min(to.0), from.1.min(to.1));
         let (width, height) = ((from.0 - to.0).abs(), (from.1 - to.1).abs());
@@ -56,7 +56,7 @@ impl Svg {
         ));
     }
 
-    /// A circle.
+    /// Draws a circle.
     pub(super) fn dot(&mut self, class: &str, (x, y): Pixel, radius: f64, tip: &str) {
         self.body.push_str(&format!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius:.1}\">{}</circle>",
@@ -64,7 +64,7 @@ impl Svg {
         ));
     }
 
-    /// Text that starts, has its middle or ends there.
+    /// Draws text that starts, is centred or ends at a pixel.
     pub(super) fn text(&mut self, class: &str, anchor: Anchor, (x, y): Pixel, text: &str) {
         self.body.push_str(&format!(
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{}\">{}</text>",
@@ -73,7 +73,7 @@ impl Svg {
         ));
     }
 
-    /// Text that is read from below.
+    /// Draws text that reads from bottom to top.
     pub(super) fn upright(&mut self, class: &str, anchor: Anchor, (x, y): Pixel, text: &str) {
         self.body.push_str(&format!(
             "<text class=\"{class}\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\" text-anchor=\"{}\">{}</text>",
@@ -82,7 +82,7 @@ impl Svg {
         ));
     }
 
-    /// The picture.
+    /// Returns the picture.
     pub(super) fn html(self) -> String {
         let Self {
             width,
@@ -97,7 +97,7 @@ impl Svg {
     }
 }
 
-/// Which part of a text is where it is put.
+/// Part of a text that is at its pixel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -115,7 +115,7 @@ impl Anchor {
     }
 }
 
-/// What is shown at the pointer.
+/// Returns the text shown at the pointer, as an element.
 fn title(tip: &str) -> String {
     if tip.is_empty() {
         String::new()
@@ -124,7 +124,7 @@ fn title(tip: &str) -> String {
     }
 }
 
-/// A picture with its title, and what its colours are: their class, and their meaning.
+/// Returns a figure with a title, a picture and a key of its colours: pairs of class and meaning.
 pub(super) fn figure(name: &str, keys: &[(&str, &str)], picture: Svg) -> String {
     let keys = keys.iter().map(|(hue, meaning)| {
         let meaning = escape(meaning);

@@ -1,29 +1,29 @@
-//! The marks of a chart's text, for tests of where they are.
+//! Parser of the marks in a chart's text, for tests of their positions.
 
-/// An element of a chart.
+/// Element of a chart.
 #[derive(Debug)]
 pub(super) struct Mark<'a> {
     tag: &'a str,
-    /// What is shown at the pointer.
+    /// Text shown at the pointer.
     pub(super) tip: &'a str,
-    /// The text that begins in it.
+    /// Text at the start of the element.
     pub(super) text: &'a str,
 }
 
 impl<'a> Mark<'a> {
-    /// An attribute that is a number.
+    /// Returns an attribute as a number.
     pub(super) fn number(&self, attribute: &str) -> f64 {
         self.attribute(attribute).parse().unwrap()
     }
 
-    /// An attribute.
+    /// Returns an attribute.
     pub(super) fn attribute(&self, attribute: &str) -> &'a str {
         let (_, value) = self.tag.split_once(&format!(" {attribute}=\"")).unwrap();
         value.split_once('"').unwrap().0
     }
 }
 
-/// The elements of a name and a class, in the order in which they are drawn.
+/// Returns the elements with a name and a class, in drawing order.
 pub(super) fn marks<'a>(html: &'a str, name: &str, class: &str) -> Vec<Mark<'a>> {
     let start = format!("<{name} class=\"{class}\" ");
     let found = html.match_indices(&start);
@@ -41,7 +41,7 @@ pub(super) fn marks<'a>(html: &'a str, name: &str, class: &str) -> Vec<Mark<'a>>
     marks.collect()
 }
 
-/// Whether two places are the same, as nearly as pixels are written.
+/// Returns whether two positions are equal within rounding of the pixels.
 pub(super) fn near(one: f64, other: f64) -> bool {
     (one - other).abs() < 0.3
 }
