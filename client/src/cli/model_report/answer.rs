@@ -1,4 +1,4 @@
-//! The few rows that a query gives, read by the names of their columns.
+//! Small result of a query, read by the names of its columns.
 
 use anyhow::Context;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
@@ -6,7 +6,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::util::display::array_value_to_string;
 
-/// Rows in one batch; `None` where a query gave none.
+/// Result rows in one batch; `None` if the query returned none.
 #[derive(Debug)]
 pub(super) struct Answer(pub(super) Option<RecordBatch>);
 
@@ -20,17 +20,17 @@ impl Answer {
         Ok(Some(column))
     }
 
-    /// A column's numbers.
+    /// Returns a column's numbers.
     pub(super) fn numbers(&self, name: &str) -> anyhow::Result<Vec<Option<f64>>> {
         self.column(name)?.map_or_else(|| Ok(Vec::new()), numbers)
     }
 
-    /// A column's values as text.
+    /// Returns a column's values as text.
     pub(super) fn texts(&self, name: &str) -> anyhow::Result<Vec<String>> {
         self.column(name)?.map_or_else(|| Ok(Vec::new()), texts)
     }
 
-    /// What is made of each row that has a number in all of these columns.
+    /// Maps each row with a finite number in all of these columns, and leaves out the others.
     pub(super) fn rows<T, const N: usize>(
         &self,
         names: [&str; N],
@@ -52,13 +52,13 @@ impl Answer {
     }
 }
 
-/// A column's numbers.
+/// Returns a column's numbers.
 pub(super) fn numbers(column: &ArrayRef) -> anyhow::Result<Vec<Option<f64>>> {
     let floats = cast(column, &DataType::Float64)?;
     Ok(floats.as_primitive::<Float64Type>().iter().collect())
 }
 
-/// A column's values as text.
+/// Returns a column's values as text.
 pub(super) fn texts(column: &ArrayRef) -> anyhow::Result<Vec<String>> {
     let text = |row| match column.is_null(row) {
         true => Ok("NULL".to_owned()),

@@ -1,4 +1,4 @@
-//! The report's table of features: what they were in training, and in the rows that the model was judged by.
+//! Table of features in the report: their values in training, and in the rows that the model was judged by.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use super::charts::{self, Spread};
 use super::html::{escape, number, percent};
 use super::judge::{Judged, RowsOfFeature};
 
-/// The table.
+/// Writes the table.
 ///
 /// # Errors
-/// None: a string takes whatever is written to it.
+/// None: writing to a string does not fail.
 pub(super) fn section(
     manifest: &Manifest,
     judged: Option<&Judged>,
@@ -47,7 +47,7 @@ pub(super) fn section(
     Ok(())
 }
 
-/// A feature: in training, of so many rows, and in other rows.
+/// Writes the row of a feature: its values in training on `trained` rows, and in other rows.
 fn row(
     feature: &FeatureSummary,
     trained: f64,

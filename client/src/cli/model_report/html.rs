@@ -1,6 +1,6 @@
-//! Text and numbers as they stand in the report's HTML.
+//! Text and numbers in the report's HTML.
 
-/// Text of the user's, which is no markup there.
+/// Escapes text of the user's, so that it is not read as markup.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -15,7 +15,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// Four digits, or a dash for what is no number.
+/// Formats a number with 0, 3 or 5 decimals, depending on its size; a dash if it is missing or not finite.
 pub(super) fn number(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
@@ -25,7 +25,7 @@ pub(super) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A part of a whole, in percent.
+/// Formats a part of a whole in percent; a dash if that is not finite.
 pub(super) fn percent(part: f64, whole: f64) -> String {
     match 100.0 * part / whole {
         share if share.is_finite() => format!("{share:.1} %"),
@@ -33,7 +33,7 @@ pub(super) fn percent(part: f64, whole: f64) -> String {
     }
 }
 
-/// Text of at most so many letters.
+/// Shortens text to at most `most` characters.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),

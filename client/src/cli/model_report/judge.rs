@@ -1,16 +1,16 @@
-//! What a model's own SQL says of rows: metrics, and what the report's charts are drawn of.
+//! Judgement of a model by rows, computed by its own SQL functions: metrics, and the numbers in the report's charts.
 //!
 //! ```text
 //! --rows ─┬► ML.EVALUATE, also BY column                              metrics, the worst groups
-//!         ├► ML.CONFUSION_MATRIX, ML.ROC_CURVE, ML.CALIBRATION        of classes
-//!         ├► ML.PREDICT ─► quantiles ─► squares of a grid             of numbers
+//!         ├► ML.CONFUSION_MATRIX, ML.ROC_CURVE, ML.CALIBRATION        fit of classes
+//!         ├► ML.PREDICT ─► quantiles ─► squares of a grid             fit of numbers
 //!         ├► ML.FEATURE_INFO                                          features beside training's
 //!         ├► a sample ─► ML.GLOBAL_EXPLAIN                            permutation importance
 //!         └► a sample ─► ML.EXPLAIN_PREDICT                           integrated gradients
 //! ```
 //!
-//! No metric is computed here: queries run on the cluster, and give no more rows than a picture has marks. The same rows
-//! give the same report, as far as approximate quantiles are the same. Not here: how it looks.
+//! This module computes no metric: queries run on the cluster, and return no more rows than a chart has marks. The same
+//! rows give the same report, except for approximate quantiles. The module does not draw anything.
 
 use anyhow::{Context, bail};
 use arrow::array::ArrayRef;
@@ -22,120 +22,120 @@ use volley_proto::store::{Classes, Manifest};
 use super::answer::{Answer, numbers, texts};
 use super::charts::{Bar, Bin, Cell, Grid, Matrix, Quantile, RocPoint, Spread};
 
-/// Groups that are shown of a column, the worst ones.
+/// Maximum number of groups shown per column, the worst first.
 const GROUPS: usize = 20;
-/// Classes of which a confusion matrix is drawn, at most.
+/// Maximum number of classes for which a confusion matrix is drawn.
 const MATRIX_CLASSES: usize = 100;
-/// Features whose importance is shown, those that matter most.
+/// Maximum number of features whose importance is shown, the most important first.
 const IMPORTANT: usize = 30;
-/// Rows that importance is measured on, at most, and how many values of features they may have: it predicts each row
-/// five times for each feature.
+/// Maximum number of rows to measure importance on, and of feature values in them: each row is predicted five times for
+/// each feature.
 const SAMPLE: usize = 4000;
 const SAMPLE_VALUES: usize = 200_000;
-/// No sample is smaller, however many features there are.
+/// Minimum sample size in rows, however many features there are.
 const LEAST_SAMPLE: usize = 200;
-/// Features whose attributions are shown, those with the greatest.
+/// Maximum number of features whose attributions are shown, the greatest first.
 const ATTRIBUTED: usize = 20;
-/// Rows whose predictions are explained, at most: each takes as long as some 150 predictions.
+/// Maximum number of rows whose predictions are explained: each takes as long as about 150 predictions.
 const EXPLAINED: usize = 1000;
-/// Squares of the grid of predicted over actual, in each direction.
+/// Squares of the grid of predicted over actual values, in each direction.
 const SQUARES: u32 = 40;
-/// The share of rows that are beyond the grid on each side.
+/// Largest share of rows beyond each end of the grid; the outermost squares count them.
 const BEYOND: f64 = 0.005;
-/// Beyond it, and NaN, are no numbers that could be drawn.
+/// Largest absolute value that is drawn; larger values and NaN are left out.
 const LARGEST: &str = "1e300";
-/// Quantiles of errors; attributions are between the outermost two.
+/// Quantiles of errors; attributions are shown between the first and the last.
 const QUANTILES: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// A model, and the rows that it is judged by.
+/// Model, and the rows that judge it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Judge<'a> {
     pub(super) session: &'a Session,
     pub(super) manifest: &'a Manifest,
-    /// The query of the rows.
+    /// Query that returns the rows.
     pub(super) rows: &'a str,
 }
 
-/// What is known of a model by rows.
+/// Judgement of a model by rows.
 #[derive(Debug)]
 pub(super) struct Judged {
-    /// Rows with a label.
+    /// Number of rows with a label.
     pub(super) labelled: u64,
-    /// The metrics of `ML.EVALUATE`, by their names.
+    /// Metrics of `ML.EVALUATE`, by name.
     pub(super) metrics: Vec<(String, Option<f64>)>,
     pub(super) fit: Fit,
-    /// By permutation importance.
+    /// Features by permutation importance.
     pub(super) important: Important,
-    /// By the mean of absolute attributions; or why predictions of such a model are not explained.
+    /// Features by mean absolute attribution, or the reason why predictions of such a model are not explained.
     pub(super) attributed: Result<Important, String>,
-    /// All rows, with a label or without.
+    /// Number of rows, with or without a label.
     pub(super) rows: u64,
-    /// What features are in these rows, in any order.
+    /// Features in these rows, in any order.
     pub(super) features: Vec<RowsOfFeature>,
     pub(super) by: Vec<Groups>,
 }
 
-/// How predictions fit labels.
+/// Fit of predictions to labels.
 #[derive(Debug)]
 pub(super) enum Fit {
-    /// Of classes.
+    /// Fit of predicted classes.
     Classes {
-        /// Not of too many classes.
+        /// Confusion matrix, unless there are too many classes.
         matrix: Option<Matrix>,
-        /// Of two classes, of both of which there are rows.
+        /// ROC curve of two classes; empty unless there are rows of both.
         roc: Vec<RocPoint>,
         calibration: Vec<Bin>,
     },
-    /// Of numbers.
+    /// Fit of predicted numbers.
     Numbers {
         grid: Grid,
-        /// Quantiles of actual less predicted.
+        /// Quantiles of actual minus predicted.
         errors: [Quantile; 5],
     },
 }
 
-/// The features that matter most.
+/// Most important features.
 #[derive(Debug)]
 pub(super) struct Important {
     pub(super) features: Vec<Bar>,
-    /// How many features there are.
+    /// Number of all features.
     pub(super) of: u64,
-    /// On how many rows that was measured.
+    /// Number of rows that importance was measured on.
     pub(super) rows: u64,
 }
 
-/// A feature's values in rows.
+/// Values of a feature in rows.
 #[derive(Debug)]
 pub(super) struct RowsOfFeature {
     pub(super) column: String,
-    /// Of numbers.
+    /// Spread of a numeric feature.
     pub(super) spread: Option<Spread>,
-    /// Distinct values.
+    /// Number of distinct values.
     pub(super) values: Option<f64>,
     pub(super) nulls: Option<f64>,
-    /// By how many of training's standard deviations the mean is another.
+    /// Distance of the mean from training's, in training's standard deviations.
     pub(super) drift: Option<f64>,
 }
 
-/// Rows by a column, the worst groups first.
+/// Groups of rows by a column, the worst first.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) column: String,
     pub(super) worst: Vec<Group>,
-    /// How many groups there are.
+    /// Number of all groups.
     pub(super) of: u64,
 }
 
-/// Rows with one value of a column.
+/// Group of rows with one value of a column.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) value: String,
     pub(super) rows: u64,
-    /// The [`group_metrics`](Judge::group_metrics).
+    /// Values of the [`group_metrics`](Judge::group_metrics).
     pub(super) metrics: Vec<Option<f64>>,
 }
 
-/// A column of rows.
+/// Column of rows.
 #[derive(Debug)]
 struct Column {
     name: String,
@@ -143,10 +143,10 @@ struct Column {
 }
 
 impl Judge<'_> {
-    /// Asks all that is shown.
+    /// Runs all queries of the report.
     ///
     /// # Errors
-    /// When the rows lack what the model was trained on, have no label, or cannot be read.
+    /// When the rows lack columns that the model was trained on, have no label, or cannot be read.
     pub(super) async fn judged(&self, by: &[String]) -> anyhow::Result<Judged> {
         if !self.manifest.spec.label.several().is_empty() {
             bail!("not supported: --rows of a model with several labels; ask ML.EVALUATE");
@@ -182,7 +182,7 @@ impl Judge<'_> {
         })
     }
 
-    /// The metrics that groups are compared by; the last one is drawn, and the worst have most of it.
+    /// Returns the metrics that compare groups. The last one is drawn, and the worst groups have the highest.
     pub(super) fn group_metrics(manifest: &Manifest) -> [&'static str; 3] {
         match manifest.classes {
             Some(_) => ["accuracy", "f1_score", "log_loss"],
@@ -190,7 +190,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The rows as a relation.
+    /// Returns the rows as a relation.
     fn given(&self) -> String {
         format!("({}\n) AS given", self.query())
     }
@@ -199,19 +199,19 @@ impl Judge<'_> {
         self.rows.trim().trim_end_matches(';')
     }
 
-    /// A call of an `ML` function over rows.
+    /// Returns a call of an `ML` function over rows.
     fn call(&self, function: &str, rows: &str, more: &str) -> String {
         let Manifest { spec, version, .. } = self.manifest;
         let model = quoted(spec.model.as_str());
         format!("ML.{function}(MODEL {model}, {version}, ({rows}\n){more})")
     }
 
-    /// A call over all rows.
+    /// Returns a call over all rows.
     fn over_all(&self, function: &str) -> String {
         self.call(function, self.query(), "")
     }
 
-    /// The label in rows: a column of theirs, or what the model's TRANSFORM computes.
+    /// Returns the label of the rows: one of their columns, or an expression of the model's TRANSFORM.
     fn label(&self) -> String {
         let spec = &self.manifest.spec;
         let label = spec.label.column();
@@ -317,7 +317,7 @@ impl Judge<'_> {
             "SELECT * FROM {} ORDER BY threshold DESC",
             self.over_all("ROC_CURVE")
         );
-        // Of rows of one class, a rate is no number.
+        // If all rows are of one class, a rate is not a number.
         self.ask(sql).await?.rows(
             ["threshold", "recall", "false_positive_rate"],
             |[threshold, recall, false_positive_rate]| RocPoint {
@@ -388,7 +388,7 @@ impl Judge<'_> {
         Ok(Fit::Numbers { grid, errors })
     }
 
-    /// A query of so many of the rows with a label, at most, the same ones each time.
+    /// Returns a query of at most `most` rows with a label, the same rows each time.
     fn sample(&self, columns: &[Column], most: usize) -> String {
         let hashed = columns.iter().filter(|column| has_text(&column.data_type));
         let hashed = hashed.map(|column| format!("CAST({} AS VARCHAR)", quoted(&column.name)));
@@ -415,7 +415,7 @@ impl Judge<'_> {
         let attributions = answer.numbers("attribution")?;
         let deviations = answer.numbers("attribution_stddev")?;
         let features = names.zip(attributions).zip(deviations);
-        // The score of rows that are all alike is no number.
+        // If all rows are alike, their score is not a number.
         let features = features.filter_map(|((feature, attribution), deviation)| {
             let fall = attribution.filter(|fall| fall.is_finite())?;
             let deviation = deviation.unwrap_or(0.0);
@@ -433,7 +433,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Attributions of features to predictions; or why there are none, of a kind of model that is not explained.
+    /// Returns the attributions of features to predictions, or the reason why this kind of model is not explained.
     async fn attributed(
         &self,
         columns: &[Column],
@@ -546,12 +546,12 @@ impl Judge<'_> {
     }
 }
 
-/// A count.
+/// Converts a number to a count.
 fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// Whether what was asked for is nothing that Volley does.
+/// Returns whether the error says that Volley does not support the query.
 fn is_not_supported(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref::<volley::Error>(),
@@ -559,7 +559,7 @@ fn is_not_supported(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Whether values of a type are told apart by their text.
+/// Returns whether the text of a type's values tells them apart.
 fn has_text(data_type: &DataType) -> bool {
     let plain = match data_type {
         DataType::Dictionary(_, values) => values,
@@ -572,7 +572,7 @@ fn has_text(data_type: &DataType) -> bool {
     plain.is_numeric() || plain.is_string() || is_time || *plain == DataType::Boolean
 }
 
-/// A name as it is written in SQL.
+/// Quotes a name for SQL.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -1,4 +1,4 @@
-//! The report's sections on rows that a model was judged by.
+//! Sections of the report on the rows that a model was judged by.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use super::charts::{self, Bin, Quantile};
 use super::html::{escape, number};
 use super::judge::{Fit, Groups, Important, Judge, Judged};
 
-/// Metrics, pictures of how predictions fit, what matters, and groups.
+/// Writes metrics, charts of the fit, important features, and groups.
 ///
 /// # Errors
-/// None: a string takes whatever is written to it.
+/// None: writing to a string does not fail.
 pub(super) fn sections(
     judged: &Judged,
     manifest: &Manifest,
@@ -23,7 +23,7 @@ pub(super) fn sections(
         judged.labelled
     )?;
     for (name, value) in &judged.metrics {
-        // That of a label as it is, is another's number.
+        // For an untransformed label, it equals the mean absolute error.
         let repeats = name == "transformed_mae" && !manifest.exponentiates();
         if name == "rows" || value.is_none() || repeats {
             continue;
@@ -84,7 +84,7 @@ pub(super) fn sections(
         .try_for_each(|groups| by_group(groups, manifest, html))
 }
 
-/// A metric as it is read.
+/// Returns the name of a metric for readers.
 fn metric(name: &str) -> &str {
     match name {
         "mean_absolute_error" => "mean absolute error",
@@ -152,7 +152,7 @@ fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> 
     )
 }
 
-/// What attributions to a model's predictions add up to.
+/// Returns the quantity that attributions to a model's predictions add up to.
 fn explained(manifest: &Manifest) -> String {
     let label = manifest.spec.label.column();
     let is_logarithm = manifest.exponentiates() || manifest.spec.loss.has_log_link();
@@ -187,7 +187,7 @@ fn attributions(
     )
 }
 
-/// Which of the features are shown, where these are not all.
+/// Returns how many of the features are shown, if not all.
 fn first(important: &Important) -> String {
     let Important { features, of, .. } = important;
     if (features.len() as u64) < *of {

@@ -1,5 +1,5 @@
-//! `volley report MODEL`: one HTML file that says what a model is, how it was trained, and how well it
-//! predicts rows that it is shown. It refers to nothing outside itself.
+//! `volley report MODEL`: one HTML file about a model, its training, and the quality of its predictions on given rows.
+//! The file refers to nothing outside itself.
 //!
 //! ```text
 //! manifest ───────────────────────────────┐

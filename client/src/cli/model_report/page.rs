@@ -1,4 +1,4 @@
-//! The report's HTML. Text of the user's is escaped where it is put in.
+//! HTML of the report. Text of the user's is escaped where it is inserted.
 
 use std::fmt::Write;
 
@@ -11,19 +11,19 @@ use super::judge::Judged;
 use super::judged;
 
 const STYLE: &str = include_str!("report.css");
-/// The page's icon is none: a browser asks for one elsewhere otherwise.
+/// Empty icon of the page: without it, a browser requests one.
 const ICON: &str = "<link rel=\"icon\" href=\"data:,\">";
 
-/// A report.
+/// Page of the report.
 pub(super) struct Page<'a> {
     pub(super) manifest: &'a Manifest,
     pub(super) judged: Option<Judged>,
 }
 
-/// A metric of evaluation after an epoch: its name, and its number.
+/// Evaluation metric of an epoch: its name, and a function that returns its value.
 type OfEpoch = (&'static str, fn(&EpochRecord) -> Option<f64>);
 
-/// What evaluation has found after each epoch, of which a task has some: a chart's title, its unit, and its lines.
+/// Charts of evaluation metrics by epoch: title, unit and lines. A task has some of the metrics.
 const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
     (
         "Accuracy of validation",
@@ -58,7 +58,7 @@ const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
     ),
 ];
 
-/// The metrics of all charts.
+/// Returns the metrics of all charts.
 fn metrics() -> impl Iterator<Item = OfEpoch> {
     CHARTS
         .into_iter()
@@ -66,10 +66,10 @@ fn metrics() -> impl Iterator<Item = OfEpoch> {
 }
 
 impl Page<'_> {
-    /// The page.
+    /// Returns the page.
     ///
     /// # Errors
-    /// When the spec has no JSON form.
+    /// When the spec cannot be written as JSON.
     pub(super) fn html(&self) -> anyhow::Result<String> {
         let Manifest {
             spec,
@@ -172,7 +172,7 @@ impl Page<'_> {
                 html.push_str(&charts::curves(title, unit, &lines, kept));
             }
         }
-        // Of several labels, each in its own unit.
+        // Several labels have a chart each, in their own units.
         let labels: &[LabelRecord] = match self.manifest.selection().last() {
             Some(last) if last.eval_loss.is_some() => &last.labels,
             _ => &[],
@@ -234,7 +234,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// What says that each row was trained on once.
+    /// Writes the evidence that each row was trained on once.
     fn receipt(&self, html: &mut String) {
         let manifest = self.manifest;
         html.push_str(&format!(
