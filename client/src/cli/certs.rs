@@ -56,7 +56,7 @@ pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
 struct Pem {
     name: String,
     text: String,
-    /// Set if only its owner may read the file.
+    /// True if only its owner may read the file.
     private: bool,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct ModelReport {
     pub(super) model: String,
     pub(super) version: Option<u32>,
     pub(super) out: PathBuf,
-    /// Set if the report is kept beside the model, too.
+    /// True if the report is kept beside the model, too.
     pub(super) publish: bool,
     pub(super) rows: Option<String>,
     pub(super) by: Vec<String>,
@@ -80,7 +80,7 @@ pub(crate) enum Describe {
 /// Surroundings of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
-    /// Set if standard input is a terminal.
+    /// True if standard input is a terminal.
     pub(super) stdin_is_terminal: bool,
     /// Directory for state that is neither data nor cache, by the XDG rules.
     pub(super) state_dir: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub(crate) struct Query {
     pub(super) input: Input,
     pub(super) defines: Defines,
     pub(super) output: Output,
-    /// Set if the script's last statement, a `CREATE MODEL`, is left to the cluster.
+    /// True if the script's last statement, a `CREATE MODEL`, is left to the cluster.
     pub(super) detach: bool,
 }
 

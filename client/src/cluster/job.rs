@@ -40,7 +40,7 @@ pub(crate) struct Submitted {
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
     runtime: Handle,
-    /// Set when the job has ended, or must not be cancelled.
+    /// True once the job has ended, or if it must not be cancelled.
     over: bool,
 }
 

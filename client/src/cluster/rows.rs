@@ -62,7 +62,8 @@ impl JobRows {
 
     /// Fetches the rows: a few partitions in parallel, or one after the other where their order counts. The rows of
     /// each partition begin with an empty batch, so that the columns are known even without rows. An error is an
-    /// [`Error::ResultLost`]. The rows are kept until all have been read, or this is dropped.
+    /// [`Error::ResultLost`], unless a location is malformed. The rows are kept until all have been read, or this is
+    /// dropped.
     pub(crate) fn fetch(self, order: Order) -> BoxStream<'static, Result<RecordBatch>> {
         let Self {
             job,

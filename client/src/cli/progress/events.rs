@@ -24,9 +24,9 @@ pub(super) struct Events {
     scheduler: SchedulerAddress,
     client: Option<TrainingClient<Authorized>>,
     request: WatchRequest,
-    /// Set if every epoch is reported, for a program that reads them.
+    /// True if every epoch is reported, for a program that reads them.
     all: bool,
-    /// Set once the scheduler no longer answers.
+    /// True once the scheduler no longer answers.
     over: bool,
 }
 

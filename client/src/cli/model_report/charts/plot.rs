@@ -16,7 +16,7 @@ pub(super) struct Axis<'a> {
     pub(super) name: &'a str,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Set if all values are whole numbers.
+    /// True if all values are whole numbers.
     pub(super) whole: bool,
 }
 
