@@ -18,7 +18,7 @@ impl TlsArgs {
     /// Returns the TLS files for a running cluster.
     ///
     /// # Errors
-    /// When the cluster is inside this process.
+    /// When there are TLS files for a cluster inside this process.
     pub(super) fn resolve_for(
         self,
         engine: &EngineConfig,
@@ -37,7 +37,7 @@ impl TlsArgs {
     /// Returns the TLS files for processes of a cluster.
     ///
     /// # Errors
-    /// When there is no certificate.
+    /// When there are TLS files without a certificate.
     pub(super) fn resolve_for_members(self, around: &Surroundings) -> Result<Option<TlsFiles>> {
         match self.resolve(around)? {
             Some(TlsFiles { identity: None, .. }) => Err(mistake(
