@@ -1,4 +1,4 @@
-//! A call of an `ML` function in FROM, read from the syntax tree.
+//! Calls of `ML` functions in FROM, read from the syntax tree.
 
 use std::ops::ControlFlow;
 
@@ -84,13 +84,13 @@ pub(super) struct Call {
     pub(super) input: Option<Box<Query>>,
     /// Columns that rows are grouped by.
     pub(super) by: Vec<Ident>,
-    /// How many features a prediction is explained by.
+    /// Number of features that explain a prediction.
     pub(super) top_features: Option<usize>,
     pub(super) alias: Option<TableAlias>,
 }
 
 impl Call {
-    /// The call that a table factor is, or `None` when it is something else.
+    /// Reads the call from a table factor; `None` if the factor is something else.
     pub(super) fn of(factor: &TableFactor) -> Result<Option<Self>> {
         let TableFactor::Table {
             name,
@@ -207,18 +207,18 @@ impl Argument {
     }
 }
 
-/// A model and, where one is asked for, its version.
+/// Model, with its version if one is given.
 pub(crate) type Named = (ModelName, Option<u32>);
 
-/// A model that a statement names.
+/// Model that a statement names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub(crate) model: Named,
-    /// Whether its history is asked for, which it has while it is trained.
+    /// True if the statement asks for the training history, which exists even while the model is trained.
     pub(crate) history: bool,
 }
 
-/// The models that a statement's `ML` calls name.
+/// Returns the models named in a statement's `ML` calls.
 pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<Vec<Reference>> {
     let mut models = NamedModels {
         names: IdentNormalizer::new(normalize),

@@ -1,7 +1,7 @@
-//! How well predictions of classes fit labels: `ML.EVALUATE`, `ML.CONFUSION_MATRIX`, `ML.ROC_CURVE` and
-//! `ML.CALIBRATION` as queries over `ML.PREDICT`, which run like any other. Rows without a label are left out, and so are
-//! those of weight 0 where rows have the column of the model's weights; `ML.EVALUATE` is by weight then, the others count
-//! rows. Names are BigQuery ML's where it has them.
+//! Evaluation of class predictions: `ML.EVALUATE`, `ML.CONFUSION_MATRIX`, `ML.ROC_CURVE` and `ML.CALIBRATION` as
+//! queries over `ML.PREDICT`, which run like any other. Rows without a label are left out, and so are rows of weight 0
+//! if the rows have the model's weight column. `ML.EVALUATE` is then weighted; the other functions count rows. Names
+//! are BigQuery ML's where it has them.
 
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::error::Result;
@@ -13,16 +13,16 @@ use super::derived::{self, ROWS, quoted};
 use super::evaluate::group_name;
 use crate::Error;
 
-/// The least probability that a class is taken to have: the logarithm of 0 has no number.
+/// Lower bound of a class's probability, because the logarithm of 0 is not finite.
 const LEAST_PROBABILITY: &str = "1e-15";
-/// Classes that a confusion matrix has columns for.
+/// Maximum number of classes in a confusion matrix.
 const MOST_COLUMNS: usize = 500;
-/// Parts that probabilities are put into to be compared with what happened.
+/// Number of bins of probabilities in a calibration.
 const BINS: usize = 10;
-/// Points of a ROC curve, about.
+/// Approximate number of points of a ROC curve.
 const POINTS: usize = 100;
 
-/// The query that a call of one of these functions is, over its rows.
+/// Builds the query of a call of one of these functions over its rows.
 ///
 /// # Errors
 /// When the model's classes do not suit the function.
@@ -63,19 +63,19 @@ pub(super) fn query(
     Ok(derived::query(&text, judged.rows)?)
 }
 
-/// The rows that are judged.
+/// Labelled rows to evaluate.
 pub(super) struct Judged<'a> {
     pub(super) rows: Box<Query>,
-    /// What their label is called.
+    /// Name of the label column.
     pub(super) label: &'a str,
-    /// The column of their weights, if they have one.
+    /// Name of the weight column, if there is one.
     pub(super) weight: Option<&'a str>,
-    /// The columns that they are grouped by.
+    /// Columns that the rows are grouped by.
     pub(super) by: &'a [String],
 }
 
-/// `given`: the label, the likeliest class, the probabilities of all, the weight, and the groups, of rows that have a label
-/// and weigh something.
+/// Returns the text of `given`: the label, likeliest class, probabilities of all classes, weight and groups of the rows
+/// that have a label and a positive weight.
 fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_>) -> String {
     let (label, by) = (quoted(judged.label), judged.by);
     let predicted = manifest.predicted();
@@ -104,10 +104,10 @@ fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_
     )
 }
 
-/// A row of metrics, or one for each group.
+/// Returns the query of the metrics: one row, or one per group.
 ///
-/// Precision, recall and F1 are means over the classes that labels have (macro averages); one that is never predicted
-/// has a precision of 0. The area under the ROC curve is that of two classes, by the second's probability.
+/// Precision, recall and F1 are means over the classes that occur among the labels (macro averages); a class that is
+/// never predicted has a precision of 0. The area under the ROC curve is for two classes, by the second's probability.
 fn metrics(classes: &[String], by: &[String]) -> String {
     let groups: String = (0..by.len())
         .map(|at| format!("{}, ", group_name(at)))
@@ -166,7 +166,7 @@ fn metrics(classes: &[String], by: &[String]) -> String {
     )
 }
 
-/// A row for each label, a column for each class: how many rows of the label were taken for the class.
+/// Returns the query of a confusion matrix: a row per label, a column per class, with counts of predicted rows.
 fn confusion_matrix(classes: &Classes, literals: &[String]) -> String {
     let names = classes.texts();
     let columns = names.iter().zip(literals).map(|(name, literal)| {
@@ -180,7 +180,7 @@ fn confusion_matrix(classes: &Classes, literals: &[String]) -> String {
     )
 }
 
-/// Rows that are taken for the second class from some probabilities on.
+/// Returns the query of a ROC curve: counts of rows classified as the second class at each threshold.
 fn roc_curve(classes: &[String]) -> String {
     let (first, second) = (&classes[0], &classes[1]);
     format!(
@@ -203,8 +203,9 @@ fn roc_curve(classes: &[String]) -> String {
     )
 }
 
-/// How often that was true which was predicted with some probability: a row for each tenth that there are probabilities
-/// in. Of two classes the probability is the second's; of more it is the likeliest one's (Guo et al. 2017).
+/// Returns the query of a calibration: the observed frequency of predictions per tenth of probability, for each tenth
+/// that has rows. For two classes the probability is the second's; for more it is the likeliest one's (Guo et al.
+/// 2017).
 fn calibration(classes: &[String]) -> String {
     let (probability, is_true) = match classes {
         [_, second] => (
@@ -232,7 +233,7 @@ fn calibration(classes: &[String]) -> String {
     )
 }
 
-/// The classes as they are written in SQL.
+/// Returns the classes as SQL literals.
 fn literals(classes: &Classes) -> Result<Vec<String>> {
     let array = classes.array();
     let literal = |at: usize| -> Result<String> {

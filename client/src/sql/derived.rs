@@ -1,6 +1,6 @@
-//! Calls that are queries over their rows: written as text, parsed, and planned like any other.
+//! Calls that become queries over their rows: written as text, parsed, and planned like any other query.
 //!
-//! Not here: which query a call is.
+//! The query of each call is defined elsewhere.
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
@@ -11,10 +11,10 @@ use volley_proto::store::ClassType;
 
 use super::call::Call;
 
-/// What the caller's rows are called.
+/// Name of the caller's rows.
 pub(super) const ROWS: &str = "__volley_rows";
 
-/// A query of this text, in which [`ROWS`] are the caller's.
+/// Parses the text of a query, in which [`ROWS`] are the caller's rows.
 pub(super) fn query(text: &str, rows: Box<Query>) -> Result<Box<Query>> {
     let query = Parser::new(&GenericDialect {})
         .try_with_sql(text)
@@ -41,12 +41,12 @@ pub(super) fn query(text: &str, rows: Box<Query>) -> Result<Box<Query>> {
     Ok(query)
 }
 
-/// A name as it is written in SQL.
+/// Returns a name as a quoted SQL identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The model of a call, as an argument of another.
+/// Returns the model of a call as arguments for another call.
 pub(super) fn model(call: &Call) -> String {
     let name = match call.model.quote_style {
         Some(_) => quoted(&call.model.value),
@@ -58,7 +58,7 @@ pub(super) fn model(call: &Call) -> String {
     }
 }
 
-/// The type of a label that is a class.
+/// Returns the SQL type of a class label.
 pub(super) fn sql_type(class: ClassType) -> &'static str {
     match class {
         ClassType::Integer => "BIGINT",

@@ -1,7 +1,7 @@
-//! `ML.FEATURE_INFO`: what features were in training, and how far other rows have gone from there.
+//! `ML.FEATURE_INFO`: statistics of the features in training, and the drift of other rows from them.
 //!
-//! Names are BigQuery ML's where it has them. Without rows it is read from the manifest; with rows it is a query over
-//! them, which has `drift`: by how many of training's standard deviations a feature's mean is another.
+//! Names are BigQuery ML's where it has them. Without rows, the result is read from the manifest; with rows, it is a
+//! query over them, whose `drift` is the difference of a feature's means in training's standard deviations.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::derived::{self, ROWS, quoted};
 
 const NAME: &str = "feature_info";
 
-/// What a model's features were in training, a row each.
+/// Returns the features' statistics in training, one row per feature.
 pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     let features = || manifest.features.iter();
     let number = |of: fn(&Numbers) -> f64| -> ArrayRef {
@@ -51,7 +51,7 @@ pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     Known::plan(NAME, RecordBatch::try_from_iter_with_nullable(columns)?)
 }
 
-/// The query that a call with rows is.
+/// Builds the query of a call with rows.
 pub(super) fn query(manifest: &Manifest, rows: Box<Query>) -> Result<Box<Query>> {
     let features = || (1..).zip(&manifest.features);
     let measures = features().map(|(at, feature)| {
@@ -69,7 +69,7 @@ pub(super) fn query(manifest: &Manifest, rows: Box<Query>) -> Result<Box<Query>>
         }
     });
     let measures: Vec<_> = measures.collect();
-    // The measure of each feature that has it.
+    // Picks a measure for each feature that has it.
     let choose = |name: &str, has: fn(&FeatureSummary) -> bool, sql_type: &str| {
         let cases = features().filter(|(_, feature)| has(feature));
         let cases: String = cases
@@ -116,7 +116,7 @@ pub(super) fn query(manifest: &Manifest, rows: Box<Query>) -> Result<Box<Query>>
     derived::query(&text, rows)
 }
 
-/// A continuous feature's number, as it enters training: of dates and times, days since 1970.
+/// Returns a continuous feature as the number used in training: days since 1970 for dates and times.
 fn number(feature: &FeatureSummary, column: &str) -> String {
     let is_time = ["Date", "Timestamp"].map(|name| feature.data_type.starts_with(name));
     match is_time.contains(&true) {

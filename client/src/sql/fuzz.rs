@@ -1,4 +1,4 @@
-//! Fuzz targets: scripts, and the options of models in them.
+//! Fuzz targets: scripts, with the options of their models.
 
 use datafusion::config::SqlParserOptions;
 use datafusion::sql::sqlparser::dialect::GenericDialect;
@@ -30,7 +30,7 @@ fn read(bytes: &[u8]) {
     let _ = parse_transform(&text, &dialect);
 }
 
-/// Where statements are parsed, there is room for as deep a stack.
+/// Runs a test on a thread with the stack size that statements are parsed with.
 fn with_room(test: fn()) {
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(test);
     thread.unwrap().join().unwrap();

@@ -1,11 +1,11 @@
-//! `ML.GLOBAL_EXPLAIN`: how much worse predictions are when a feature's values change places among the rows.
+//! `ML.GLOBAL_EXPLAIN`: the permutation importance of features.
 //!
-//! The permutation importance of Breiman (2001), as scikit-learn has it: each feature is permuted by itself, five times,
-//! and its attribution is the mean by which the score falls. The score is `r2_score` of numbers and `accuracy` of
-//! classes. A query over `ML.PREDICT` that runs like any other: rows are put into sixteen parts and an order by a hash
-//! of what they hold, and each takes the next one's value, the last of a part the first's. So the same rows have the same
-//! attributions. Rows without a label are left out, and so are those of weight 0 where rows have the column of the model's
-//! weights.
+//! The permutation importance of Breiman (2001), as in scikit-learn: each feature is permuted by itself, five times,
+//! and its attribution is the mean drop of the score. The score is `r2_score` for numbers and `accuracy` for classes.
+//! The call becomes a query over `ML.PREDICT`, which runs like any other. A hash of their contents assigns rows to
+//! sixteen parts and orders them; each row takes the next one's value, and the last of a part takes the first's. So the
+//! same rows get the same attributions. Rows without a label are left out, and so are rows of weight 0 if the rows have
+//! the model's weight column.
 
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{Classes, Manifest};
@@ -14,18 +14,18 @@ use super::call::Call;
 use super::derived::{self, ROWS, quoted};
 use super::transform;
 
-/// The rows that are judged.
+/// Labelled rows to score predictions on.
 pub(super) struct Judged<'a> {
     pub(super) rows: Box<Query>,
-    /// Name of their label's column.
+    /// Name of the label column.
     pub(super) label: &'a str,
-    /// The column of their weights, if they have one.
+    /// Name of the weight column, if there is one.
     pub(super) weight: Option<&'a str>,
 }
 
-/// The query that a call is, over its rows.
+/// Builds the query of a call over its rows.
 ///
-/// What changes places are features, or what a TRANSFORM computes them of.
+/// The permuted columns are the features, or the columns from which a TRANSFORM computes them.
 pub(super) fn query(
     manifest: &Manifest,
     call: &Call,

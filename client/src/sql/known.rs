@@ -10,8 +10,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use std::sync::Arc;
 
-/// A table whose rows are at hand. The session answers a query about nothing else itself, and
-/// sends the rows with any other.
+/// Table of known rows. The session runs a query over such tables alone itself, and sends the rows with any other
+/// query.
 #[derive(Debug)]
 pub(crate) struct Known {
     rows: RecordBatch,
@@ -22,7 +22,7 @@ impl Known {
         Self { rows }
     }
 
-    /// A plan that gives the rows.
+    /// Returns a plan that yields the rows.
     pub(super) fn plan(name: &str, rows: RecordBatch) -> Result<LogicalPlan> {
         let source = provider_as_source(Arc::new(Self::new(rows)));
         LogicalPlanBuilder::scan(name, source, None)?.build()

@@ -1,14 +1,14 @@
-//! Volley's SQL: DataFusion's, and statements and functions about models.
+//! Volley's SQL: DataFusion's SQL, plus statements and functions for models.
 //!
 //! ```text
-//! script ── parse ──> Statement ── clauses ── models named in it ──> manifests ── plan ──> LogicalPlan
+//! script ── parse ──> Statement ── clauses ── models named in it ──> manifests ── plan ──> Logical
 //!            │                      │                                            │
-//!            │ CREATE/SHOW/… MODEL: │ those that are not planned:                │ ML.…(MODEL m, …):
-//!            │ ours, everything     │ rewritten, or refused                 │ a RelationPlanner
-//!            │ else: DFParser's
+//!            │ CREATE/SHOW/… MODEL: │ clauses DataFusion cannot plan:            │ ML.…(MODEL m, …):
+//!            │ ours; all others:    │ rewritten or refused                       │ a RelationPlanner
+//!            │ DFParser's
 //! ```
 //!
-//! Nothing here does I/O: parsing and planning are functions of text, schemas and manifests.
+//! This module does no I/O: parsing and planning are functions of text, schemas and manifests.
 
 mod call;
 mod class_queries;

@@ -1,10 +1,9 @@
-//! How deeply the expressions of a statement nest, before anything walks through them.
+//! Limit on the nesting of a statement's expressions, applied before anything walks through them.
 //!
-//! Planning, sending and computing an expression take a piece of stack for each level of it, in the client, the
-//! scheduler and the executors, where other queries run. `a OR b OR c …` nests as deeply as it is long: such chains
-//! become balanced trees, which mean the same. What nests too deeply even so is refused, and so are long
-//! chains of `AND`, which the engine takes apart and puts together one by one.
-//! It is not about parentheses, which the parser counts.
+//! Planning, sending and computing an expression use some stack per level, in the client, the scheduler and the
+//! executors, where other queries run. `a OR b OR c …` nests as deeply as it is long: such chains become balanced trees
+//! of the same meaning. Expressions that still nest too deeply are refused, and so are long chains of `AND`, which the
+//! engine splits and joins one by one. Parentheses are not counted here but by the parser.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +15,7 @@ use super::Clause;
 use super::statement::Kind;
 use crate::{Error, Result};
 
-/// Terms of a chain that are left as they are written.
+/// Maximum number of terms of a chain that is left as written.
 const SHORT: usize = 64;
 
 /// Balances long chains.
@@ -44,7 +43,7 @@ pub(super) fn bound(kind: &mut Kind) -> Result<()> {
     bounded_or(bounded)
 }
 
-/// Balances long chains of a `TRANSFORM`.
+/// Balances long chains in a `TRANSFORM`.
 ///
 /// # Errors
 /// As [`bound`].
@@ -64,12 +63,12 @@ fn bounded_or(bounded: ControlFlow<TooDeep>) -> Result<()> {
     }
 }
 
-/// Counts levels on the way through a statement.
+/// Visitor that counts nesting levels.
 struct Nesting {
     depth: usize,
 }
 
-/// An expression nests too deeply.
+/// Error: an expression nests too deeply.
 struct TooDeep;
 
 impl Nesting {
@@ -106,7 +105,7 @@ impl VisitorMut for Nesting {
     }
 }
 
-/// Makes a balanced tree of a long chain of `OR`.
+/// Turns a long chain of `OR` into a balanced tree.
 fn balance(expr: &mut Expr) {
     let Expr::BinaryOp { op, .. } = expr else {
         return;

@@ -1,7 +1,7 @@
-//! From a script to its statements.
+//! Parser from a script to its statements.
 //!
-//! The script is cut at its `;` tokens, so that every statement keeps its text; Volley's own
-//! statements are told by their first words, and everything else is DataFusion's.
+//! The script is split at its `;` tokens, so that every statement keeps its text. Volley's own statements are
+//! recognized by their first words; all others are DataFusion's.
 
 use datafusion::config::SqlParserOptions;
 use datafusion::error::DataFusionError;
@@ -20,16 +20,16 @@ use super::statement::{CreateModel, Kind, Statement};
 use super::{Clause, OptionValue, TrainOptions};
 use crate::{Error, Result};
 
-/// How a session reads SQL.
+/// Settings a session parses SQL with.
 #[derive(Debug)]
 pub(crate) struct Dialect {
-    /// The dialect of the grammar.
+    /// SQL dialect of the grammar.
     pub(crate) grammar: Box<dyn dialect::Dialect>,
-    /// How names are read, and how deeply statements may nest.
+    /// Normalization of names, and the nesting limit of statements.
     pub(crate) options: SqlParserOptions,
 }
 
-/// The statements of a script.
+/// Parses a script into its statements.
 pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
     let lines = Lines::of(script);
     let tokens = Tokenizer::new(dialect.grammar.as_ref(), script)
@@ -60,7 +60,7 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
     Ok(statements)
 }
 
-/// What stands in `TRANSFORM (…)`.
+/// Parses the list in `TRANSFORM (…)`.
 pub(crate) fn parse_transform(list: &str, dialect: &Dialect) -> Result<Clause> {
     let tokens = Tokenizer::new(dialect.grammar.as_ref(), list)
         .tokenize_with_location()
@@ -75,7 +75,7 @@ pub(crate) fn parse_transform(list: &str, dialect: &Dialect) -> Result<Clause> {
     Ok(clause)
 }
 
-/// Parses the tokens of one statement.
+/// Parser of one statement's tokens.
 struct StatementParser<'a> {
     inner: DFParser<'a>,
     end: Location,
@@ -259,7 +259,7 @@ impl<'a> StatementParser<'a> {
         }
     }
 
-    /// Whether the statement from the `n`th token on is a `CREATE MODEL`.
+    /// Checks whether a `CREATE MODEL` starts at the `n`th token.
     fn creates_model(&self, n: usize) -> bool {
         let replaces = self.at(n + 1, "or") && self.at(n + 2, "replace");
         self.at(n, "create") && self.at(if replaces { n + 3 } else { n + 1 }, "model")
@@ -314,7 +314,7 @@ impl<'a> StatementParser<'a> {
     }
 }
 
-/// A model's name as SQL writes it: one part, lower-cased unless quoted.
+/// Reads a model's name: one part, lower-cased unless quoted.
 pub(super) fn model_name(name: &ObjectName, names: &IdentNormalizer) -> Result<ModelName> {
     match name.0.as_slice() {
         [ObjectNamePart::Identifier(ident)] => ident_name(ident.clone(), names),
@@ -326,7 +326,7 @@ pub(super) fn model_name(name: &ObjectName, names: &IdentNormalizer) -> Result<M
     }
 }
 
-/// A model's name from one identifier.
+/// Reads a model's name from one identifier.
 pub(super) fn ident_name(ident: Ident, names: &IdentNormalizer) -> Result<ModelName> {
     Ok(names.normalize(ident).parse()?)
 }
@@ -339,7 +339,7 @@ fn syntax(Location { line, column }: Location, message: String) -> Error {
     }
 }
 
-/// A parser's message, and the place that it ends with.
+/// Splits a parser's message from the location at its end.
 fn located(text: &str) -> (&str, Option<Location>) {
     let place = || {
         let (message, place) = text.rsplit_once(" at Line: ")?;
@@ -357,7 +357,7 @@ fn located(text: &str) -> (&str, Option<Location>) {
     })
 }
 
-/// Where the lines of a script start.
+/// Start offsets of a script's lines.
 struct Lines<'a> {
     script: &'a str,
     starts: Vec<usize>,
@@ -372,7 +372,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The byte that a line and a column of characters, both from 1, name.
+    /// Returns the byte offset of a line and a character column, both from 1.
     fn offset(&self, Location { line, column }: Location) -> usize {
         let index = usize::try_from(line)
             .unwrap_or(usize::MAX)

@@ -1,21 +1,21 @@
-//! `MODEL m`, `TABLE t` and `BY c` as arguments of `ML.…(…)`, spelled in SQL that every parser knows.
+//! Rewrite of the arguments `MODEL m`, `TABLE t` and `BY c` of `ML.…(…)` into standard SQL.
 //!
 //! ```text
 //! ML.EVALUATE(MODEL m, TABLE t, BY c)  ->  ML.EVALUATE(MODEL => m, (SELECT * FROM t), BY => c)
 //! ```
 //!
-//! A named argument needs no dialect of its own, so DataFusion's parser and the dialect that the
-//! session is set to stay as they are. Spelling what is spelled out already changes nothing.
+//! Named arguments need no dialect of their own, so DataFusion's parser and the session's dialect stay unchanged. The
+//! rewrite is idempotent.
 
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
-/// Whether a table's name is a file's: `TABLE 'rows.csv'`.
+/// Checks whether a table name is a file: `TABLE 'rows.csv'`.
 fn is_file(keyword: &TokenWithSpan, name: &TokenWithSpan) -> bool {
     is_word(&keyword.token, "table") && matches!(name.token, Token::SingleQuotedString(_))
 }
 
-/// Spells out the arguments of every `ML.…(…)`.
+/// Rewrites the arguments of every `ML.…(…)`.
 pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     let mut spelled = Vec::with_capacity(tokens.len());
     let mut calls = Calls::default();
@@ -80,16 +80,16 @@ pub(super) fn spell_out(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     spelled
 }
 
-/// Which `ML.…(` a token stands in.
+/// Scanner that tracks the `ML.…(` calls around a token.
 #[derive(Default)]
 struct Calls {
-    /// Open parentheses.
+    /// Number of open parentheses.
     depth: usize,
-    /// The depths that are arguments of a call.
+    /// Depths of parentheses that enclose the arguments of a call.
     open: Vec<usize>,
-    /// How much of `ml . name` has just been read.
+    /// Number of tokens of `ml . name` just read.
     matched: usize,
-    /// Whether the token before was the call's `(` or one of its `,`.
+    /// True if the previous token was the call's `(` or one of its `,`.
     before_argument: bool,
 }
 
@@ -120,7 +120,7 @@ impl Calls {
     }
 }
 
-/// Whether a token is an unquoted word, whatever its case.
+/// Checks whether a token is this unquoted word, ignoring case.
 pub(super) fn is_word(token: &Token, word: &str) -> bool {
     matches!(token, Token::Word(Word { value, quote_style: None, .. }) if value.eq_ignore_ascii_case(word))
 }

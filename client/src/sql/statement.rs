@@ -10,17 +10,17 @@ use volley_proto::{ModelName, TrainId};
 
 use super::{Clause, TrainOptions};
 
-/// One statement, with the text it was written in.
+/// One statement, with its text.
 #[derive(Debug)]
 pub struct Statement {
     pub(crate) text: String,
     pub(crate) line: u64,
     pub(crate) kind: Kind,
-    /// How it was read: a `SET` in between may want it otherwise.
+    /// Options it was parsed with: a `SET` before it may have changed them.
     pub(crate) read_as: SqlParserOptions,
 }
 
-/// What a statement asks for.
+/// Kind of a statement.
 #[derive(Debug)]
 pub(crate) enum Kind {
     CreateModel(Box<CreateModel>),
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
         name: ModelName,
         if_exists: bool,
     },
-    /// DataFusion's own.
+    /// DataFusion's own statement.
     Sql(Box<DfStatement>),
 }
 
@@ -44,26 +44,26 @@ pub(crate) struct CreateModel {
     pub(crate) name: ModelName,
     pub(crate) or_replace: bool,
     pub(crate) if_not_exists: bool,
-    /// What is computed of the query's rows, as typed.
+    /// `TRANSFORM` clause over the query's rows, as typed.
     pub(crate) transform: Option<Clause>,
     pub(crate) options: TrainOptions,
     pub(crate) query: Box<Query>,
 }
 
 impl Statement {
-    /// The statement as written, without its `;`.
+    /// Returns the statement as written, without its `;`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The line of the script it starts on, from 1.
+    /// Returns the line of the script where it starts, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The training run that `CREATE MODEL` will start, by which its progress can be watched.
+    /// Returns the ID of the training run that `CREATE MODEL` will start, for watching its progress.
     ///
-    /// It is decided when the statement is parsed; a statement runs once.
+    /// The ID is generated when the statement is parsed; a statement runs once.
     pub fn train_id(&self) -> Option<TrainId> {
         match &self.kind {
             Kind::CreateModel(create) => Some(create.train_id),
@@ -72,7 +72,7 @@ impl Statement {
     }
 }
 
-/// As written, without credentials.
+/// Prints the statement as written, without credentials.
 impl fmt::Display for Statement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&redacted(&self.text))

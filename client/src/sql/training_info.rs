@@ -1,4 +1,4 @@
-//! `ML.TRAINING_INFO`: a model's history as rows, also while it is made.
+//! `ML.TRAINING_INFO`: a model's training history as rows, also during training.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::Known;
 
 const NAME: &str = "training_info";
 
-/// Rows of epochs, in order; `published` marks the one whose weights were kept, and `label` is of a row about one of
-/// several.
+/// Returns the schema of the epoch rows, which are in order. `published` marks the epoch whose weights were kept;
+/// `label` is set in rows for one of several labels.
 fn schema() -> Schema {
     let columns = [
         ("iteration", DataType::Int64),
@@ -43,7 +43,7 @@ fn schema() -> Schema {
     )
 }
 
-/// The history of a model that is published.
+/// Returns the training history of a published model.
 pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     if manifest.history.is_empty() {
         let message = format!(
@@ -61,7 +61,7 @@ pub(super) fn published(manifest: &Manifest) -> Result<LogicalPlan> {
     plan(manifest.history.iter().flat_map(of))
 }
 
-/// What training under way has come to; there may be no epoch yet.
+/// Returns the epochs so far of a running training, of which there may be none.
 pub(super) fn under_way(epochs: &[Epoch]) -> Result<LogicalPlan> {
     plan(epochs.iter().flat_map(|epoch| rows(epoch, None, false)))
 }
@@ -78,7 +78,7 @@ fn plan(rows: impl Iterator<Item = Vec<ScalarValue>>) -> Result<LogicalPlan> {
     Known::plan(NAME, rows)
 }
 
-/// The row of an epoch; after it, where labels are several, a row for each, which has its name and how well it is predicted.
+/// Returns the row of an epoch and, if there are several labels, one more row per label with its name and metrics.
 fn rows(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<Vec<ScalarValue>> {
     let millis = |seconds: f64| ScalarValue::Int64(Some((seconds * 1e3).round() as i64));
     let whole = |number: u64| ScalarValue::Int64(i64::try_from(number).ok());

@@ -1,15 +1,15 @@
-//! Rows as a VALUES plan, because that can be sent to the cluster and a table in memory cannot.
+//! Rows as a VALUES plan, which can be sent to the cluster; a table in memory cannot.
 
 use arrow::datatypes::Schema;
 use datafusion::error::Result;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder, col, lit};
 use datafusion::scalar::ScalarValue;
 
-/// Rows under a schema's names; there may be none.
+/// Returns a plan of rows with a schema's column names; `rows` may be empty.
 pub(crate) fn values(schema: &Schema, mut rows: Vec<Vec<ScalarValue>>) -> Result<LogicalPlan> {
     let is_empty = rows.is_empty();
     if is_empty {
-        // VALUES has at least one row: here one that is filtered out, for its columns.
+        // VALUES needs at least one row: add one for the columns and filter it out.
         let nulls = schema.fields().iter();
         rows.push(
             nulls
