@@ -1,9 +1,9 @@
-//! `ML.EVALUATE`: how well predictions fit labels, as an ordinary aggregate over the prediction, of all rows or of each
-//! group.
+//! `ML.EVALUATE`: metrics of predictions against labels, as an ordinary aggregate over the prediction, for all rows or
+//! per group.
 //!
-//! Rows without a label are left out. Where rows have the column of the model's weights, means are by weight, as in
-//! training, and rows of weight 0 are left out too. Names are BigQuery ML's where it has them, and scikit-learn's of
-//! quantiles. Of models that predict classes it is a query: see [`class_queries`](super::class_queries).
+//! Rows without a label are left out. If rows have the model's weight column, means are weighted, as in training, and
+//! rows of weight 0 are left out too. Names are BigQuery ML's where it has them, and scikit-learn's for quantiles. For
+//! models that predict classes it is a query: see [`class_queries`](super::class_queries).
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Column;
@@ -20,12 +20,12 @@ use datafusion::sql::sqlparser::ast::Ident;
 use volley_proto::did_you_mean;
 use volley_proto::store::{ClassType, Classes, Manifest, Scale};
 
-/// Below this, a label is left out of `rmspe`, as in training.
+/// Lower bound of labels in `rmspe`, as in training; smaller labels are left out.
 const LEAST_LABEL: f64 = 0.001;
 
-/// Fails unless the input has the labels that predictions are compared with.
+/// Checks that the input has the label columns that predictions are compared with.
 ///
-/// They are these columns: the model's own, or such that its TRANSFORM has computed.
+/// `labels` are the model's own columns, or columns computed by its TRANSFORM.
 pub(super) fn check_labels(
     manifest: &Manifest,
     labels: &[String],
@@ -82,11 +82,11 @@ fn check_label(
     .into())
 }
 
-/// The column of rows' weights, where the model has one and so has the input: one that its TRANSFORM has computed, or the
+/// Returns the weight column, if the model and the input have one: a column computed by the model's TRANSFORM, or the
 /// rows' own.
 ///
 /// # Errors
-/// When it is not of numbers.
+/// When the column is not numeric.
 pub(super) fn weight<'m>(
     manifest: &'m Manifest,
     computed: Option<&'m str>,
@@ -108,10 +108,10 @@ pub(super) fn weight<'m>(
     }
 }
 
-/// The columns that rows are grouped by, as the input has them.
+/// Returns the columns of the input that rows are grouped by.
 ///
 /// # Errors
-/// Names a column that there is not, or that is called as the column of several labels.
+/// Names a missing column, or a column with the name of the label column in the result of several labels.
 pub(super) fn groups(
     manifest: &Manifest,
     by: &[Ident],
@@ -137,15 +137,15 @@ pub(super) fn groups(
     by.iter().map(group).collect()
 }
 
-/// What a group's column is called below its metrics, whose names it may have.
+/// Returns the name of a group's column below its metrics, whose names it may share.
 pub(super) fn group_name(at: usize) -> String {
     format!("__volley_by_{at}")
 }
 
-/// What the place of one of several labels is called below its metrics.
+/// Name of the label's index below the metrics, for several labels.
 const PLACE: &str = "__volley_label";
 
-/// Each row once for each of so many labels, with the label's place.
+/// Repeats each row once per label, with the label's index.
 fn for_each_label(labels: usize, rows: LogicalPlan) -> Result<LogicalPlan> {
     let places = (0..labels).map(|at| vec![lit(at as i64)]).collect();
     let places = LogicalPlanBuilder::values(places)?
@@ -155,7 +155,7 @@ fn for_each_label(labels: usize, rows: LogicalPlan) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(places).cross_join(rows)?.build()
 }
 
-/// That of the label at whose place a row is, of expressions for each.
+/// Selects the expression of the row's label, given one expression per label.
 fn of_place(mut each: Vec<Expr>) -> Result<Expr> {
     let Some(last) = each.pop() else {
         let message = "a model has a label".to_owned();
@@ -167,13 +167,13 @@ fn of_place(mut each: Vec<Expr>) -> Result<Expr> {
     })
 }
 
-/// What one of a row's quantiles is called below its metrics.
+/// Returns the name of one of a row's quantiles below its metrics.
 fn quantile_name(at: usize) -> String {
     format!("__volley_quantile_{at}")
 }
 
-/// What is averaged of quantiles with these shares: the mean of their losses, and of the interval between the outermost
-/// two, whether the label is in it and how wide it is.
+/// Returns the averaged expressions for quantiles of these levels: the mean of their losses and, for the interval
+/// between the outermost two, whether it covers the label and its width.
 fn of_quantiles(shares: &[f64]) -> Result<[Averaged; 3]> {
     let quantile = |at: usize| col(quantile_name(at));
     let losses = shares.iter().enumerate().map(|(at, share)| {
@@ -192,7 +192,7 @@ fn of_quantiles(shares: &[f64]) -> Result<[Averaged; 3]> {
     ])
 }
 
-/// Least variance that is not taken for rounding, as a share of the mean of squares.
+/// Least variance that is not attributed to rounding, as a share of the mean of squares.
 const ROUNDING: f64 = 1e-13;
 
 /// Name of a row's weight below the metrics.
@@ -201,12 +201,12 @@ const WEIGHT: &str = "__volley_weight";
 /// Name of a mean over rows, and the expression that is averaged.
 type Averaged = (&'static str, Expr);
 
-/// Name of the sum of weights of the rows where the averaged expression is not NULL.
+/// Returns the name of the sum of weights of the rows where the averaged expression is not NULL.
 fn weight_of(name: &str) -> String {
     format!("__volley_weight_of_{name}")
 }
 
-/// Aggregates for the mean of something by weight: two sums.
+/// Returns the aggregates of a weighted mean: two sums.
 fn weighed((name, of): Averaged) -> Result<[Expr; 2]> {
     let weight = || col(WEIGHT);
     let known = when(of.clone().is_not_null(), weight()).end()?;
@@ -216,8 +216,8 @@ fn weighed((name, of): Averaged) -> Result<[Expr; 2]> {
     ])
 }
 
-/// The distance of labels from their means in training, where they were standardized: the variance of labels that are far
-/// from 0 is that of their distances, and has more digits so.
+/// Returns the distance of labels from their means in training, if they were standardized. The variance of labels far
+/// from 0 equals that of their distances, which is more precise.
 fn distance(manifest: &Manifest) -> Result<Expr> {
     let mean = |scale: &Scale| {
         let mean = match manifest.spec.loss.has_log_link() {
@@ -234,11 +234,11 @@ fn distance(manifest: &Manifest) -> Result<Expr> {
     Ok(col("label") - of_place(means)?)
 }
 
-/// A row of metrics over predicted rows, or for each of their groups, of a model that predicts numbers; of several labels,
-/// a row for each, which names it.
+/// Plans the metrics of a model that predicts numbers: a row over all predicted rows, or one per group; with several
+/// labels, a row per label, with its name.
 ///
-/// All are in the label's scale, but `transformed_mae`, which is in the scale that was trained in. Of several quantiles
-/// the error is that of the one that is the prediction; those of all follow.
+/// All metrics are in the label's scale except `transformed_mae`, which is in the scale of training. With several
+/// quantiles, the error is that of the quantile that is the prediction; the metrics of all quantiles follow.
 pub(super) fn metrics(
     manifest: &Manifest,
     labels: &[String],
@@ -331,7 +331,7 @@ pub(super) fn metrics(
             let mean = |name: &str| col(name) / col(weight_of(name));
             let square = mean("square_of_distance");
             let variance = square.clone() - mean("distance") * mean("distance");
-            // What is left of equal labels by rounding is none.
+            // Rounding leaves a small variance for equal labels: it counts as 0.
             let least = lit(ROUNDING) * square;
             let variance = when(variance.clone().gt(least), variance).otherwise(lit(0.0))?;
             let means = averages.iter().map(|(name, _)| mean(name).alias(*name));

@@ -1,7 +1,7 @@
-//! Plans `ML` calls: DataFusion asks for every relation in FROM, this answers for its own.
+//! Planner of `ML` calls: DataFusion offers it every relation in FROM, and it plans the calls.
 //!
-//! Planning is synchronous, so the manifests of the models that a statement names are read before, and each statement is
-//! planned by a planner that has them. A view keeps the versions that were current when it was made.
+//! Planning is synchronous, so the manifests of the models that a statement names are read first, and each statement
+//! gets a planner with its manifests. A view keeps the versions that were current when it was created.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How many features a prediction is explained by where nobody says, as in BigQuery ML.
+/// Default number of features that explain a prediction, as in BigQuery ML.
 const TOP_FEATURES: usize = 5;
 
-/// The models that a statement names, as they are when it is planned.
+/// Models that a statement names, in their state when it is planned.
 #[derive(Debug, Default)]
 pub(crate) struct NamedModels {
     published: HashMap<Named, Manifest>,
-    /// The epochs so far of those that are being trained, where a statement asks for these.
+    /// Epochs so far of models in training, if a statement asks for them.
     under_way: HashMap<ModelName, Vec<Epoch>>,
 }
 
@@ -49,14 +49,14 @@ impl NamedModels {
         self.under_way.insert(model, epochs);
     }
 
-    /// The epochs of the training that a call asks about, if that is under way.
+    /// Returns the epochs of the training that a call asks about, if it is running.
     fn epochs_of(&self, function: Function, (name, version): &Named) -> Option<&[Epoch]> {
         let asks = function == Function::TrainingInfo && version.is_none();
         asks.then(|| self.under_way.get(name).map(Vec::as_slice))?
     }
 }
 
-/// Plans the `ML` calls of one statement.
+/// Planner of the `ML` calls of one statement.
 #[derive(Debug)]
 pub(crate) struct MlPlanner {
     pub(crate) store: Url,
@@ -218,7 +218,7 @@ impl RelationPlanner for MlPlanner {
     }
 }
 
-/// The plan of a call's query.
+/// Plans a call's query.
 fn planned(
     context: &mut dyn RelationPlannerContext,
     subquery: Box<Query>,
@@ -231,10 +231,10 @@ fn planned(
     })
 }
 
-/// Plans an expression over rows.
+/// Planner of an expression over rows.
 type Expression<'a> = dyn FnMut(SqlExpr, &DFSchema) -> datafusion::error::Result<Expr> + 'a;
 
-/// The input's columns and the model's prediction.
+/// Plans the input's columns with the model's prediction.
 pub(crate) fn predict(
     manifest: &Manifest,
     store: &Url,
@@ -244,10 +244,12 @@ pub(crate) fn predict(
     predict_as(manifest, manifest.predicted(), store, input, expression)
 }
 
+/// Plans a prediction with these output columns.
+///
 /// ```text
-/// Projection: the input's columns, the prediction's         (with a TRANSFORM)
+/// Projection: the input's columns and the prediction        (with a TRANSFORM)
 ///   Predict
-///     Projection: the input's columns, what features are    (with a TRANSFORM)
+///     Projection: the input's columns and the features      (with a TRANSFORM)
 ///       input
 /// ```
 fn predict_as(
@@ -364,7 +366,7 @@ mod tests {
                 .await
                 .unwrap();
             let plan = session.sql(copy).await;
-            // Writing CSV is a feature of the engine; naming the model is what is looked at.
+            // Writing CSV needs a feature of the engine; the test is only about naming the model.
             if let Err(error) = plan {
                 assert!(!matches!(error, Error::MlFunction { .. }), "{error}");
             }

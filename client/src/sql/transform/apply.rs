@@ -1,4 +1,4 @@
-//! A saved `TRANSFORM` over rows, of training and of prediction alike.
+//! Application of a saved `TRANSFORM` to rows, in training and in prediction alike.
 
 use std::ops::ControlFlow;
 
@@ -15,11 +15,11 @@ use crate::{Error, Result};
 
 const ROLE: &str = "the rows (the model's TRANSFORM reads it)";
 
-/// What a label is called that is computed beside the rows' own columns.
+/// Name of a label that is computed beside the rows' own columns.
 const LABEL: &str = "__volley_transformed_label";
 const WEIGHT: &str = "__volley_transformed_weight";
 
-/// The columns that an expression reads, which is of a saved `TRANSFORM`.
+/// Returns the columns that an expression of a saved `TRANSFORM` reads.
 pub(crate) fn read_columns(sql: &str) -> Result<Vec<String>> {
     struct Read(Vec<String>);
     impl Visitor for Read {
@@ -39,10 +39,10 @@ pub(crate) fn read_columns(sql: &str) -> Result<Vec<String>> {
     Ok(read.0)
 }
 
-/// The expressions of the columns that are wanted, by name, over rows of this schema.
+/// Returns the expressions of the wanted columns, with their names, over rows of this schema.
 ///
 /// # Errors
-/// Names the column that is missing, or of which rows have another type than in training.
+/// Names the missing column, or the column whose type differs from training.
 pub(crate) fn expressions(
     transform: &Transform,
     rows: &Schema,
@@ -63,7 +63,7 @@ pub(crate) fn expressions(
         .collect()
 }
 
-/// Checks the columns that expressions read, and reads them as in training.
+/// Visitor that checks the columns that expressions read, and casts them to their types in training.
 struct ReadAs<'a> {
     transform: &'a Transform,
     rows: &'a Schema,
@@ -94,7 +94,7 @@ impl VisitorMut for ReadAs<'_> {
 }
 
 impl ReadAs<'_> {
-    /// The type that a column is cast to, if it has another than in training.
+    /// Returns the type that a column is cast to, if its type differs from training.
     fn read_as(&self, column: &str) -> Result<Option<String>> {
         let Ok(field) = self.rows.field_with_name(column) else {
             let fields = self.rows.fields().iter();
@@ -127,7 +127,7 @@ impl ReadAs<'_> {
     }
 }
 
-/// Whether each value of a type is one of another.
+/// Checks whether each value of one type is a value of another.
 fn reads_as(actual: &DataType, trained: &DataType) -> bool {
     let plain = match actual {
         DataType::Dictionary(_, values) => values,
@@ -142,17 +142,17 @@ fn reads_as(actual: &DataType, trained: &DataType) -> bool {
         || plain.is_numeric() && trained.is_floating()
 }
 
-/// Rows that are judged.
+/// Labelled rows to evaluate.
 #[derive(Debug)]
 pub(crate) struct Labelled {
     pub(crate) rows: Box<Query>,
-    /// Names of their labels' columns: the rows' own, or such that the `TRANSFORM` computes.
+    /// Names of the label columns: the rows' own, or columns that the `TRANSFORM` computes.
     pub(crate) labels: Vec<String>,
-    /// Name of their weight's column, where the `TRANSFORM` computes it from columns that the rows have.
+    /// Name of the weight column, if the `TRANSFORM` computes it from columns that the rows have.
     pub(crate) weight: Option<&'static str>,
 }
 
-/// A call's rows with what predictions are compared with.
+/// Adds to a call's rows the labels and weights that evaluation needs.
 pub(crate) fn labelled(manifest: &Manifest, rows: Box<Query>, schema: &Schema) -> Result<Labelled> {
     let label = &manifest.spec.label;
     let computed = match &manifest.spec.transform {
@@ -176,7 +176,7 @@ pub(crate) fn labelled(manifest: &Manifest, rows: Box<Query>, schema: &Schema) -
     let weight = manifest.spec.transform.iter();
     let weight = weight.filter(|of| of.columns.iter().any(|of| is_weight(&of.column)));
     let mut weight = weight.map(|of| expressions(of, schema, is_weight));
-    // Rows that lack what it is computed of are judged without weights.
+    // Rows that lack the inputs of the weight are evaluated without weights.
     let weight = weight.next().and_then(Result::ok);
     let weight = weight.into_iter().flatten().next().map(|(_, expr)| {
         columns.push_str(&format!(", {expr} AS {WEIGHT}"));
@@ -193,7 +193,7 @@ pub(crate) fn labelled(manifest: &Manifest, rows: Box<Query>, schema: &Schema) -
     })
 }
 
-/// A call's rows as the model is given them: features, and the label where rows have what it is computed of.
+/// Computes the model's inputs from a call's rows: features, and the label if the rows have its inputs.
 pub(crate) fn prepared(
     manifest: &Manifest,
     transform: &Transform,

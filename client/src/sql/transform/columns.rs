@@ -1,4 +1,4 @@
-//! The columns of a `TRANSFORM`: what was typed, with `*` written out and `ML` functions read.
+//! Columns of a `TRANSFORM`: the typed list with `*` expanded and `ML` functions parsed.
 
 use std::ops::ControlFlow;
 
@@ -16,17 +16,17 @@ use super::functions::{self, Fit, Fitted, Read};
 use super::{parse, read_columns, wrong};
 use crate::{Error, Result};
 
-/// What stands for a function that is to be fitted.
+/// Prefix of the placeholder of a function that is to be fitted.
 const FIT: &str = "__volley_fit_";
 const ROLE: &str = "TRANSFORM";
 
-/// The list in `TRANSFORM (…)`, as typed.
+/// List in `TRANSFORM (…)`, as typed.
 #[derive(Debug, Clone)]
 pub(crate) struct Clause {
     pub(crate) items: Vec<SelectItem>,
 }
 
-/// What a `TRANSFORM` computes.
+/// Columns that a `TRANSFORM` computes.
 #[derive(Debug)]
 pub(crate) struct Columns {
     columns: Vec<Column>,
@@ -37,15 +37,16 @@ pub(crate) struct Columns {
 struct Column {
     name: String,
     typed: String,
-    /// With [`FIT`] where something is fitted.
+    /// Contains [`FIT`] placeholders where something is fitted.
     expr: Expr,
 }
 
 impl Clause {
-    /// The columns that it makes of rows; `data_type` is that of an expression over them.
+    /// Resolves the columns that the clause computes from rows; `data_type` returns the type of an expression over
+    /// them.
     ///
     /// # Errors
-    /// Names what was typed and what would be right.
+    /// Names the typed text and the right form.
     pub(crate) fn columns(
         &self,
         rows: &Schema,
@@ -102,7 +103,7 @@ impl Clause {
     }
 }
 
-/// The columns of `*`.
+/// Adds the columns of `*`.
 fn all(
     options: &WildcardAdditionalOptions,
     rows: &Schema,
@@ -158,7 +159,7 @@ fn all(
     Ok(())
 }
 
-/// The name of a column that rows have.
+/// Returns the name of a column that rows have.
 fn known(ident: Ident, rows: &Schema, names: &IdentNormalizer) -> Result<String> {
     let column = names.normalize(ident);
     if rows.field_with_name(&column).is_ok() {
@@ -173,7 +174,7 @@ fn known(ident: Ident, rows: &Schema, names: &IdentNormalizer) -> Result<String>
     }))
 }
 
-/// A name as one would type it.
+/// Returns a name as a user would type it.
 fn written(name: &str) -> String {
     let plain = name
         .chars()
@@ -184,13 +185,13 @@ fn written(name: &str) -> String {
     }
 }
 
-/// Settles names, and puts expressions in the place of `ML` functions.
+/// Visitor that resolves names, and replaces `ML` functions by expressions.
 struct Resolve<'a> {
     rows: &'a Schema,
     names: &'a IdentNormalizer,
     data_type: &'a dyn Fn(Expr) -> Result<DataType>,
     fits: &'a mut Vec<Fit>,
-    /// The `ML` functions around, as typed, and whether each is fitted.
+    /// Enclosing `ML` functions, as typed, each with true if it is fitted.
     calls: Vec<(String, bool)>,
 }
 
@@ -255,7 +256,7 @@ impl Resolve<'_> {
         Ok(())
     }
 
-    /// Whether a function is of text; refuses what is neither that nor a number.
+    /// Checks whether a function's argument is text. Refuses types that the function does not take.
     fn is_text(&self, fit: &Fit) -> Result<bool> {
         let data_type = (self.data_type)(fit.argument.clone())?;
         let plain = match &data_type {
@@ -287,44 +288,44 @@ impl VisitorMut for Resolve<'_> {
 }
 
 impl Columns {
-    /// What is to be asked of the training rows, which lie in a table.
+    /// Returns the queries that fit functions to the training rows in a table.
     pub(crate) fn queries(&self, table: &str) -> Vec<FitQuery> {
         fit::queries(&self.fits, table)
     }
 
-    /// Whether anything is fitted.
+    /// Checks whether anything is fitted.
     pub(crate) fn is_fitted(&self) -> bool {
         !self.fits.is_empty()
     }
 
-    /// The functions that are fitted, as typed.
+    /// Returns the fitted functions, as typed.
     pub(crate) fn fitted(&self) -> impl Iterator<Item = &str> {
         self.fits.iter().map(|fit| fit.typed.as_str())
     }
 
-    /// Numbers of a kind, before any are fitted.
+    /// Returns placeholder values of the right types, for use before fitting.
     pub(crate) fn neutral(&self) -> Vec<Vec<Fitted>> {
         self.fits.iter().map(Fit::neutral).collect()
     }
 
-    /// What queries have found, by function and by what each asks for.
+    /// Returns the fitted values, by function and by measure.
     ///
     /// # Errors
-    /// Names the function whose rows have no value, or one that is no number.
+    /// Names the function whose rows have no value, or a value that is not finite.
     pub(crate) fn numbers(&self, found: Vec<fit::Found>) -> Result<Vec<Vec<Fitted>>> {
         fit::numbers(&self.fits, found)
     }
 
-    /// Whether a column of this name depends on rows other than its own.
+    /// Checks whether a column of this name depends on rows other than its own.
     pub(crate) fn depends_on_rows(&self, name: &str) -> bool {
         let column = self.columns.iter().find(|column| column.name == name);
         column.is_some_and(|column| column.expr.to_string().contains(FIT))
     }
 
-    /// The columns, with what was fitted, of rows of this schema.
+    /// Builds the columns, with the fitted values, over rows of this schema.
     ///
     /// # Errors
-    /// When an expression does not mean the same as text.
+    /// When an expression changes its meaning as text.
     pub(crate) fn settle(&self, fitted: &[Vec<Fitted>], rows: &Schema) -> Result<Transform> {
         let fits = self.fits.iter().zip(fitted);
         let fits = fits.map(|(fit, fitted)| fit.expression(fitted));
@@ -356,7 +357,7 @@ impl Columns {
     }
 }
 
-/// The columns of rows that are read.
+/// Returns the columns of the rows that the transform reads.
 fn inputs(transform: &Transform, rows: &Schema) -> Result<Vec<TransformInput>> {
     let mut read = Vec::new();
     for column in &transform.columns {
@@ -374,7 +375,7 @@ fn inputs(transform: &Transform, rows: &Schema) -> Result<Vec<TransformInput>> {
     Ok(fields.map(input).collect())
 }
 
-/// Without the columns that are not wanted, and what only these read.
+/// Removes unwanted columns, and the inputs that only they read.
 pub(crate) fn only(transform: &Transform, wanted: impl Fn(&str) -> bool) -> Result<Transform> {
     let columns = transform.columns.iter();
     let columns: Vec<_> = columns
@@ -393,7 +394,7 @@ pub(crate) fn only(transform: &Transform, wanted: impl Fn(&str) -> bool) -> Resu
     Ok(Transform { inputs, columns })
 }
 
-/// Puts what was fitted in its place.
+/// Visitor that replaces placeholders by the fitted expressions.
 struct Substitute<'a>(&'a [Expr]);
 
 impl VisitorMut for Substitute<'_> {

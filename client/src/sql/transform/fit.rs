@@ -1,13 +1,13 @@
-//! What is fitted to training rows, as queries over them.
+//! Fitting to training rows, by queries over them.
 //!
 //! ```text
 //! sums      SELECT avg(a0), stddev(a0), min(a0), …          one pass, one row
-//! ranked    each value once, with how many rows have it     one pass for all functions,
-//!           ─► running counts in their order ─► quantiles    a row a function
+//! ranked    each distinct value, with its number of rows     one pass for all functions,
+//!           ─► running counts in their order ─► quantiles    one row per function
 //! ```
 //!
-//! Quantiles are exact: a value and its count go over the exchange, not an approximation, and the same rows come to the
-//! same quantiles. Sums on a cluster are added in any order, so means and deviations are rounded to twelve digits.
+//! Quantiles are exact: values and counts go over the exchange, not an approximation, and the same rows yield the same
+//! quantiles. A cluster adds up sums in any order, so means and deviations are rounded to twelve digits.
 
 use datafusion::arrow::array::{Array, AsArray, RecordBatch};
 use datafusion::arrow::compute::{cast, concat_batches};
@@ -18,24 +18,24 @@ use super::functions::{Fit, Fitted, Measure, number_of};
 use super::wrong;
 use crate::Result;
 
-/// A query over training rows.
+/// Query over training rows.
 #[derive(Debug)]
 pub(crate) struct FitQuery {
     pub(crate) text: String,
     wanted: Vec<Wanted>,
 }
 
-/// Where in a query's rows something stands that is asked for.
+/// Position of a requested value in a query's rows.
 #[derive(Debug)]
 struct Wanted {
     fit: usize,
     measure: usize,
-    /// The number in the first column of the row; the only row, where there is none.
+    /// Number in the first column of the row; `None` for the only row.
     row: Option<i64>,
     column: usize,
 }
 
-/// Something that a query has found, or that there is none.
+/// Value that a query has found; `None` if there is none.
 #[derive(Debug)]
 pub(crate) struct Found {
     fit: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Found {
     value: Option<Fitted>,
 }
 
-/// The queries that fit these functions to the rows of a table.
+/// Returns the queries that fit these functions to the rows of a table.
 pub(super) fn queries(fits: &[Fit], table: &str) -> Vec<FitQuery> {
     let is_ranked =
         |measure: &Measure| matches!(measure, Measure::Quantile { .. } | Measure::MostFrequent);
@@ -69,7 +69,7 @@ pub(super) fn queries(fits: &[Fit], table: &str) -> Vec<FitQuery> {
     queries
 }
 
-/// The place of an item in a list, to whose end it goes if it is not there.
+/// Returns the index of an item in a list, and appends the item if it is missing.
 fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     let found = list.iter().position(|other| *other == item);
     found.unwrap_or_else(|| {
@@ -161,10 +161,10 @@ fn ranks_of(fits: &[Fit], measures: &[(usize, usize, Measure)], table: &str) -> 
 }
 
 impl FitQuery {
-    /// What its rows say.
+    /// Reads the requested values from the query's rows.
     ///
     /// # Errors
-    /// When they are not the query's.
+    /// When the rows are not this query's.
     pub(crate) fn read(&self, rows: &[RecordBatch]) -> DfResult<Vec<Found>> {
         let Some(schema) = rows.first().map(RecordBatch::schema) else {
             let nothing = |wanted: &Wanted| Found {
@@ -208,7 +208,7 @@ impl FitQuery {
     }
 }
 
-/// What was found, by function and by what each asks for.
+/// Returns the fitted values, by function and by measure.
 pub(super) fn numbers(fits: &[Fit], found: Vec<Found>) -> Result<Vec<Vec<Fitted>>> {
     let mut fitted: Vec<_> = fits.iter().map(Fit::neutral).collect();
     for Found {
@@ -220,7 +220,7 @@ pub(super) fn numbers(fits: &[Fit], found: Vec<Found>) -> Result<Vec<Vec<Fitted>
         let of = &fits[fit];
         let what = of.measures()[measure];
         let value = match value {
-            // A single row has none; it is a constant.
+            // The sample deviation of a single row is NULL; the row is a constant.
             None if what == Measure::Deviation => Fitted::Number(0.0),
             None => {
                 let reason = "there is nothing to fit it to: it is NULL in every training row";
@@ -243,13 +243,13 @@ pub(super) fn numbers(fits: &[Fit], found: Vec<Found>) -> Result<Vec<Vec<Fitted>
     Ok(fitted)
 }
 
-/// A number in twelve digits.
+/// Rounds a number to twelve digits.
 fn rounded(number: f64) -> f64 {
     format!("{number:.11e}").parse().unwrap_or(number)
 }
 
-/// The query of the value up to which rows are trained on, where the last by `v` in a table are evaluated: the least
-/// that no more than this share of the rows come after. NULL comes after all others.
+/// Returns the query of the cut value of a split where the last rows by `v` are evaluated: the least value such that at
+/// most this share of the rows come after it. NULL comes after all other values.
 pub(crate) fn cut_query(share: f64, table: &str) -> String {
     format!(
         "WITH counted AS (SELECT v, count(*) AS n FROM {table} GROUP BY v),

@@ -1,17 +1,17 @@
-//! BigQuery ML's functions of `TRANSFORM`: what each fits, and the expression that it is then.
+//! BigQuery ML's `TRANSFORM` functions: the values that each fits, and the expression that results.
 //!
-//! | function | of a number `x` |
+//! | function | result for a number `x` |
 //! |---|---|
-//! | `ML.STANDARD_SCALER(x) OVER ()` | less the mean, in standard deviations (of a sample) |
-//! | `ML.MIN_MAX_SCALER(x) OVER ()` | 0 at the least, 1 at the greatest, and no less and no more |
-//! | `ML.MAX_ABS_SCALER(x) OVER ()` | divided by the greatest absolute value |
-//! | `ML.ROBUST_SCALER(x [, [25, 75]] [, with_median] [, with_quantile_range]) OVER ()` | less the median, in quantile ranges |
+//! | `ML.STANDARD_SCALER(x) OVER ()` | (x - mean) / standard deviation (of a sample) |
+//! | `ML.MIN_MAX_SCALER(x) OVER ()` | 0 at the minimum, 1 at the maximum, clamped to this range |
+//! | `ML.MAX_ABS_SCALER(x) OVER ()` | x / greatest absolute value |
+//! | `ML.ROBUST_SCALER(x [, [25, 75]] [, with_median] [, with_quantile_range]) OVER ()` | (x - median) / range |
 //! | `ML.QUANTILE_BUCKETIZE(x, buckets [, format]) OVER ()` | the bucket between quantiles, as text |
-//! | `ML.IMPUTER(x, 'mean' \| 'median' \| 'most_frequent') OVER ()` | with that for NULL |
+//! | `ML.IMPUTER(x, 'mean' \| 'median' \| 'most_frequent') OVER ()` | with NULL replaced by that value |
 //! | `ML.BUCKETIZE(x, [points] [, exclude_boundaries] [, format])` | the bucket between points, as text |
 //!
-//! A quantile is a value that there is: the least that so many are no greater than. A number that would be divided by
-//! is 1 where it is 0.
+//! A quantile is a value that occurs: the least value that the given share of values does not exceed. A divisor of 0 is
+//! replaced by 1.
 
 use datafusion::sql::sqlparser::ast::{
     Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectNamePart, WindowType,
@@ -22,10 +22,10 @@ use super::{parse, wrong};
 use crate::Result;
 use crate::sql::OptionValue;
 
-/// Buckets of one function, at most.
+/// Maximum number of buckets of one function.
 const MOST_BUCKETS: u64 = 1000;
 
-/// The functions that are fitted.
+/// Names of the fitted functions.
 const FITTED: [&str; 6] = [
     "STANDARD_SCALER",
     "MIN_MAX_SCALER",
@@ -36,14 +36,14 @@ const FITTED: [&str; 6] = [
 ];
 const BUCKETIZE: &str = "BUCKETIZE";
 
-/// What is fitted to training rows.
+/// Statistic that is fitted to training rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Measure {
     Mean,
     Deviation,
     Least,
     Greatest,
-    /// The least value that at least `at / of` of all values are no greater than.
+    /// The least value that at least `at / of` of all values do not exceed.
     Quantile {
         at: u64,
         of: u64,
@@ -52,21 +52,21 @@ pub(super) enum Measure {
     MostFrequent,
 }
 
-/// What was fitted.
+/// Fitted value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fitted {
     Number(f64),
     Text(String),
 }
 
-/// A function that is fitted.
+/// Fitted function.
 #[derive(Debug)]
 pub(super) struct Fit {
     rule: Rule,
-    /// As typed.
+    /// The call, as typed.
     pub(super) typed: String,
     pub(super) argument: Expr,
-    /// Whether its argument is text.
+    /// True if its argument is text.
     pub(super) is_text: bool,
 }
 
@@ -84,7 +84,7 @@ enum Rule {
     Imputer(Measure),
 }
 
-/// How a bucket is called.
+/// Format of bucket names.
 #[derive(Debug, Clone, Copy)]
 enum Format {
     Names,
@@ -92,7 +92,7 @@ enum Format {
     Json,
 }
 
-/// The name of a function of the schema `ml`.
+/// Returns the name of a function of the schema `ml`.
 pub(super) fn ml_name(function: &Function) -> Option<&str> {
     match function.name.0.as_slice() {
         [
@@ -103,24 +103,24 @@ pub(super) fn ml_name(function: &Function) -> Option<&str> {
     }
 }
 
-/// Whether it is one that is fitted.
+/// Checks whether a function is fitted.
 pub(super) fn is_fitted(function: &Function) -> bool {
     let fitted = |name: &str| FITTED.iter().any(|known| name.eq_ignore_ascii_case(known));
     ml_name(function).is_some_and(fitted)
 }
 
-/// An `ML` function, with its column names settled.
+/// `ML` function with its column names resolved.
 pub(super) enum Read {
-    /// It is this expression.
+    /// Expression that needs no fitting.
     Scalar(Expr),
-    /// It is to be fitted.
+    /// Function to be fitted.
     Fitted(Fit),
 }
 
-/// Reads a call that was typed so.
+/// Parses a call; `typed` is its text.
 ///
 /// # Errors
-/// Names what is wrong with it.
+/// Names what is wrong with the call.
 pub(super) fn read(function: &Function, typed: &str) -> Result<Read> {
     let name = ml_name(function).unwrap_or_default().to_uppercase();
     let arguments = arguments(function).ok_or_else(|| wrong(typed, usage(&name)))?;
@@ -185,7 +185,7 @@ pub(super) fn read(function: &Function, typed: &str) -> Result<Read> {
     }))
 }
 
-/// The arguments of a call without frills.
+/// Returns the arguments of a call without other clauses.
 fn arguments(function: &Function) -> Option<Vec<&Expr>> {
     let plain = function.filter.is_none()
         && function.within_group.is_empty()
@@ -202,7 +202,7 @@ fn arguments(function: &Function) -> Option<Vec<&Expr>> {
     arguments.collect::<Option<Vec<_>>>().filter(|_| plain)
 }
 
-/// What a function expects.
+/// Describes the arguments that a function expects.
 fn usage(name: &str) -> String {
     let expected = match name {
         "STANDARD_SCALER" | "MIN_MAX_SCALER" | "MAX_ABS_SCALER" => "(number) OVER ()",
@@ -224,7 +224,7 @@ fn usage(name: &str) -> String {
     format!("expected ML.{name}{expected}")
 }
 
-/// What there is instead of a function that there is not.
+/// Suggests an alternative to an unknown function.
 fn unknown(name: &str) -> String {
     let instead = match name {
         "LABEL_ENCODER" | "ONE_HOT_ENCODER" | "MULTI_HOT_ENCODER" => {
@@ -246,7 +246,7 @@ fn unknown(name: &str) -> String {
     format!("not supported: {instead}")
 }
 
-/// `[, quantile_range] [, with_median] [, with_quantile_range]`.
+/// Parses `[, quantile_range] [, with_median] [, with_quantile_range]`.
 fn robust(options: &[OptionValue]) -> Option<Rule> {
     let (range, flags) = match options {
         [list @ OptionValue::List(_), flags @ ..] => {
@@ -314,7 +314,7 @@ impl Format {
         }
     }
 
-    /// What the bucket of this number is called, which is between these points.
+    /// Returns the name of bucket `at`, which lies between these points.
     fn name(self, at: usize, low: Option<&f64>, high: Option<&f64>) -> String {
         let text = |point: Option<&f64>, none: &str| {
             point.map_or_else(|| none.to_owned(), ToString::to_string)
@@ -333,7 +333,7 @@ impl Format {
     }
 }
 
-/// The bucket of a number between points: from one on, and below the next.
+/// Builds the bucket expression of a number: each bucket starts at a point and ends below the next.
 fn buckets(number: &str, points: &[f64], format: Format) -> Result<Expr> {
     let name = |at: usize| {
         let low = at.checked_sub(1).and_then(|at| points.get(at));
@@ -349,12 +349,12 @@ fn buckets(number: &str, points: &[f64], format: Format) -> Result<Expr> {
     ))
 }
 
-/// An expression as a number.
+/// Returns the SQL of an expression cast to a number.
 pub(super) fn number_of(expr: &Expr) -> String {
     format!("CAST({expr} AS DOUBLE)")
 }
 
-/// A number as it is written, such that it is the same when it is read.
+/// Returns a number as SQL that parses to the same number.
 fn literal(number: f64) -> String {
     let number = number + 0.0; // one zero
     match number < 0.0 {
@@ -368,11 +368,11 @@ fn quoted(text: &str) -> String {
 }
 
 impl Fit {
-    /// What is fitted, in the order in which [`expression`](Self::expression) takes it.
+    /// Returns the fitted measures, in the order in which [`expression`](Self::expression) takes them.
     pub(super) fn measures(&self) -> Vec<Measure> {
         use Measure::{Deviation, Greatest, Least, Mean, Quantile};
         match &self.rule {
-            // A constant has no deviation, which the sums of a cluster need not come to.
+            // A constant has no deviation, but the sums of a cluster may round to one: compare least and greatest.
             Rule::Standard => vec![Mean, Deviation, Least, Greatest],
             Rule::MinMax | Rule::MaxAbs => vec![Least, Greatest],
             Rule::Robust { range, .. } => [50, range[0], range[1]]
@@ -385,12 +385,12 @@ impl Fit {
         }
     }
 
-    /// Whether it is of texts too.
+    /// Checks whether the function takes text too.
     pub(super) fn takes_text(&self) -> bool {
         matches!(self.rule, Rule::Imputer(Measure::MostFrequent))
     }
 
-    /// Numbers of a kind, before any are fitted.
+    /// Returns placeholder values of the right types, for use before fitting.
     pub(super) fn neutral(&self) -> Vec<Fitted> {
         let measures = self.measures();
         let number = |(at, measure): (usize, &Measure)| match measure {
@@ -402,7 +402,7 @@ impl Fit {
         measures.iter().enumerate().map(number).collect()
     }
 
-    /// The expression, with what was fitted.
+    /// Builds the expression with the fitted values.
     pub(super) fn expression(&self, fitted: &[Fitted]) -> Result<Expr> {
         let x = number_of(&self.argument);
         let number = |at: usize| match fitted.get(at) {
@@ -424,7 +424,7 @@ impl Fit {
             Rule::MinMax => {
                 let (least, greatest) = (number(0), number(1));
                 let scaled = format!("({x} - {}) / {}", literal(least), unit(greatest - least));
-                // `least` and `greatest` would leave a NULL out.
+                // `least` and `greatest` would ignore a NULL.
                 format!(
                     "CASE WHEN {x} < {} THEN 0.0 WHEN {x} > {} THEN 1.0 ELSE {scaled} END",
                     literal(least),

@@ -1,13 +1,13 @@
-//! `TRANSFORM (…)` of `CREATE MODEL`: what a model computes of its rows, in training and in prediction.
+//! `TRANSFORM (…)` of `CREATE MODEL`: the columns that a model computes from its rows, in training and in prediction.
 //!
 //! ```text
-//! Clause ── columns ──> Columns: `*` written out, ML functions read ── fits ──> queries ──> numbers
+//! Clause ── columns ──> Columns: `*` expanded, ML functions parsed ── fits ──> queries ──> numbers
 //!                          └───────────── settle(numbers) ──> SQL text ──> Transform, in the manifest
-//! Transform ── expressions ──> expressions over rows, of training and of prediction alike
+//! Transform ── expressions ──> expressions over rows, in training and in prediction alike
 //! ```
 //!
-//! The functions are BigQuery ML's for manual preprocessing. Nothing here does I/O: queries are text, which the session
-//! runs.
+//! The functions are BigQuery ML's for manual preprocessing. This module does no I/O: queries are text, which the
+//! session runs.
 
 mod apply;
 mod columns;
@@ -25,7 +25,7 @@ use datafusion::sql::sqlparser::parser::Parser;
 
 use crate::{Error, Result};
 
-/// The error of an expression.
+/// Builds the error of an expression.
 fn wrong(expression: impl ToString, reason: impl Into<String>) -> Error {
     Error::Transform {
         expression: expression.to_string(),
@@ -33,7 +33,7 @@ fn wrong(expression: impl ToString, reason: impl Into<String>) -> Error {
     }
 }
 
-/// An expression that is kept, or that was made here.
+/// Parses an expression that was saved, or generated here.
 fn parse(sql: &str) -> Result<Expr> {
     let expr = Parser::new(&GenericDialect {})
         .try_with_sql(sql)

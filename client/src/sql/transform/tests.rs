@@ -1,4 +1,4 @@
-//! What is typed, what becomes of it, and what is wrong with it. Values are those of BigQuery ML's documentation.
+//! Tests of clauses, their results and their errors. Values are from BigQuery ML's documentation.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn columns(list: &str) -> Result<Columns> {
     columns_in(list, "generic")
 }
 
-/// With numbers of a kind.
+/// Settles a list with placeholder values.
 fn settled(list: &str) -> Transform {
     let columns = columns(list).unwrap_or_else(|error| panic!("{list}: {error}"));
     columns.settle(&columns.neutral(), &rows()).unwrap()
@@ -227,7 +227,7 @@ fn rows_are_read_as_in_training() {
     assert!(missing.ends_with("did you mean \"K\"?"), "{missing}");
 }
 
-/// The column `y` that a list computes of a column `x`, after it was fitted to it.
+/// Fits a list to a column `x`, and returns the column `y` that it computes.
 async fn computed(list: &str, x: ArrayRef) -> Result<Vec<Option<String>>> {
     let context = SessionContext::new();
     let rows = RecordBatch::try_from_iter_with_nullable([("x", x, true)]).unwrap();
