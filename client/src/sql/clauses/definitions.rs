@@ -1,4 +1,4 @@
-//! What is said where tables, views and schemas are created and dropped.
+//! Clauses of statements that create and drop tables, views and schemas.
 
 use datafusion::sql::sqlparser::ast::{
     ColumnDef, ColumnOption, CreateTable, CreateView, ObjectType, Statement,
@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::refuse_if;
 use crate::Result;
 
-/// The statements that create and drop them.
+/// Refuses clauses of a statement that creates or drops something.
 pub(super) fn statement(statement: &Statement) -> Result<()> {
     match statement {
         Statement::CreateTable(CreateTable { columns, .. }) => check(columns),
@@ -27,7 +27,7 @@ pub(super) fn statement(statement: &Statement) -> Result<()> {
                 format!("options of a schema: {statement}; CREATE SCHEMA name has none")
             })
         }
-        // The planner takes the rest of it apart.
+        // The planner handles the other fields.
         Statement::CreateView(CreateView {
             or_alter,
             secure,
@@ -69,7 +69,7 @@ pub(super) fn statement(statement: &Statement) -> Result<()> {
     }
 }
 
-/// Columns of a table.
+/// Refuses column options of a table that would be lost.
 pub(super) fn check(columns: &[ColumnDef]) -> Result<()> {
     let options = columns.iter().flat_map(|column| {
         let ColumnDef {
@@ -81,7 +81,7 @@ pub(super) fn check(columns: &[ColumnDef]) -> Result<()> {
     });
     for (name, option) in options {
         let is_lost = match option {
-            // These are kept, refused by the planner, or say nothing about rows.
+            // These are kept, refused by the planner, or do not affect rows.
             ColumnOption::Null
             | ColumnOption::NotNull
             | ColumnOption::Default(_)

@@ -1,16 +1,16 @@
-//! `IS [NOT] DISTINCT FROM`, which binds as `IS NULL` does.
+//! `IS [NOT] DISTINCT FROM` with the precedence of `IS NULL`.
 //!
-//! The parser (sqlparser 0.62) reads all that follows for its right side: `x IS NOT DISTINCT FROM y AND z` as
-//! `x IS NOT DISTINCT FROM (y AND z)`, which of truth values is another condition without a word.
+//! The parser (sqlparser 0.62) takes all that follows as its right side: it reads `x IS NOT DISTINCT FROM y AND z` as
+//! `x IS NOT DISTINCT FROM (y AND z)`, which silently changes the condition if `y` is boolean.
 
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, Value};
 
 use super::refuse_if;
 use crate::Result;
 
-/// Gives the comparison its own right side.
+/// Moves the comparison down to its own right operand.
 pub(super) fn expr(expr: &mut Expr) -> Result<()> {
-    // What stands before it was to take the comparison alone.
+    // A preceding AND or NOT should apply to the comparison alone.
     let behind = match expr {
         Expr::BinaryOp {
             op: BinaryOperator::And,
@@ -45,7 +45,7 @@ pub(super) fn expr(expr: &mut Expr) -> Result<()> {
     Ok(())
 }
 
-/// The first of what `AND` and `OR` stand between.
+/// Returns the first operand of a chain of `AND` and `OR`.
 fn first_operand(expr: &mut Expr) -> &mut Expr {
     match expr {
         Expr::BinaryOp {
@@ -57,7 +57,7 @@ fn first_operand(expr: &mut Expr) -> &mut Expr {
     }
 }
 
-/// What binds the right side of a comparison that was read too far.
+/// Returns the `AND` or `OR` that the right side of a comparison wrongly includes.
 fn operator(expr: &Expr) -> Option<BinaryOperator> {
     let (Expr::IsDistinctFrom(_, other) | Expr::IsNotDistinctFrom(_, other)) = expr else {
         return None;

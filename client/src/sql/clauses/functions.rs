@@ -1,4 +1,4 @@
-//! Clauses of a function's call.
+//! Clauses of function calls.
 
 use datafusion::sql::sqlparser::ast::{
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::refuse_if;
 use crate::Result;
 
-/// Aggregates whose rows are ordered by what they are computed of, which the planner takes from the order.
+/// Aggregates that are ordered by their first argument, which the planner takes from the `ORDER BY`.
 const ORDERED_SETS: [&str; 4] = [
     "percentile_cont",
     "quantile_cont",
@@ -16,7 +16,7 @@ const ORDERED_SETS: [&str; 4] = [
     "approx_percentile_cont_with_weight",
 ];
 
-/// A call of a function.
+/// Refuses clauses of a call that the planner ignores.
 pub(super) fn check(function: &Function, is_scalar: &dyn Fn(&str) -> bool) -> Result<()> {
     let Function {
         name,
@@ -94,7 +94,7 @@ pub(super) fn check(function: &Function, is_scalar: &dyn Fn(&str) -> bool) -> Re
     })
 }
 
-/// Whether an order is by just what an argument is.
+/// Checks whether an order is by exactly this argument.
 fn is_by(order: &[OrderByExpr], argument: &FunctionArg) -> bool {
     match (order, argument) {
         ([by], FunctionArg::Unnamed(FunctionArgExpr::Expr(value))) => {
@@ -104,7 +104,7 @@ fn is_by(order: &[OrderByExpr], argument: &FunctionArg) -> bool {
     }
 }
 
-/// An expression without parentheses around it.
+/// Strips the parentheses around an expression.
 fn plain(mut expr: &Expr) -> &Expr {
     while let Expr::Nested(inner) = expr {
         expr = inner;

@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::{refuse_if, wrong};
 use crate::Result;
 
-/// Makes plain expressions and grouping sets of what a query groups by.
+/// Rewrites a query's `GROUP BY` as plain expressions and grouping sets.
 pub(super) fn select(select: &mut Select) -> Result<()> {
     let (by, modifiers) = match &mut select.group_by {
         GroupByExpr::All(modifiers) => {
@@ -22,7 +22,7 @@ pub(super) fn select(select: &mut Select) -> Result<()> {
         [] => {}
         [GroupByWithModifier::Rollup] => *by = vec![Expr::Rollup(each(by))],
         [GroupByWithModifier::Cube] => *by = vec![Expr::Cube(each(by))],
-        // As Hive has it: the expressions before are those of the sets.
+        // As in Hive: the sets are made of the expressions before.
         [GroupByWithModifier::GroupingSets(sets)] => *by = vec![sets.clone()],
         [GroupByWithModifier::Totals] => {
             return refuse_if(true, || {
@@ -50,7 +50,7 @@ pub(super) fn select(select: &mut Select) -> Result<()> {
     Ok(())
 }
 
-/// What is grouped by `(a, b)`.
+/// Splits the tuple `(a, b)` into its expressions.
 fn members(expr: Expr) -> Vec<Expr> {
     match expr {
         Expr::Tuple(members) if !members.is_empty() => members,
@@ -75,7 +75,7 @@ fn position(expr: &Expr) -> Option<usize> {
     }
 }
 
-/// The expression at a position of the list of what is selected, from 1.
+/// Returns the expression at a position of the select list, from 1.
 fn named(items: &[SelectItem], position: usize) -> Result<Expr> {
     let item = position.checked_sub(1).and_then(|item| items.get(item));
     match item {

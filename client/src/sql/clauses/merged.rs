@@ -1,10 +1,10 @@
 //! Columns that a join merges: `k` of `a LEFT JOIN b USING (k)`, and of `a NATURAL FULL JOIN b`.
 //!
-//! In SQL such a column is there once, with the value of the side that has one. DataFusion 55 keeps both, and takes for
-//! `*` that of the table whose name comes first in the alphabet, and for `k` the left one, though it is NULL where a row
-//! finds no partner; a third relation is joined by it as well. So such a join becomes a relation of its own here, with the
-//! merged column in the place of the left one. Where a query names a side's own column too (`a.k`, `a.*`), both stay, and
-//! `*` and `k` are refused where they would be wrong.
+//! In SQL the result has such a column once, with the value of the side that has one. DataFusion 55 keeps both. For `*`
+//! it takes the column of the alphabetically first table name; for `k` it takes the left one, even if it is NULL
+//! because a row has no partner, and joins a third relation by it. So this module turns such a join into a relation of
+//! its own, with the merged column in place of the left one. If a query also names a side's own column (`a.k`, `a.*`),
+//! both columns stay, and `*` and `k` are refused where they would be wrong.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -25,10 +25,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::refuse_if;
 use crate::Result;
 
-/// What the relations are called that [`MergedColumns`] plans; they have no name in a query.
+/// Internal alias of the relations that [`MergedColumns`] plans; a query cannot name them.
 const MERGED: &str = "__merged";
 
-/// Makes relations of the joins of a query that merge columns.
+/// Turns a query's joins that merge columns into relations.
 pub(super) fn select(
     select: &mut Select,
     order: Option<&OrderBy>,
@@ -74,7 +74,7 @@ pub(super) fn select(
     Ok(())
 }
 
-/// The joins that merge columns, those in parentheses as well.
+/// Collects the joins that merge columns, also within parentheses.
 fn merging(relation: &TableWithJoins, found: &mut Vec<Merging>) {
     let factors = relation.joins.iter().map(|join| &join.relation);
     for factor in std::iter::once(&relation.relation).chain(factors) {
@@ -92,7 +92,7 @@ fn is_merged(factor: &TableFactor) -> bool {
     matches!(factor, TableFactor::NestedJoin { alias: Some(alias), .. } if alias.name.value == MERGED)
 }
 
-/// Makes a relation of all up to each join that merges columns.
+/// Wraps each join that merges columns, with all before it, into a relation.
 fn set_apart(relations: TableWithJoins) -> TableWithJoins {
     let TableWithJoins { relation, joins } = relations;
     let mut so_far = TableWithJoins {
@@ -125,7 +125,7 @@ fn set_apart(relations: TableWithJoins) -> TableWithJoins {
     so_far
 }
 
-/// The same within parentheses.
+/// Does the same within parentheses.
 fn set_apart_within(factor: TableFactor) -> TableFactor {
     let is_merged = is_merged(&factor);
     match factor {
@@ -140,10 +140,10 @@ fn set_apart_within(factor: TableFactor) -> TableFactor {
     }
 }
 
-/// A join that merges columns.
+/// Join that merges columns.
 struct Merging {
     kind: JoinType,
-    /// None where they are those that both sides have.
+    /// Merged columns; `None` for all columns that both sides have.
     columns: Option<Vec<Ident>>,
     text: String,
 }
@@ -190,24 +190,24 @@ impl std::fmt::Display for Merging {
     }
 }
 
-/// The columns that a query names.
+/// Columns that a query names.
 struct Named<'a> {
     names: &'a IdentNormalizer,
-    /// Those of a relation, `a.k`, by their last names.
+    /// Last parts of qualified names, `a.k`.
     own: HashSet<String>,
-    /// Those that it names alone.
+    /// Unqualified names.
     bare: HashSet<String>,
-    /// Whether all columns of a relation are selected, `a.*`.
+    /// True if all columns of one relation are selected, `a.*`.
     has_all_of_one: bool,
 }
 
 impl Named<'_> {
-    /// Whether a side's own column may be meant somewhere that a join merges.
+    /// Checks whether the query may name a side's own column that the join merges.
     fn own_of(&self, join: &Merging) -> bool {
         self.has_all_of_one || self.are_of(&self.own, join)
     }
 
-    /// Whether the merged column may be.
+    /// Checks whether the query may name the merged column.
     fn merged_of(&self, join: &Merging) -> bool {
         self.are_of(&self.bare, join)
     }
@@ -232,7 +232,7 @@ impl Visitor for Named<'_> {
                 self.bare.insert(self.names.normalize(name.clone()));
             }
             SqlExpr::CompoundIdentifier(parts) => {
-                // The fields of a struct come behind its name.
+                // The first part is the relation; fields of a struct follow the column's name.
                 let parts = parts.iter().skip(1).cloned();
                 self.own
                     .extend(parts.map(|part| self.names.normalize(part)));
@@ -243,7 +243,7 @@ impl Visitor for Named<'_> {
     }
 }
 
-/// Plans the joins that merge columns.
+/// Planner of the joins that merge columns.
 #[derive(Debug)]
 pub(crate) struct MergedColumns;
 
@@ -322,7 +322,7 @@ impl RelationPlanner for MergedColumns {
     }
 }
 
-/// The column of a name that one side has.
+/// Returns one side's column with this name.
 fn column(schema: &DFSchema, name: &str) -> DfResult<Column> {
     let (qualifier, field) = schema.qualified_field_with_unqualified_name(name)?;
     Ok(Column::new(qualifier.cloned(), field.name()))

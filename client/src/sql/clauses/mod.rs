@@ -1,18 +1,18 @@
-//! Normalization of syntax trees: clauses that DataFusion's planner ignores are rewritten as others that mean the same, or
+//! Normalization of syntax trees: clauses that DataFusion's planner ignores are rewritten as equivalent ones, or
 //! refused by name.
 //!
-//! DataFusion 55 reads some clauses to their end and plans as if they were not there: `OVER (w ORDER BY x)` without what
-//! `w` says, `GROUP BY a WITH ROLLUP` without its totals, all rows for `TABLESAMPLE`. A statement is gone through here
-//! before it is planned. Structures of the parser are taken apart with all of their fields, so that one that a new
-//! version adds is seen when this is compiled. It is not about what the planner refuses itself.
+//! DataFusion 55 parses some clauses and ignores them in planning: in `OVER (w ORDER BY x)` the definition of `w`, in
+//! `GROUP BY a WITH ROLLUP` the totals, and `TABLESAMPLE`, which returns all rows. This module visits a statement
+//! before it is planned. It destructures the parser's types with all fields, so that a field added by a new version
+//! fails to compile. It does not handle clauses that the planner itself refuses.
 //!
 //! ```text
-//! windows   OVER w, OVER (w …), WINDOW w AS (v …)             ─► OVER (all that they say)
+//! windows   OVER w, OVER (w …), WINDOW w AS (v …)             ─► OVER (the full definition)
 //! groups    (a, b), WITH ROLLUP, WITH CUBE, ROLLUP (1, 2)     ─► a, b, ROLLUP (a, b), …
 //! queries   FETCH FIRST n ROWS ONLY, FROM t, SEMI JOIN        ─► LIMIT n, SELECT * FROM t, LEFT SEMI JOIN
-//! distinct_from x IS DISTINCT FROM (y AND z), unwritten parentheses ─► (x IS DISTINCT FROM y) AND z
+//! distinct_from x IS DISTINCT FROM (y AND z), implied parentheses ─► (x IS DISTINCT FROM y) AND z
 //! patterns  SIMILAR TO 'a%'                                   ─► ~ '^(?s:a.*)$'
-//! merged    a LEFT JOIN b USING (k)                           ─► a relation in which k is there once
+//! merged    a LEFT JOIN b USING (k)                           ─► a relation with one column k
 //! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
 //! functions abs(DISTINCT x), upper(x) OVER ()                 ─► not supported
 //! definitions COLLATE, GENERATED, DROP TABLE … CASCADE, …     ─► not supported
@@ -42,18 +42,18 @@ pub(crate) use merged::MergedColumns;
 
 use crate::{Error, Result};
 
-/// How a session reads clauses.
+/// Session settings for the normalization of clauses.
 pub(crate) struct Reading<'a> {
-    /// How it reads names.
+    /// Normalizer of names.
     pub(crate) names: IdentNormalizer,
-    /// Whether a function computes each row by itself.
+    /// Predicate for scalar functions, which compute each row by itself.
     pub(crate) is_scalar: &'a dyn Fn(&str) -> bool,
 }
 
-/// Rewrites a statement's clauses as those that the planner reads.
+/// Rewrites a statement's clauses as clauses that the planner supports.
 ///
 /// # Errors
-/// [`Error::NotSupported`] and [`Error::Clause`] for those that cannot be.
+/// [`Error::NotSupported`] and [`Error::Clause`] for clauses without an equivalent.
 pub(crate) fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
     let mut clauses = Clauses {
         reading,
@@ -65,10 +65,10 @@ pub(crate) fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> R
     }
 }
 
-/// Goes through a statement.
+/// Visitor that normalizes a statement.
 struct Clauses<'a> {
     reading: &'a Reading<'a>,
-    /// Of the queries around: whether each is one `SELECT`, to whose columns its order belongs.
+    /// Enclosing queries: true for a single `SELECT`, whose columns the query's `ORDER BY` names.
     has_order: Vec<bool>,
 }
 
@@ -118,7 +118,7 @@ impl VisitorMut for Clauses<'_> {
                 .and_then(|()| windows::select(select, names))
                 .and_then(|()| groups::select(select)),
         )?;
-        // Elsewhere it was done along with the order.
+        // The `SELECT` of a query itself was handled together with its `ORDER BY`.
         let is_part = self.has_order.last().is_none_or(|has_order| !has_order);
         or_break(match is_part {
             true => merged::select(select, None, names),
@@ -147,7 +147,7 @@ fn or_break(checked: Result<()>) -> ControlFlow<Error> {
     }
 }
 
-/// Refuses a clause where it is there; `what` names it, and what there is instead.
+/// Refuses a clause if it is present; `what` names the clause and an alternative.
 fn refuse_if(is_there: bool, what: impl FnOnce() -> String) -> Result<()> {
     match is_there {
         true => Err(Error::NotSupported { what: what() }),
@@ -155,7 +155,7 @@ fn refuse_if(is_there: bool, what: impl FnOnce() -> String) -> Result<()> {
     }
 }
 
-/// What is wrong with a clause.
+/// Returns the error of an invalid clause.
 fn wrong<T>(clause: impl Into<String>, reason: impl Into<String>) -> Result<T> {
     Err(Error::Clause {
         clause: clause.into(),

@@ -1,17 +1,17 @@
-//! `SIMILAR TO`, whose patterns are of all of a text: `%` and `_` as in `LIKE`, and `|`, `*`, `+`, `?`, `{}`, `()` and `[]`
-//! as in regular expressions.
+//! `SIMILAR TO`, whose pattern must match a whole text: `%` and `_` as in `LIKE`, and `|`, `*`, `+`, `?`, `{}`, `()`
+//! and `[]` as in regular expressions.
 //!
-//! DataFusion 55 takes the pattern for a regular expression of a part of the text.
+//! DataFusion 55 treats the pattern as a regular expression that matches a part of the text.
 
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Value};
 
 use super::{refuse_if, wrong};
 use crate::Result;
 
-/// What a regular expression has another meaning for.
+/// Characters to escape in a regular expression.
 const SPECIAL: &str = r"\.+*?()|[]{}^$&-~";
 
-/// Makes a match of a regular expression.
+/// Rewrites the expression as a regular expression match.
 pub(super) fn similar_to(expr: &mut Expr) -> Result<()> {
     let Expr::SimilarTo {
         negated,
@@ -53,7 +53,7 @@ pub(super) fn similar_to(expr: &mut Expr) -> Result<()> {
     Ok(())
 }
 
-/// The regular expression of a pattern.
+/// Converts a pattern into a regular expression.
 fn regular_expression(pattern: &str, escape: Option<char>) -> String {
     let mut all = "^(?s:".to_owned();
     let mut chars = pattern.chars();

@@ -1,4 +1,4 @@
-//! Clauses of queries and of their `SELECT`s.
+//! Clauses of queries and their `SELECT`s.
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
@@ -10,7 +10,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::{refuse_if, relations, wrong};
 use crate::Result;
 
-/// A query.
+/// Rewrites or refuses clauses of a query.
 pub(super) fn query(query: &mut Query) -> Result<()> {
     let Query {
         with,
@@ -35,7 +35,7 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
         && let [key] = &keys[..]
         && is_all(&key.expr)
     {
-        // A column of this name is written in quotes.
+        // A column of this name must be quoted.
         order.kind = OrderByKind::All(key.options);
     }
     let is_select = matches!(**body, SetExpr::Select(_));
@@ -83,12 +83,12 @@ pub(super) fn query(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-/// Recognizes the word ALL as a key.
+/// Checks whether a key is the word ALL.
 fn is_all(key: &Expr) -> bool {
     matches!(key, Expr::Identifier(name) if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all"))
 }
 
-/// A test of several values against the rows of a subquery.
+/// Refuses a test of several values against the rows of a subquery.
 pub(super) fn in_subquery(expr: &Expr) -> Result<()> {
     let is_of_several = match expr {
         Expr::InSubquery { expr, .. } => matches!(**expr, Expr::Tuple(_)),
@@ -110,7 +110,7 @@ fn check_with(with: &With) -> Result<()> {
             alias,
             query: _,
             from,
-            // Says how, not what.
+            // Affects the execution, not the result.
             materialized: _,
             closing_paren_token: _,
         } = cte;
@@ -122,7 +122,7 @@ fn check_with(with: &With) -> Result<()> {
     Ok(())
 }
 
-/// `FETCH FIRST n ROWS ONLY`, beside an `OFFSET`.
+/// Merges `FETCH FIRST n ROWS ONLY` into the limit clause, beside an `OFFSET`.
 fn limit(limit: Option<LimitClause>, fetch: Fetch) -> Result<LimitClause> {
     let Fetch {
         with_ties,
@@ -153,7 +153,7 @@ fn limit(limit: Option<LimitClause>, fetch: Fetch) -> Result<LimitClause> {
     }
 }
 
-/// `SELECT … INTO t` in a part of a `UNION`.
+/// Refuses `SELECT … INTO t` in a part of a `UNION`.
 fn no_table_within(body: &SetExpr) -> Result<()> {
     match body {
         SetExpr::SetOperation { left, right, .. } => {
@@ -167,11 +167,11 @@ fn no_table_within(body: &SetExpr) -> Result<()> {
     }
 }
 
-/// A `SELECT`.
+/// Rewrites or refuses clauses of a `SELECT`.
 pub(super) fn select(select: &mut Select) -> Result<()> {
     let Select {
         select_token: AttachedToken(_),
-        // Hints, which say how, not what.
+        // Hints affect the execution, not the result.
         optimizer_hints: _,
         distinct: _,
         select_modifiers,
@@ -223,7 +223,7 @@ pub(super) fn select(select: &mut Select) -> Result<()> {
     from.iter_mut().try_for_each(joins)
 }
 
-/// The joins of a relation.
+/// Rewrites or refuses the joins of a relation.
 pub(super) fn joins(relation: &mut TableWithJoins) -> Result<()> {
     let TableWithJoins { relation: _, joins } = relation;
     for join in joins {

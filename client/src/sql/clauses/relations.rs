@@ -7,10 +7,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{queries, refuse_if};
 use crate::Result;
 
-/// Words before `JOIN` that the parser takes for a relation's name, of DuckDB and ClickHouse.
+/// Words before `JOIN`, from DuckDB and ClickHouse, that the parser takes for a relation's alias.
 const KINDS_OF_JOINS: [&str; 3] = ["positional", "paste", "any"];
 
-/// A relation.
+/// Rewrites or refuses clauses of a relation.
 pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
     match relation {
         TableFactor::Table {
@@ -88,7 +88,7 @@ pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
     }
 }
 
-/// The name that a relation is given.
+/// Refuses clauses of a relation's alias.
 pub(super) fn alias(alias: &TableAlias) -> Result<()> {
     let TableAlias {
         explicit,

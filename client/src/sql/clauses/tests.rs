@@ -5,7 +5,7 @@ use super::super::Kind;
 use super::super::parse::{Dialect, parse};
 use super::*;
 
-/// What a statement says once its clauses are normalized.
+/// Returns a statement's text after normalization.
 fn normalized(sql: &str) -> Result<String> {
     let dialect = Dialect {
         grammar: Box::new(GenericDialect {}),

@@ -1,6 +1,7 @@
-//! Named windows: `OVER w`, `OVER (w …)` and `WINDOW w AS (v …)` as PostgreSQL has them.
+//! Named windows: `OVER w`, `OVER (w …)` and `WINDOW w AS (v …)`, as in PostgreSQL.
 //!
-//! DataFusion 55 knows whole names, in what is selected alone; it ignores the name of a window that another builds upon.
+//! DataFusion 55 supports only whole names, and only in the select list; it ignores the name of a window that another
+//! builds upon.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::{or_break, wrong};
 use crate::{Error, Result};
 
-/// Writes windows out in what a query is ordered by.
+/// Expands windows in a query's `ORDER BY`.
 pub(super) fn order(query: &mut Query, names: &IdentNormalizer) -> Result<()> {
     let SetExpr::Select(select) = query.body.as_ref() else {
         return Ok(());
@@ -22,7 +23,7 @@ pub(super) fn order(query: &mut Query, names: &IdentNormalizer) -> Result<()> {
     windows.write_out(&mut query.order_by)
 }
 
-/// Writes windows out in a `SELECT`, which then defines none.
+/// Expands windows in a `SELECT`, and removes their definitions.
 pub(super) fn select(select: &mut Select, names: &IdentNormalizer) -> Result<()> {
     let windows = Windows::of(&std::mem::take(&mut select.named_window), names)?;
     windows.write_out(&mut select.distinct)?;
@@ -30,14 +31,14 @@ pub(super) fn select(select: &mut Select, names: &IdentNormalizer) -> Result<()>
     windows.write_out(&mut select.qualify)
 }
 
-/// The windows that a `SELECT` defines, by their names.
+/// Windows that a `SELECT` defines, by name.
 struct Windows<'a> {
     names: &'a IdentNormalizer,
     defined: Vec<(String, WindowSpec)>,
 }
 
 impl<'a> Windows<'a> {
-    /// Each may build upon those before it.
+    /// Reads the definitions; each may build upon those before it.
     fn of(definitions: &[NamedWindowDefinition], names: &'a IdentNormalizer) -> Result<Self> {
         let defined = Vec::with_capacity(definitions.len());
         let mut windows = Self { names, defined };
@@ -71,7 +72,7 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// A window with all that the one says which it builds upon.
+    /// Expands a window with the definition that it builds upon.
     fn whole(&self, window: &WindowSpec) -> Result<WindowSpec> {
         let WindowSpec {
             window_name,
@@ -119,7 +120,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Goes through expressions, but not through their subqueries, which have windows of their own.
+/// Visitor of expressions that skips their subqueries, which have windows of their own.
 struct Writing<'a> {
     windows: &'a Windows<'a>,
     queries: usize,
