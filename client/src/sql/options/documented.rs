@@ -1,4 +1,4 @@
-//! Keeps the table of options in `docs/sql.md` equal to the one that is parsed.
+//! Test that the table of options in `docs/sql.md` equals the table that is parsed.
 
 use super::train_options;
 

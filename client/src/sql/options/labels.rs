@@ -1,4 +1,4 @@
-//! Several labels of one model: what they do not go together with.
+//! Several labels of one model: the options that exclude them.
 
 use volley_proto::spec::{Loss, Output, Task};
 
@@ -6,7 +6,7 @@ use super::TrainOptions;
 use crate::{Error, Result};
 
 impl TrainOptions {
-    /// Refuses several labels with what there is of one only.
+    /// Refuses several labels together with options that support only one.
     pub(super) fn check_labels(&self, loss: &Loss) -> Result<()> {
         if self.labels.len() == 1 {
             return Ok(());

@@ -5,7 +5,7 @@ use volley_proto::spec::{Activation, Layer};
 
 use super::OptionValue;
 
-/// What else there is than [activations](Activation).
+/// Names of layers other than [activations](Activation).
 const NAMES: [&str; 7] = [
     "dense",
     "dropout",
@@ -16,10 +16,10 @@ const NAMES: [&str; 7] = [
     "custom",
 ];
 
-/// The layers that a value lists.
+/// Parses a list of layers.
 ///
 /// # Errors
-/// What is expected instead, naming what is not.
+/// Describes what is expected, and names the value that does not fit.
 pub(super) fn layers(value: &OptionValue) -> Result<Vec<Layer>, String> {
     match value {
         OptionValue::List(layers) => layers.iter().map(layer).collect(),

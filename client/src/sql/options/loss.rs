@@ -1,4 +1,4 @@
-//! The loss, from options that each belong to one.
+//! Options of the loss, each of which belongs to one loss.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::Result;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LossOptions {
-    /// Its name; as the task has it, where it is not given.
+    /// Name of the loss; default: the task's.
     pub name: Option<LossName>,
     /// Huber's δ.
     pub huber_delta: Option<f64>,
-    /// The level of a quantile, or those of several.
+    /// Level of a quantile, or the levels of several.
     pub quantile: Option<QuantileLevels>,
     /// Tweedie's power.
     pub tweedie_power: Option<f64>,
@@ -48,7 +48,7 @@ pub enum LossName {
 }
 
 impl LossName {
-    /// All, by their names in SQL.
+    /// All losses with their names in SQL.
     pub(super) const ALL: [(&str, Option<Self>); 9] = [
         ("mae", Some(Self::Mae)),
         ("mse", Some(Self::Mse)),
@@ -63,10 +63,10 @@ impl LossName {
 }
 
 impl LossOptions {
-    /// The complete loss of a task.
+    /// Returns the complete loss of a task.
     ///
     /// # Errors
-    /// Names an option that is of another loss, and a loss that is of another task.
+    /// Names an option that belongs to another loss, or a loss that belongs to another task.
     pub(super) fn settle(&self, task: Task) -> Result<Loss> {
         use LossName::{Focal, Gamma, Huber, LogLoss, Mae, Mse, Poisson, Quantile, Tweedie};
         let name = self.name.unwrap_or(match task {
@@ -130,7 +130,7 @@ impl LossOptions {
     }
 }
 
-/// As in SQL.
+/// Prints the levels as in SQL.
 impl fmt::Display for QuantileLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

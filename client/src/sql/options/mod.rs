@@ -1,8 +1,7 @@
-//! The options of `CREATE MODEL`: what was typed becomes a complete training spec.
+//! Options of `CREATE MODEL`, from the typed values to a complete training spec.
 //!
-//! [`table`] lists every option once, for parsing and for documentation; [`TrainOptions`] collects
-//! what was given, and [`TrainOptions::spec`] settles the rest against the input's columns. Pure:
-//! no I/O, no session.
+//! [`table`] lists every option once, for parsing and for documentation; [`TrainOptions`] collects the given values,
+//! and [`TrainOptions::spec`] settles the rest against the input's columns. All of it is pure: no I/O, no session.
 
 #[cfg(test)]
 mod documented;
@@ -42,25 +41,25 @@ pub use warm_start::WarmStart;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TrainOptions {
-    /// The task, such as regression or classification.
+    /// Task, such as regression or classification.
     pub task: Task,
-    /// Whether the model is linear: without layers, by L-BFGS unless another optimizer is given.
+    /// True for a linear model: no layers, and by default solved by L-BFGS if it can be.
     pub linear: bool,
-    /// The labels' columns; one but of a regressor.
+    /// Label columns; several only for a regressor.
     pub labels: Vec<String>,
-    /// Weights of the labels' losses in their sum; 1 each, where none are given.
+    /// Weights of the labels' losses in their sum; 1 each if none are given.
     pub loss_weights: Vec<f64>,
     /// Transform of the label, whose result the network is trained on.
     pub label_transform: LabelTransform,
-    /// Whether the label is standardized; where the output has no bounds, if not given.
+    /// True to standardize the label; default: true if the output is unbounded.
     pub standardize_label: Option<bool>,
-    /// How continuous features are scaled.
+    /// Scaling of continuous features.
     pub numeric_transform: NumericTransform,
-    /// How rows are split; follows from the other two where it is not given.
+    /// Method of the row split; default: derived from the next two options.
     pub split_method: Option<SplitMethod>,
-    /// The column of the train/evaluation split.
+    /// Column of the train/evaluation split.
     pub split_column: Option<String>,
-    /// The share of evaluation rows.
+    /// Share of evaluation rows.
     pub split_fraction: Option<f64>,
     /// Columns whose hash decides a random split.
     pub split_key: Vec<String>,
@@ -68,18 +67,18 @@ pub struct TrainOptions {
     pub categorical: Option<Vec<String>>,
     /// Features that enter as numbers.
     pub continuous: Option<Vec<String>>,
-    /// Which values of categorical features have an embedding of their own.
+    /// Rule for the values of categorical features that get an embedding of their own.
     pub vocabulary: VocabularyOptions,
     /// The network.
     pub network: NetworkOptions,
     /// L1 penalty on the hidden layers' kernels and on a linear part's weights.
     pub l1: f64,
-    /// L2 penalty on the hidden layers' kernels and on a linear part's weights; 0, or scikit-learn's of a logistic
-    /// regression, where it is not given.
+    /// L2 penalty on the hidden layers' kernels and on a linear part's weights; default: 0, or scikit-learn's for a
+    /// logistic regression.
     pub l2: Option<f64>,
-    /// The loss; as the task has it, where it is not given.
+    /// Loss; default: the task's.
     pub loss: LossOptions,
-    /// The column of sample weights.
+    /// Column of sample weights.
     pub sample_weight: Option<String>,
     /// Class weights of a classifier.
     pub class_weights: ClassWeights,
@@ -87,24 +86,24 @@ pub struct TrainOptions {
     pub optimizer: OptimizerOptions,
     /// Batch size of one rank, in rows.
     pub batch_size: Option<usize>,
-    /// Global batch size, in rows; by the number of training rows, where neither is given.
+    /// Global batch size, in rows; default: derived from the number of training rows, if `batch_size` is not given
+    /// either.
     pub global_batch_size: Option<usize>,
     /// Gradient accumulation: backward passes of a step.
     pub accumulate: usize,
-    /// Maximum number of epochs; by the number of training rows, where it is not given.
+    /// Maximum number of epochs; default: derived from the number of training rows.
     pub epochs: Option<usize>,
     /// Early stopping.
     pub early_stop: EarlyStopOptions,
-    /// Which epoch's weights are published; the best's, but the last one's of L-BFGS, where it is not given.
+    /// Epoch whose weights are published; default: the best, or the last for L-BFGS.
     pub keep: Option<Keep>,
-    /// Whether the network is trained anew on all rows afterwards; of a small table that is split at random, where it is
-    /// not given.
+    /// True to train the network again on all rows afterwards; default: only for a small table that is split at random.
     pub refit: Option<bool>,
-    /// The number of ranks.
+    /// Number of ranks.
     pub ranks: Ranks,
     /// Minimum number of ranks.
     pub min_ranks: usize,
-    /// Maximum number of ranks; `ranks`, or no limit where those are all, where it is not given.
+    /// Maximum number of ranks; default: `ranks`, or no limit if that is all.
     pub max_ranks: Option<usize>,
     /// Timeout of the wait for a replacement of a lost rank.
     pub regroup_timeout: Duration,
@@ -112,25 +111,25 @@ pub struct TrainOptions {
     pub too_few: TooFew,
     /// Steps between checkpoints, besides the one after every epoch.
     pub checkpoint_every: Option<u64>,
-    /// Whether ranks are traced; as the session is set, where it is not given.
+    /// True to trace the ranks; default: the session's setting.
     pub trace: Option<bool>,
-    /// Whether training resumes from the checkpoint of an unfinished run.
+    /// True to resume training from the checkpoint of an unfinished run.
     pub resume: bool,
-    /// The model whose weights training starts from.
+    /// Model whose weights training starts from.
     pub warm_start: Option<WarmStart>,
-    /// Virtual shards; 60, or the most ranks there may be, where it is not given.
+    /// Number of virtual shards; default: 60, or the maximum number of ranks if that is greater.
     pub shards: Option<usize>,
     /// Columns whose hash assigns rows to shards.
     pub shard_by: Vec<String>,
     /// Device of the ranks.
     pub device: Device,
-    /// Precision of products of matrices; as the device has it, where it is not given.
+    /// Precision of matrix products; default: the device's.
     pub precision: Option<Precision>,
-    /// The most threads that a rank computes with on the CPU; as many as its executor has slots, where it is not given.
+    /// Maximum number of CPU threads that a rank computes with; default: the number of its executor's slots.
     pub threads: Option<NonZeroUsize>,
-    /// Lets ranks share GPUs.
+    /// True if ranks may share GPUs.
     pub device_share: bool,
-    /// Seeds initial weights, row order and dropout masks.
+    /// Seed of initial weights, row order and dropout masks.
     pub seed: u64,
     /// Timeout of the rendezvous of all ranks.
     pub rendezvous_timeout: Duration,
@@ -140,28 +139,28 @@ pub struct TrainOptions {
     pub loading_timeout: Duration,
 }
 
-/// How rows are split into training and evaluation, in BigQuery ML's words.
+/// Method of the split into training and evaluation rows, in BigQuery ML's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitMethod {
-    /// By cross-validation where an ensemble is trained, as [`Split::CrossValidation`](volley_proto::spec::Split) says, else as
+    /// Cross-validation if an ensemble is trained, as [`Split::CrossValidation`](volley_proto::spec::Split) says, else
     /// `Random`.
     Auto,
-    /// All rows are trained on.
+    /// Training on all rows.
     NoSplit,
-    /// By a column's values.
+    /// Split by a column's values.
     Custom,
-    /// A random share of the rows.
+    /// Evaluation of a random share of the rows.
     Random,
-    /// The last share of the rows, in the order of a column.
+    /// Evaluation of the last share of the rows, in the order of a column.
     Sequential,
 }
 
-/// The error of an option that nothing would read.
+/// Returns the error of an option that nothing reads.
 fn unread(option: &str, value: String, with: String) -> Error {
     refused(option, value, format!("only with {with}"))
 }
 
-/// The error of a value that is not what is expected.
+/// Returns the error of a value that is not the expected one.
 fn refused(option: &str, value: String, expected: String) -> Error {
     Error::Proto(volley_proto::Error::Option {
         option: option.to_owned(),
@@ -170,9 +169,9 @@ fn refused(option: &str, value: String, expected: String) -> Error {
     })
 }
 
-/// Divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
+/// Default number of shards: divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
 const DEFAULT_SHARDS: usize = 60;
-/// BigQuery ML's share of evaluated rows.
+/// Default share of evaluation rows, BigQuery ML's.
 const DEFAULT_EVAL_FRACTION: f64 = 0.2;
 
 impl Default for TrainOptions {

@@ -1,4 +1,4 @@
-//! The network, from options that linear models have no use for.
+//! Options of the network, which linear models do not use.
 
 use volley_proto::spec::{
     Activation, EmbeddingWidth, EnsembleSize, Layer, Linear, Network, NumericEmbedding, Output,
@@ -14,11 +14,11 @@ use crate::Result;
 pub struct NetworkOptions {
     /// Widths of the categorical features' embeddings.
     pub embedding_dim: Option<EmbeddingWidth>,
-    /// Whether continuous features pass through batch norm.
+    /// True to pass continuous features through batch norm.
     pub batch_norm: Option<bool>,
     /// Embedding of continuous features.
     pub numeric_embedding: Option<NumericEmbedding>,
-    /// All layers, instead of the next three.
+    /// All layers, in place of the next three options.
     pub layers: Option<Vec<Layer>>,
     /// Widths of the dense layers.
     pub hidden_units: Option<Vec<usize>>,
@@ -26,11 +26,11 @@ pub struct NetworkOptions {
     pub activation: Option<Activation>,
     /// Share of hidden layers' units zeroed in training.
     pub dropout: Option<Dropout>,
-    /// Whether a linear part is beside the layers.
+    /// True to add a linear part beside the layers.
     pub wide: Option<bool>,
     /// Width of a factorization machine's factors.
     pub factors: Option<usize>,
-    /// Members of an ensemble.
+    /// Number of members of an ensemble.
     pub ensemble_size: Option<usize>,
     /// Activation function of the output.
     pub output: Output,
@@ -39,9 +39,9 @@ pub struct NetworkOptions {
 /// Share of hidden layers' units zeroed in training, 0 ≤ share < 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dropout {
-    /// The same of each layer.
+    /// The same share for each layer.
     Each(f64),
-    /// One a layer.
+    /// One share per layer.
     Layers(Vec<f64>),
 }
 
@@ -67,10 +67,10 @@ impl Default for NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// The complete network, or that of a linear model, which has no layers.
+    /// Returns the complete network; a linear model's has no layers.
     ///
     /// # Errors
-    /// Names an option that nothing would read, or that does not fit another.
+    /// Names an option that nothing reads, or that does not fit another.
     pub(super) fn settle(self, linear: bool) -> Result<Network> {
         let layers = self.layers.as_deref().map(layers_text);
         let embedding_dim = self.embedding_dim.as_ref().map(EmbeddingWidth::to_string);
@@ -119,7 +119,7 @@ impl NetworkOptions {
                 (false, _) => Linear::None,
             },
             factors: self.factors.unwrap_or(0),
-            // A network that is described is the one that is trained.
+            // A network with given layers is trained as given, without an ensemble.
             ensemble_size: match (self.ensemble_size, &self.layers, &self.hidden_units) {
                 (Some(members), ..) => EnsembleSize::Of(members),
                 (None, None, None) if !linear => EnsembleSize::Auto,
@@ -129,7 +129,7 @@ impl NetworkOptions {
         })
     }
 
-    /// Whether continuous features of a network pass through batch norm, which would move them against their bins.
+    /// Checks whether continuous features pass through batch norm, which would shift them relative to their bins.
     pub(crate) fn normalizes(&self) -> bool {
         let is_binned = self.numeric_embedding == Some(NumericEmbedding::PiecewiseLinear);
         self.batch_norm.unwrap_or(!is_binned)
@@ -188,7 +188,7 @@ mod tests {
         let binned = Some(NumericEmbedding::PiecewiseLinear);
         assert!(settled(None, None) && settled(None, Some(NumericEmbedding::None)));
         assert!(!settled(None, binned) && !settled(Some(false), binned));
-        // What is typed is settled as it is, and refused with the other numbers.
+        // A given value is kept; the check of the network refuses it later.
         assert!(settled(Some(true), binned));
     }
 

@@ -1,4 +1,4 @@
-//! The optimizer, its learning rate's schedule and early stopping, from options that each belong to some of them.
+//! Options of the optimizer, the learning rate's schedule and early stopping, each of which belongs to some of them.
 
 use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 
@@ -9,10 +9,10 @@ use crate::Result;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OptimizerOptions {
-    /// Which optimizer; L-BFGS of linear models that it can solve, FTRL of those with an
-    /// L1 penalty, and AdamW of others, where it is not given.
+    /// Optimizer; default: L-BFGS for linear models that it can solve, FTRL for linear models with an L1 penalty, and
+    /// AdamW for all others.
     pub name: Option<OptimizerName>,
-    /// The learning rate before its schedule.
+    /// Learning rate before its schedule.
     pub learn_rate: Option<f64>,
     /// Decay of Adam's first moment.
     pub adam_beta_1: Option<f64>,
@@ -20,41 +20,41 @@ pub struct OptimizerOptions {
     pub adam_beta_2: Option<f64>,
     /// Adam's ε.
     pub adam_epsilon: Option<f64>,
-    /// Where Adam's ε stands.
+    /// Placement of Adam's ε.
     pub adam_form: Option<AdamForm>,
-    /// AdamW's decay of weights.
+    /// Weight decay of AdamW.
     pub weight_decay: Option<f64>,
-    /// The share of the last change that goes on.
+    /// Share of the last change that carries over to the next.
     pub momentum: Option<f64>,
-    /// Whether momentum is Nesterov's.
+    /// True for Nesterov momentum.
     pub nesterov: Option<bool>,
     /// RMSprop's ρ.
     pub rho: Option<f64>,
     /// ε of Adagrad and RMSprop.
     pub epsilon: Option<f64>,
-    /// Where the sum of squared gradients starts.
+    /// Initial value of the sum of squared gradients.
     pub initial_accumulator: Option<f64>,
-    /// The greatest Euclidean norm of a gradient.
+    /// Maximum Euclidean norm of a gradient.
     pub clip_norm: Option<f64>,
-    /// The greatest absolute value of a gradient's numbers.
+    /// Maximum absolute value of each element of a gradient.
     pub clip_value: Option<f64>,
-    /// The share of the weights' average that a step keeps.
+    /// Share of the weights' average that a step keeps.
     pub ema_momentum: Option<f64>,
-    /// The schedule of the learning rate.
+    /// Schedule of the learning rate.
     pub schedule: Option<ScheduleName>,
-    /// How it grows with the ranks.
+    /// Scaling of the learning rate with the number of ranks.
     pub rate_scaling: RateScaling,
-    /// Epochs in which it rises from 0.
+    /// Epochs in which the learning rate rises from 0.
     pub warmup_epochs: Option<f64>,
-    /// Epochs between two steps of it.
+    /// Epochs between two steps of the learning rate.
     pub decay_epochs: Option<usize>,
-    /// What a step or a plateau multiplies it by.
+    /// Factor of the learning rate at a step or a plateau.
     pub decay_factor: Option<f64>,
     /// Epochs without progress that make a plateau.
     pub plateau_patience: Option<usize>,
 }
 
-/// An optimizer's name: `optimizer` in SQL.
+/// Name of an optimizer: `optimizer` in SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum OptimizerName {
@@ -67,7 +67,7 @@ pub enum OptimizerName {
     Lbfgs,
 }
 
-/// The name of a learning rate's schedule: `learn_rate_schedule` in SQL.
+/// Name of a learning rate schedule: `learn_rate_schedule` in SQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ScheduleName {
@@ -96,25 +96,25 @@ impl ScheduleName {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct EarlyStopOptions {
-    /// Whether training may end early.
+    /// True if training may end early.
     pub early_stop: Option<bool>,
-    /// Epochs without progress after which it does.
+    /// Epochs without progress after which training ends.
     pub patience: Option<usize>,
-    /// What is progress, as a share of the loss.
+    /// Minimum progress, as a share of the loss.
     pub min_rel_progress: Option<f64>,
 }
 
 const PATIENCE: usize = 40;
-/// Changes that L-BFGS remembers, as in scikit-learn.
+/// Number of changes that L-BFGS remembers, as in scikit-learn.
 const MEMORY: usize = 10;
-/// Share of the average of weights that a step keeps, where nothing is said of the optimizer.
+/// Share of the weights' average that a step keeps, if the optimizer is AdamW by default.
 const EMA_MOMENTUM: f64 = 0.99;
 
 impl OptimizerOptions {
-    /// The complete optimizer; by this rule, where none is given.
+    /// Returns the complete optimizer; `default` is its name if none is given.
     ///
     /// # Errors
-    /// Names an option that is of another rule or schedule.
+    /// Names an option that belongs to another rule or schedule.
     pub(super) fn settle(self, default: OptimizerName) -> Result<Optimizer> {
         let name = self.name.unwrap_or(default);
         self.check(name)?;
@@ -198,7 +198,7 @@ impl OptimizerOptions {
         })
     }
 
-    /// Refuses options that nothing would read.
+    /// Refuses options that nothing reads.
     fn check(&self, rule: OptimizerName) -> Result<()> {
         use OptimizerName::{Adagrad, Adam, AdamW, Ftrl, Lbfgs, RmsProp, Sgd};
         use ScheduleName::{Plateau, Step};
@@ -317,10 +317,10 @@ impl OptimizerOptions {
 }
 
 impl EarlyStopOptions {
-    /// When training ends early, if it may.
+    /// Returns the complete rule of early stopping, or `None` if training may not end early.
     ///
     /// # Errors
-    /// Names an option that nothing would read.
+    /// Names an option that nothing reads.
     pub(super) fn settle(self) -> Result<Option<EarlyStop>> {
         let given = self.patience.is_some() || self.min_rel_progress.is_some();
         if self.early_stop.unwrap_or(given) {

@@ -1,4 +1,4 @@
-//! From options and the input's columns to a complete training spec.
+//! Conversion of options and the input's columns into a complete training spec.
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use url::Url;
@@ -11,23 +11,23 @@ use volley_proto::{ModelName, TrainId};
 use super::{DEFAULT_SHARDS, OptimizerName, TrainOptions, unread};
 use crate::{Error, Result};
 
-/// What is to be published where.
+/// Model to publish, and the store to publish it in.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) train_id: TrainId,
     pub(crate) model: ModelName,
     pub(crate) if_exists: IfExists,
     pub(crate) store: Url,
-    /// As the options have it, found in the store.
+    /// Start of training that the options ask for, as found in the store.
     pub(crate) start: Start,
 }
 
 impl TrainOptions {
-    /// The complete spec, checked against the input's columns, and against those of the query's rows, which are others
-    /// where something is computed of them.
+    /// Builds the complete spec. Checks it against the input's columns and the query's rows; these differ if a
+    /// TRANSFORM computes columns.
     ///
     /// # Errors
-    /// Names the option or column, what was typed and what would be right.
+    /// Names the option or column, the typed value and the right one.
     pub(crate) fn spec(self, target: Target, input: &Schema, rows: &Schema) -> Result<TrainSpec> {
         check_unambiguous(input)?;
         if self.labels.is_empty() {
@@ -43,11 +43,11 @@ impl TrainOptions {
         let batch_size = self.rows_of_a_step()?;
         let optimizer = self.optimizer.clone().settle(self.rule(&loss))?;
         let keep = self.keep.unwrap_or(match optimizer.rule {
-            // What it comes to is the solution, and not the best of some epochs.
+            // The last epoch of L-BFGS is its solution; the best of some epochs is not.
             Rule::Lbfgs { .. } => Keep::Last,
             _ => Keep::Best,
         });
-        // A logistic regression without a penalty has no solution where a line tells the classes apart.
+        // Without a penalty, a logistic regression on linearly separable classes has no solution.
         let is_logistic = self.linear && self.task == Task::Classification;
         let l2 = self.l2.or((!is_logistic).then_some(0.0));
         self.check_labels(&loss)?;
@@ -116,14 +116,15 @@ impl TrainOptions {
         Ok(spec)
     }
 
-    /// The columns that have a role besides that of a feature, as far as they are given.
+    /// Returns the given columns that have a role other than feature.
     pub(crate) fn roles(&self) -> impl Iterator<Item = &str> {
         let given = [&self.split_column, &self.sample_weight];
         let given = given.into_iter().flatten().chain(&self.shard_by);
         self.labels.iter().chain(given).map(String::as_str)
     }
 
-    /// Rows that a user holds out himself are his to judge by.
+    /// Decides on a refit. By default, rows that a user holds out are not trained on: they are for the user's
+    /// evaluation.
     fn refit(&self, split: &Split, start: &Start) -> Refit {
         let is_drawn = matches!(split, Split::Random(_) | Split::CrossValidation(_));
         match self.refit {
@@ -133,7 +134,7 @@ impl TrainOptions {
         }
     }
 
-    /// The rule, where none is given: a linear model is solved if it can be.
+    /// Returns the default optimizer: a linear model is solved if it can be.
     fn rule(&self, loss: &Loss) -> OptimizerName {
         let whole = self.batch_size.is_none() && self.global_batch_size.is_none();
         match self.linear {
@@ -157,7 +158,7 @@ impl TrainOptions {
         }
     }
 
-    /// The loss of the task; refuses what else is of another.
+    /// Returns the task's loss; refuses options that do not fit it.
     fn loss(&self) -> Result<Loss> {
         let loss = self.loss.settle(self.task)?;
         let word = |value: serde_json::Result<serde_json::Value>| match value {
@@ -221,7 +222,7 @@ impl TrainOptions {
         }
     }
 
-    /// The features as named, categorical ones first; or, where none are, every other column.
+    /// Returns the named features, categorical ones first; by default, every column without another role.
     fn features(&self, split: &Split, input: &Schema) -> Result<Vec<Feature>> {
         if self.categorical.is_some() || self.continuous.is_some() {
             let kinds = [
@@ -267,7 +268,7 @@ impl TrainOptions {
     }
 }
 
-/// The columns a spec reads, each once.
+/// Returns the columns that a spec reads, each once.
 pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
     let split = match &spec.split {
         Split::Column(column) | Split::Sequential { column, .. } => Some(column),
@@ -290,7 +291,7 @@ pub(crate) fn needed_columns(spec: &TrainSpec) -> Vec<&str> {
     columns
 }
 
-/// Columns are told apart by name alone from here on.
+/// Checks that column names are unique: later code tells columns apart by name alone.
 pub(crate) fn check_unambiguous(input: &Schema) -> Result<()> {
     let fields = input.fields();
     let twice = fields.iter().enumerate().find(|(index, field)| {

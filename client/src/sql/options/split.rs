@@ -1,6 +1,6 @@
-//! How rows are split into training and evaluation, from the options that say so.
+//! Options of the split into training and evaluation rows.
 //!
-//! It is known here which options contradict each other, not which rows go where.
+//! This module checks which options contradict each other. It does not assign rows.
 
 use volley_proto::spec::{Split, Start};
 
@@ -8,7 +8,7 @@ use super::{DEFAULT_EVAL_FRACTION, SplitMethod, TrainOptions};
 use crate::{Error, Result};
 
 impl TrainOptions {
-    /// How rows are split, of a training that starts so.
+    /// Returns the split of a training with this start.
     pub(super) fn split(&self, start: &Start) -> Result<Split> {
         let method = match (self.split_method, &self.split_column) {
             (Some(method), _) => method,

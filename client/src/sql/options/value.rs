@@ -1,4 +1,4 @@
-//! A value as typed in `OPTIONS (…)`.
+//! Values as typed in `OPTIONS (…)`.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{
     Array, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value,
 };
 
-/// A value in `OPTIONS (…)`.
+/// Value in `OPTIONS (…)`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OptionValue {
     /// `'text'`
@@ -24,7 +24,7 @@ pub enum OptionValue {
 }
 
 impl OptionValue {
-    /// The value that an expression is, or `None` when it is none.
+    /// Reads a value from an expression; `None` if the expression is not a literal value.
     pub(crate) fn of(expr: &Expr) -> Option<Self> {
         match expr {
             Expr::Value(literal) => match &literal.value {
@@ -70,7 +70,7 @@ impl OptionValue {
         is_plain.then(|| Self::Call(call.name.to_string(), arguments))
     }
 
-    /// A text in it, if it is one.
+    /// Returns the text, if the value is a text.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -78,7 +78,7 @@ impl OptionValue {
         }
     }
 
-    /// The number it is, if it parses as `T`.
+    /// Returns the number, if the value parses as `T`.
     pub(crate) fn number<T: std::str::FromStr>(&self) -> Option<T> {
         match self {
             Self::Number(number) => number.parse().ok(),
@@ -86,7 +86,7 @@ impl OptionValue {
         }
     }
 
-    /// Its items as `T`, if it is a list of such.
+    /// Returns the items as `T`, if the value is a list of such items.
     pub(crate) fn list<T>(&self, item: impl Fn(&Self) -> Option<T>) -> Option<Vec<T>> {
         match self {
             Self::List(items) => items.iter().map(item).collect(),
@@ -95,7 +95,7 @@ impl OptionValue {
     }
 }
 
-/// As in SQL.
+/// Prints the value as in SQL.
 impl fmt::Display for OptionValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Which values of categorical features have an embedding of their own, from options that exclude each other.
+//! Options of the vocabularies: the values of categorical features that get an embedding of their own.
 
 use volley_proto::spec::VocabularyRule;
 
@@ -9,19 +9,19 @@ use crate::Result;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyOptions {
-    /// Rows that a value occurs in, at least.
+    /// Minimum number of rows with a value.
     pub min_frequency: Option<usize>,
-    /// The most values.
+    /// Maximum number of values.
     pub max_vocabulary: Option<usize>,
-    /// What values are hashed into instead.
+    /// Number of buckets that values are hashed into instead.
     pub hash_buckets: Option<usize>,
 }
 
 impl VocabularyOptions {
-    /// The complete rule.
+    /// Returns the complete rule.
     ///
     /// # Errors
-    /// Names an option that nothing would read.
+    /// Names an option that nothing reads.
     pub(super) fn settle(self) -> Result<VocabularyRule> {
         let Some(buckets) = self.hash_buckets else {
             return Ok(VocabularyRule::Values {

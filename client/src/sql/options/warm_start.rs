@@ -1,4 +1,4 @@
-//! Whose weights training starts from, as typed; the session finds the version.
+//! Model that training starts from, as typed; the session finds the version.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,21 +7,21 @@ use volley_proto::ModelName;
 
 use crate::Error;
 
-/// The model whose weights training starts from.
+/// Model whose weights training starts from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WarmStart {
-    /// The newest version of the model that is trained.
+    /// Newest version of the model that is trained.
     SameModel,
-    /// A version of a model, or its newest one.
+    /// Version of a model, or its newest one.
     Model {
-        /// The model.
+        /// Name of the model.
         name: ModelName,
-        /// The version, from 1; the newest where it is not given.
+        /// Version, from 1; default: the newest.
         version: Option<u32>,
     },
 }
 
-/// `name` or `name@version`.
+/// Parses `name` or `name@version`.
 impl FromStr for WarmStart {
     type Err = Error;
 

@@ -1,4 +1,4 @@
-//! Options of what is predicted from which rows and columns.
+//! Options of the task, the labels and features, and the rows.
 
 use volley_proto::spec::{LabelTransform, NumericTransform, Task};
 

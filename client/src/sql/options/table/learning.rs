@@ -1,4 +1,4 @@
-//! Options of how weights follow their gradient, and for how long.
+//! Options of the optimizer, its schedule and the length of training.
 
 use volley_proto::spec::{AdamForm, Keep, RateScaling};
 

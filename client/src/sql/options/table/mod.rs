@@ -1,4 +1,4 @@
-//! Every option once: its name, what it takes, its default, what it does, and how it is set.
+//! Table of all options: name, values, default, description and setter of each.
 
 mod data;
 mod learning;
@@ -18,31 +18,31 @@ use running::RUNNING;
 use super::{OptionValue, TrainOptions};
 use crate::{Error, Result};
 
-/// One option of `CREATE MODEL`, as documented.
+/// Option of `CREATE MODEL`, as documented.
 #[derive(Debug)]
 pub struct TrainOption {
-    /// The option's name.
+    /// Name of the option.
     pub name: &'static str,
-    /// The values it takes.
+    /// Values that it takes.
     pub values: &'static str,
-    /// The value where it is not given.
+    /// Default value.
     pub default: &'static str,
-    /// What it does.
+    /// Description of its effect.
     pub about: &'static str,
     set: Set,
 }
 
 type Set = fn(&mut TrainOptions, &OptionValue) -> Result<(), Refusal>;
 
-/// Why a value was not taken.
+/// Reason to refuse a value.
 enum Refusal {
-    /// It is none of the option's values.
+    /// Not one of the option's values; holds the expected ones.
     Expected(String),
-    /// It means something that Volley cannot do.
+    /// Not supported by Volley.
     NotSupported(&'static str),
 }
 
-/// All options, in the order of the documentation.
+/// Returns all options, in the order of the documentation.
 pub fn train_options() -> impl Iterator<Item = &'static TrainOption> {
     [DATA, NETWORK, LEARNING, RUNNING].into_iter().flatten()
 }

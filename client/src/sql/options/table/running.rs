@@ -1,4 +1,4 @@
-//! Options of where training runs, and what it starts from.
+//! Options of the ranks and devices that training runs on, and of its start.
 
 use std::num::NonZeroUsize;
 

@@ -1,4 +1,4 @@
-//! How values are read and set: what each kind of option takes.
+//! Parsers and setters of values, for each kind of option.
 
 use std::time::Duration;
 

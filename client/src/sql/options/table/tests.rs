@@ -1,4 +1,4 @@
-//! What each option takes, and refuses.
+//! Tests of the values that each option takes and refuses.
 
 use std::num::NonZeroUsize;
 
@@ -48,7 +48,7 @@ fn every_option_takes_its_documented_default() {
             || ["true", "false"].contains(&option.default)
         {
             let options = try_set(option.name, option.default).unwrap();
-            // Some are of another loss or optimizer than the default's.
+            // Some options belong to another loss or optimizer than the default.
             if let Ok(spec) = spec(options) {
                 assert_eq!(spec, default, "{} = {}", option.name, option.default);
             }
