@@ -1,4 +1,4 @@
-//! Reaching the scheduler, and making DataFusion's context for it.
+//! Connection to the scheduler, and setup of DataFusion's context for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use super::planner::ClusterPlanner;
 use super::settings;
 use crate::{Error, Result, SchedulerAddress};
 
-/// How long to wait between two attempts.
+/// Delay between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Waits for a scheduler to answer, and asks it how many slots its cluster has.
+/// Waits for a scheduler to answer, and asks it for the number of slots of its cluster.
 pub(crate) async fn await_scheduler(
     scheduler: &SchedulerAddress,
     patience: Duration,
@@ -63,11 +63,11 @@ pub(crate) async fn await_scheduler(
     }
 }
 
-/// Why a scheduler has not told anything.
+/// Reason why a scheduler has not answered.
 enum Unanswered {
-    /// It may do so later.
+    /// A later attempt may succeed.
     Yet(Box<dyn std::error::Error + Send + Sync>),
-    /// It does not tell this client: trying again does not help.
+    /// The scheduler refuses this client: another attempt does not help.
     Never(Error),
 }
 
@@ -93,7 +93,7 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     let mut cluster = ClusterClient::new(channel);
     match cluster.describe(DescribeRequest {}).await {
         Ok(described) => Ok(described.into_inner()),
-        // Where no TLS is spoken, gRPC takes the end of the connection for a refusal.
+        // If one side does not use TLS, gRPC reports the end of the connection as a refusal.
         Err(status) => Err(match Error::denied(address, &status) {
             Some(denied) if disagreement(&status).is_none() => Unanswered::Never(denied),
             _ => Unanswered::of(address, status.into()),
@@ -101,7 +101,7 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     }
 }
 
-/// DataFusion's context, with its plans sent to the cluster and the settings applied.
+/// Builds DataFusion's context, which sends its plans to the cluster, with the settings applied.
 pub(super) fn context(
     given: &[(String, String)],
     slots: usize,
@@ -114,7 +114,7 @@ pub(super) fn context(
     let mut config = settings::with_defaults(DfConfig::new_with_ballista())
         .with_extension(Arc::new(stores.clone()))
         .with_information_schema(true)
-        // A partition for each slot, unless the settings say otherwise.
+        // One partition per slot, unless the settings say otherwise.
         .with_target_partitions(slots.max(1))
         .with_ballista_logical_extension_codec(Arc::new(VolleyLogicalCodec::default()))
         .with_ballista_physical_extension_codec(Arc::new(VolleyPhysicalCodec::default()))
@@ -131,7 +131,7 @@ pub(super) fn context(
                 Ok(tls.endpoint(endpoint)?)
             }));
     }
-    // Nothing would tell that a list of a folder's files is old.
+    // A cached list of a folder's files would never be invalidated.
     let caches = CacheManagerConfig::default().with_list_files_cache_limit(0);
     let runtime = RuntimeEnvBuilder::new()
         .with_cache_manager(caches)
@@ -155,7 +155,7 @@ pub(super) fn context(
         .with_catalog_list(Arc::new(catalogs))
         .with_optimizer_rules(optimizer::rules_here());
     let mut state = with_mended_analysis(state).build();
-    // A scan's plan loses it on the way to an executor.
+    // A scan's plan loses this function on the way to an executor.
     state.deregister_udf("file_row_index")?;
     let context = SessionContext::new_with_state(state);
     files.belong_to(&context);

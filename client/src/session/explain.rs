@@ -1,4 +1,4 @@
-//! `EXPLAIN CREATE MODEL`, before anything is spent, and `EXPLAIN ANALYZE`, after it was.
+//! `EXPLAIN CREATE MODEL`, which runs nothing, and `EXPLAIN ANALYZE`, which runs the query.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -30,11 +30,11 @@ use crate::Result;
 use crate::sql::CreateModel;
 use crate::system_tables::Scope;
 
-/// Bytes of a number of a gradient.
+/// Bytes per gradient element.
 const NUMBER: u64 = 4;
 
 impl Session {
-    /// What a `CREATE MODEL` would take, and its plan.
+    /// Returns the needs of a `CREATE MODEL`, and its plan.
     pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
         let (target, rows, options) = self.target(create).await?;
         let (plan, spec) = plan_of(&rows, options, target, &self.context().state())?;
@@ -42,7 +42,7 @@ impl Session {
             Some(input) => self.estimate_rows(input).await,
             None => Rows::Unknown,
         };
-        // The cluster may be of another size by the time it is asked for.
+        // The cluster's size may change before training starts.
         let executors = self.system_tables.rows(Scope::All).await.ok();
         let mut needs = describe(&spec, estimate, executors.as_deref());
         for (at, function) in rows.fitted().into_iter().enumerate() {
@@ -54,7 +54,7 @@ impl Session {
         explained(&[("training", needs), ("logical_plan", logical)])
     }
 
-    /// About how many rows a plan has at most.
+    /// Estimates the maximum number of rows of a plan.
     async fn estimate_rows(&self, plan: &LogicalPlan) -> Rows {
         let state = with_rules(self.context().state()).build();
         let physical = async {
@@ -71,14 +71,14 @@ impl Session {
         }
     }
 
-    /// Runs a query, and tells of its stages what they did.
+    /// Runs a query, and reports on its stages.
     pub(super) async fn explain_analyze(
         &self,
         explain: ExplainStatement,
         text: &str,
     ) -> Result<Output> {
         let plan = self.plan(*explain.statement.clone()).await?;
-        // What is carried out here is DataFusion's to explain: it must not run twice.
+        // DDL and settings run in this process: DataFusion explains them, so that they do not run twice.
         let physical = match &plan {
             LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) => None,
             plan => {
@@ -139,7 +139,7 @@ impl Session {
     }
 }
 
-/// The two columns of an EXPLAIN.
+/// Returns the two columns of an EXPLAIN.
 fn explained(parts: &[(&str, String)]) -> Result<Output> {
     let names = StringArray::from_iter_values(parts.iter().map(|(name, _)| name));
     let texts = StringArray::from_iter_values(parts.iter().map(|(_, text)| text));
@@ -151,7 +151,7 @@ fn explained(parts: &[(&str, String)]) -> Result<Output> {
     Ok(Output::batches(batch.schema(), vec![batch]))
 }
 
-/// What a training run takes, a line each; what is estimated is marked with `~`.
+/// Describes the needs of a training run, one per line; estimates are marked with `~`.
 fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> String {
     let able = executors.map(|executors| {
         let able = executors.iter().filter(|executor| executor.role != "query");
@@ -191,7 +191,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         },
     );
     let categorical = spec.count(FeatureKind::Categorical);
-    // A classifier has one at least.
+    // A classifier has at least one.
     let outputs = spec.outputs() as u64;
     let memory = spec.rank_memory();
     let rank_rows = rows
@@ -230,7 +230,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             " at least, and more by how many values the {categorical} categorical features have"
         ),
     };
-    // Executors know what is of custom layers.
+    // Only executors know the parameters of custom layers.
     let customs = Layer::customs(&network.layers);
     let not_known = || match customs.first() {
         Some(layer) => format!("not known here: {layer} is its executors' own"),
@@ -348,7 +348,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
                 let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
                 devices.sort_unstable();
                 devices.dedup();
-                // A rank compares them before its first step.
+                // A rank compares devices before its first step.
                 let either = match devices.iter().any(|device| device.starts_with("cuda")) {
                     true if Layer::customs(&spec.network.layers).is_empty() => {
                         ", or the CPU where it is faster"
@@ -371,7 +371,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     text
 }
 
-/// Count of the threads that a rank computes with on the CPU.
+/// Describes the number of threads that a rank computes with on the CPU.
 fn threads(most: Option<NonZeroUsize>, executors: Option<&[Executor]>) -> String {
     let most = most.map_or(usize::MAX, usize::from);
     let able = executors.into_iter().flatten();
@@ -387,14 +387,14 @@ fn threads(most: Option<NonZeroUsize>, executors: Option<&[Executor]>) -> String
     }
 }
 
-/// The kinds of devices that ranks may compute on: both, where it is not known.
+/// Returns the kinds of devices that ranks may compute on; both if unknown.
 fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKind> {
     if let Some(kind) = device.kind() {
         return vec![kind];
     }
     let able = executors.into_iter().flatten();
     let able = able.filter(|executor| executor.role != "query");
-    // A device that its executor lacks has no name.
+    // The name of a device that its executor lacks does not parse.
     let devices = able.filter_map(|executor| executor.device.parse::<Device>().ok());
     let kinds: Vec<_> = devices.filter_map(Device::kind).collect();
     match kinds.is_empty() {
@@ -403,7 +403,7 @@ fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKin
     }
 }
 
-/// With commas between thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

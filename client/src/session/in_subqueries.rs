@@ -1,12 +1,12 @@
-//! `IN` a subquery, where NULLs decide, as `EXISTS`.
+//! Rewrite of `IN` with a subquery as `EXISTS`, where NULLs matter.
 //!
 //! In SQL's three-valued logic `x IN (SELECT y …)` is UNKNOWN (NULL) when no `y` is equal and a comparison is UNKNOWN.
-//! DataFusion 55 knows of that in one place only: a `NOT IN` that stands alone or beside others by `AND` becomes an anti join that
-//! is aware of NULLs, if it has one key and a *column* that may be NULL. With more keys it fails; where a value that
-//! is computed may be NULL, and inside of `OR`, `CASE` or `IS NULL`, UNKNOWN counts as false, and rows are wrong
-//! without a word. So there it is asked whether there are rows whose comparison is true, and such where it is UNKNOWN.
-//! It is not done for what DataFusion answers rightly: an `IN` whose NULL and false come to the same, and values
-//! and columns without NULLs.
+//! DataFusion 55 supports this in one case only: a `NOT IN` that stands alone or beside others by `AND` becomes a
+//! null-aware anti join, if it has one key and a *column* that may be NULL. With more keys it fails. If a computed
+//! value may be NULL, and inside of `OR`, `CASE` or `IS NULL`, it treats UNKNOWN as false and silently returns wrong
+//! rows. In these cases the rewrite tests whether a row's comparison is true, and whether one is UNKNOWN. It leaves
+//! alone what DataFusion evaluates correctly: an `IN` for which NULL and false are equivalent, and values and columns
+//! without NULLs.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use datafusion::optimizer::OptimizerConfig;
 
 use super::correlated::{on, outer_references};
 
-/// Makes `EXISTS` of the `IN`s of a filter, where UNKNOWN decides.
+/// Rewrites `IN` subqueries of a filter as `EXISTS`, where UNKNOWN matters.
 pub(super) fn in_subquery_to_exists(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -64,23 +64,23 @@ pub(super) fn in_subquery_to_exists(
     Ok(Transformed::yes(kept.build()?))
 }
 
-/// Where a condition stands in a filter.
+/// Position of a condition in a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Alone, or beside others by `AND`: the engine makes a semi or an anti join of it.
+    /// Alone, or beside others by `AND`: the engine turns it into a semi or an anti join.
     Conjunct,
-    /// Inside of `OR`: UNKNOWN is as good as false.
+    /// Inside of `OR`: UNKNOWN is equivalent to false.
     Disjunct,
-    /// Where UNKNOWN differs from false.
+    /// A position where UNKNOWN differs from false.
     Value,
 }
 
-/// Rewrites the condition of one filter.
+/// Rewriter of one filter's condition.
 struct Rewriting<'a> {
-    /// The columns of the rows that are filtered.
+    /// Columns of the filtered rows.
     outside: &'a DFSchema,
     names: &'a AliasGenerator,
-    /// Values that are to be computed beside these columns, and their names.
+    /// Values to compute beside these columns, with their names.
     computed: Vec<(Expr, String)>,
 }
 
@@ -109,7 +109,7 @@ impl Rewriting<'_> {
                 let negated = !within.negated;
                 self.within(InSubquery { negated, ..within }, place)
             }
-            // These take UNKNOWN for false.
+            // These treat UNKNOWN as false.
             Expr::IsTrue(inner) => {
                 let inner = self.condition(*inner, Place::Disjunct)?;
                 Ok(inner.update_data(|inner| Expr::IsTrue(Box::new(inner))))
@@ -153,7 +153,7 @@ impl Rewriting<'_> {
         let Some(compared) = rows.columns().into_iter().next().map(Expr::Column) else {
             return as_it_is(within);
         };
-        // Whether the subquery's value may be NULL cannot be told from its column if it is one of a subquery itself.
+        // The column does not tell whether the subquery's value may be NULL if it comes from a nested subquery.
         let parts = Parts::of(subquery);
         let has_null = match &parts {
             Some(parts) => may_be_null(&parts.compared, parts.rows.schema())?,
@@ -201,13 +201,13 @@ impl Rewriting<'_> {
         Ok(Transformed::new(expr, true, TreeNodeRecursion::Jump))
     }
 
-    /// Whether the engine joins by the value: one that reads no column is a condition on the subquery's rows alone, and
-    /// there is no such join that is aware of NULLs.
+    /// Checks whether the engine can join by the value. A value that reads no column is a condition on the subquery's
+    /// rows alone, for which there is no null-aware join.
     fn is_key(&self, value: &Expr) -> bool {
         !value.column_refs().is_empty()
     }
 
-    /// Whether the engine sees that the value may be NULL.
+    /// Checks whether the engine knows that the value may be NULL.
     fn reads_nullable_columns(&self, value: &Expr) -> Result<bool> {
         let mut columns = value.column_refs().into_iter();
         columns.try_fold(false, |found, column| {
@@ -216,7 +216,7 @@ impl Rewriting<'_> {
         })
     }
 
-    /// A value as a subquery sees it, if it can: one that is a subquery's itself is computed before.
+    /// Returns a value as a subquery reads it, if it can; a scalar subquery's value is computed before.
     fn value(&mut self, value: &Expr) -> Option<Expr> {
         let is_of_others = |expr: &Expr| {
             Ok(matches!(
@@ -253,8 +253,8 @@ impl Rewriting<'_> {
     }
 }
 
-/// Subqueries that become marks of rows, among what depends on a query around this one: DataFusion 55 takes marks for
-/// each other where it pulls these conditions out.
+/// Counts subqueries that become mark joins in conditions that depend on an outer query: DataFusion 55 confuses these
+/// marks when it pulls the conditions up.
 fn marks(predicate: &Expr) -> Result<usize> {
     let mut all = 0;
     for condition in split_conjunction(predicate) {
@@ -276,19 +276,19 @@ fn marks(predicate: &Expr) -> Result<usize> {
     Ok(all)
 }
 
-/// A column of the query around a subquery.
+/// Builds a reference to a column of the outer query.
 fn outer(field: Field, column: Column) -> Expr {
     Expr::OuterReferenceColumn(Arc::new(field.with_nullable(true)), column)
 }
 
-/// Whether a value may be NULL. One of a subquery may: there may be no row.
+/// Checks whether a value may be NULL. A scalar subquery's may: it may have no row.
 fn may_be_null(value: &Expr, rows: &DFSchema) -> Result<bool> {
     let asks = value.exists(|expr| Ok(matches!(expr, Expr::ScalarSubquery(_))))?;
     Ok(asks || value.nullable(rows)?)
 }
 
-/// A subquery that depends on the query's row in its condition and in what it computes alone: a row of it comes about
-/// without others.
+/// Subquery that depends on the query's row only in its condition and its computed value, so that each of its rows is
+/// independent of the others.
 struct Parts {
     rows: LogicalPlan,
     condition: Option<Expr>,
@@ -305,11 +305,11 @@ impl Parts {
             })
         };
         let plan = match subquery.subquery.as_ref() {
-            // A row that comes again changes nothing.
+            // Duplicate rows change nothing.
             LogicalPlan::Distinct(Distinct::All(rows)) => rows.as_ref(),
             rows => rows,
         };
-        // What is compared is computed of the rows: names beside it could not be told from what it depends on.
+        // Take the value from the rows below: its alias could not be told from the columns that it depends on.
         let (rows, compared) = match plan {
             LogicalPlan::Projection(projection) => {
                 let compared = projection.expr.first()?.clone().unalias();
@@ -334,8 +334,8 @@ impl Parts {
         }
     }
 
-    /// The same under names that nothing else has: the engine tells columns of a subquery apart by their bare names,
-    /// and from the query's by nothing.
+    /// Gives the columns unique names: the engine distinguishes a subquery's columns by their bare names, and does not
+    /// distinguish them from the query's at all.
     fn renamed(self, names: &AliasGenerator) -> Result<Self> {
         let schema = Arc::clone(self.rows.schema());
         let new = |_: &_| Column::new_unqualified(names.next("__in"));
@@ -359,7 +359,7 @@ impl Parts {
         })
     }
 
-    /// Whether there is a row of which something holds.
+    /// Builds a test for a row that meets the condition `holds`.
     fn exists(&self, holds: Option<Expr>) -> Result<Exists> {
         let mut rows = LogicalPlanBuilder::from(self.rows.clone());
         if let Some(condition) = self
@@ -387,7 +387,7 @@ impl Parts {
     }
 }
 
-/// A value, what it is looked for in, and where NULLs may be.
+/// Value, the rows that it is searched in, and the places of NULLs.
 struct Known {
     rows: Parts,
     has_null: bool,
@@ -400,24 +400,24 @@ impl Known {
         self.value.clone().eq(self.rows.compared.clone())
     }
 
-    /// The comparison is false of all rows: one anti join.
+    /// Tests that the comparison is false for all rows: one anti join.
     fn all_false(&self) -> Result<Expr> {
         let mut found = self.rows.exists(Some(self.equality().is_not_false()))?;
         found.negated = true;
         Ok(Expr::Exists(found))
     }
 
-    /// There is a row that is equal.
+    /// Tests for a row that is equal.
     fn equal(&self) -> Result<Expr> {
         let equality = match self.rows.compared.column_refs().is_empty() {
-            // The engine takes a value for equal to itself, also where it is NULL.
+            // The engine treats a value as equal to itself, even if it is NULL.
             true => self.equality().is_true(),
             false => self.equality(),
         };
         Ok(Expr::Exists(self.rows.exists(Some(equality))?))
     }
 
-    /// There is a row whose comparison is UNKNOWN, each way that can be: joins that have the keys that there are.
+    /// Tests for a row whose comparison is UNKNOWN, one test per cause, so that each join keeps its keys.
     fn unknown(&self) -> Result<Vec<Expr>> {
         let mut unknown = vec![];
         if self.has_null {
@@ -432,7 +432,7 @@ impl Known {
     }
 }
 
-/// A value as the query has it that a subquery sees.
+/// Converts a value from the subquery's view into the query's.
 fn here(value: Expr) -> Result<Expr> {
     let value = value.transform_up(|expr| match expr {
         Expr::OuterReferenceColumn(_, column) => Ok(Transformed::yes(Expr::Column(column))),

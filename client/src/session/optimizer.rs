@@ -1,8 +1,8 @@
-//! Which part of optimizing a query is done here, and which by the scheduler.
+//! Division of query optimization between this process and the scheduler.
 //!
-//! A plan is sent as it was written but for subqueries, which the wire has no form for and which become
-//! joins here. Everything else is the scheduler's: the engine's messages leave out parts of what its
-//! optimizer makes, such as the columns of relations that are known to be empty.
+//! A plan is sent as it was written except for subqueries, which have no wire form and become joins here. All other
+//! optimization is the scheduler's: the engine's messages omit parts of its optimizer's results, such as the columns of
+//! relations that are known to be empty.
 
 use datafusion::catalog::Session;
 use datafusion::error::Result;
@@ -23,7 +23,7 @@ use super::quantified::name_compared;
 use super::subqueries::join_scalar_subqueries;
 use super::unions::flatten_unions;
 
-/// The engine's rules that take subqueries out of expressions, and one that they build upon.
+/// Engine rules that take subqueries out of expressions, and one that they build upon.
 const HERE: [&str; 5] = [
     "rewrite_set_comparison",
     "simplify_expressions",
@@ -32,10 +32,10 @@ const HERE: [&str; 5] = [
     "decorrelate_lateral_join",
 ];
 
-/// The engine's rule that turns conditions on subqueries into joins.
+/// Engine rule that turns conditions on subqueries into joins.
 const DECORRELATION: &str = "decorrelate_predicate_subquery";
 
-/// The rules for plans that are sent.
+/// Returns the rules for plans that are sent.
 pub(super) fn rules_here() -> Vec<LogicalRule> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
@@ -61,7 +61,7 @@ pub(super) fn rules_here() -> Vec<LogicalRule> {
     rules
 }
 
-/// A plan by all rules, for what runs in this process or is looked at here.
+/// Optimizes a plan by all rules, to run it in this process or to inspect it.
 ///
 /// # Errors
 /// When a rule fails.

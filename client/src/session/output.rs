@@ -1,4 +1,4 @@
-//! The result of a statement.
+//! Result of a statement.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use futures::TryStreamExt;
 use super::query::QueryExec;
 use crate::Result;
 
-/// The result of a statement: rows as they arrive, or a message.
+/// Result of a statement: rows as they arrive, or a message.
 pub struct Output {
-    /// The rows' schema; empty for a statement without rows.
+    /// Schema of the rows; empty for a statement without rows.
     pub schema: SchemaRef,
-    /// The rows. Dropping them before their end cancels the query.
+    /// Rows of the result. Dropping them before their end cancels the query.
     pub rows: SendableRecordBatchStream,
-    /// What a statement without rows has done.
+    /// Message about the effect of a statement without rows.
     pub message: Option<String>,
     pub(super) job: QueryJob,
 }
 
-/// The job of a query, once there is one: a query is submitted when its rows are first read.
+/// Job of a query, once it exists: a query is submitted when its rows are first read.
 #[derive(Clone, Default)]
 pub struct QueryJob(Option<Arc<dyn ExecutionPlan>>);
 
@@ -33,8 +33,8 @@ impl QueryJob {
         Self(Some(plan))
     }
 
-    /// The job's id, once the scheduler has given it one. A query that is run again because its
-    /// rows were lost is another job.
+    /// Returns the job's id, once the scheduler has assigned one. A query that runs again because its rows were lost
+    /// becomes another job.
     pub fn id(&self) -> Option<String> {
         self.0.as_ref()?.downcast_ref::<QueryExec>()?.job_id()
     }
@@ -50,12 +50,12 @@ impl Output {
     /// Waits for all rows.
     ///
     /// # Errors
-    /// Whatever goes wrong while the query runs.
+    /// Any error that occurs while the query runs.
     pub async fn collect(self) -> Result<Vec<RecordBatch>> {
         Ok(self.rows.try_collect().await?)
     }
 
-    /// The job of the query.
+    /// Returns the job of the query.
     pub fn job(&self) -> QueryJob {
         self.job.clone()
     }
@@ -69,7 +69,7 @@ impl Output {
         }
     }
 
-    /// The rows of a plan that is carried out as they are read.
+    /// Returns the rows of a plan, which runs as they are read.
     pub(super) fn of_plan(
         plan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,

@@ -1,7 +1,7 @@
-//! Rows for training: as the query gives them, and what a `TRANSFORM` computes of them.
+//! Rows for training: the query's rows, with the columns that a `TRANSFORM` computes from them.
 //!
-//! What it fits, it fits to the rows that will be trained on, by queries that run before training does. Which rows these
-//! are says the same column or hash as in training: of the query's rows, whatever is computed of them.
+//! A `TRANSFORM` is fitted to the rows that will be trained on, by queries that run before training. The same column or
+//! hash as in training selects these rows from the query's rows, whatever is computed from them.
 
 use std::sync::Arc;
 
@@ -29,27 +29,27 @@ use crate::sql::{
 };
 use crate::{Error, Result};
 
-/// The rows of a training.
+/// Rows of a training.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// As the query gives them.
+    /// Plan of the query's rows.
     pub(crate) plan: LogicalPlan,
     pub(crate) transform: Option<Given>,
 }
 
-/// A `TRANSFORM` over rows.
+/// `TRANSFORM` over rows.
 #[derive(Debug)]
 pub(crate) struct Given {
     columns: Columns,
-    /// All of its columns; with numbers of a kind, until they are fitted.
+    /// All of its columns; with placeholder values until they are fitted.
     settled: Transform,
 }
 
 impl Rows {
-    /// Rows of a plan, of which something is computed or not.
+    /// Combines a plan's rows with a `TRANSFORM`, if there is one.
     ///
     /// # Errors
-    /// Names the expression that cannot be computed, and why.
+    /// Names the expression that cannot be computed, and the reason.
     pub(crate) fn of(
         plan: LogicalPlan,
         clause: Option<&Clause>,
@@ -74,7 +74,7 @@ impl Rows {
         Ok(Self { plan, transform })
     }
 
-    /// The columns that something is computed for, over the rows' own.
+    /// Returns the computed columns, as expressions over the rows' own columns.
     pub(super) fn computed(&self, state: &SessionState) -> Result<Vec<(String, Expr)>> {
         let Some(given) = &self.transform else {
             return Ok(Vec::new());
@@ -91,7 +91,7 @@ impl Rows {
         each.collect()
     }
 
-    /// The part of the `TRANSFORM` that a model keeps: features, and the label and the weight where they are computed.
+    /// Returns the part of the `TRANSFORM` that a model keeps: features, and the label and weight if they are computed.
     pub(super) fn kept(&self, spec: &TrainSpec) -> Result<Option<Transform>> {
         let Some(given) = &self.transform else {
             return Ok(None);
@@ -104,20 +104,20 @@ impl Rows {
         only(&given.settled, is_kept).map(Some)
     }
 
-    /// Tells whether a column is computed by functions that are fitted to training rows.
+    /// Checks whether a column is computed by functions that are fitted to training rows.
     fn is_fitted(&self, column: &str) -> bool {
         let mut given = self.transform.iter();
         given.any(|given| given.columns.depends_on_rows(column))
     }
 
-    /// The functions that are fitted to training rows, as typed.
+    /// Returns the functions that are fitted to training rows, as typed.
     pub(super) fn fitted(&self) -> Vec<&str> {
         let given = self.transform.iter();
         given.flat_map(|given| given.columns.fitted()).collect()
     }
 }
 
-/// An expression over rows; what is not of a row alone is refused.
+/// Plans an expression over rows; refuses one that does not depend on a single row alone.
 fn planned(expr: SqlExpr, typed: &str, rows: &DFSchema, state: &SessionState) -> Result<Expr> {
     let refuse = |reason: &str| Error::Transform {
         expression: typed.to_owned(),
@@ -144,13 +144,13 @@ fn planned(expr: SqlExpr, typed: &str, rows: &DFSchema, state: &SessionState) ->
             "it has another value each time, and prediction would compute another than training";
         return Err(refuse(reason));
     }
-    // Whether functions take what they are given.
+    // Checks that functions accept their arguments.
     expr.get_type(rows)
         .map_err(|error| refuse(&Error::from(error).to_string()))?;
     Ok(expr)
 }
 
-/// A table of rows, for as long as a query over it is planned.
+/// Temporary table of rows, registered while a query over it is planned.
 struct Table<'a> {
     session: &'a Session,
     name: String,
@@ -173,7 +173,7 @@ impl<'a> Table<'a> {
         Ok(Self { session, name })
     }
 
-    /// The rows of a query, which runs as a job of this name.
+    /// Returns the rows of a query, which runs as a job of this name.
     async fn ask(&self, text: &str, job: &str) -> Result<Vec<RecordBatch>> {
         let query = Parser::new(&GenericDialect {})
             .try_with_sql(text)
@@ -186,12 +186,12 @@ impl<'a> Table<'a> {
 }
 
 impl Session {
-    /// Fits what a `TRANSFORM` fits to the rows that will be trained on.
+    /// Fits a `TRANSFORM` to the rows that will be trained on.
     ///
-    /// A run that goes on from a checkpoint takes the numbers that were fitted for it.
+    /// A run that resumes from a checkpoint takes the values that were fitted for it.
     ///
     /// # Errors
-    /// Names the function that cannot be fitted, or why its query failed.
+    /// Names the function that cannot be fitted, or the reason why its query failed.
     pub(super) async fn fit(
         &self,
         rows: &mut Rows,
@@ -199,7 +199,7 @@ impl Session {
         target: &Target,
     ) -> Result<()> {
         let state = self.context().state();
-        // All that can be wrong with columns and options is said before anything runs.
+        // All errors in columns and options are reported before anything runs.
         let (_, spec) = plan_of(rows, options.clone(), target.clone(), &state)?;
         let Some(given) = &rows.transform else {
             return Ok(());
@@ -233,7 +233,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the run has fitted that this one goes on from, if it computes the same.
+    /// Returns the values fitted by the run that this one resumes, if both compute the same columns.
     async fn fitted_before(&self, given: &Given, spec: &TrainSpec) -> Result<Option<Transform>> {
         let found = self.store().newest_checkpoint(&spec.model, None).await?;
         let before = found.checkpoint.and_then(|(info, _)| info.transform);
@@ -255,7 +255,7 @@ impl Session {
         Ok(Some(settled))
     }
 
-    /// The rows that will be trained on, as the query gives them.
+    /// Returns the query's rows that will be trained on.
     async fn training_rows(&self, rows: &Rows, spec: &TrainSpec, job: &str) -> Result<LogicalPlan> {
         let plan = self.weighing_rows(rows, spec)?;
         let is_trained = match &spec.split {
@@ -282,7 +282,7 @@ impl Session {
                 let cut = cut.map(|batch| ScalarValue::try_from_array(batch.column(0), 0));
                 match cut.transpose()? {
                     Some(cut) if !cut.is_null() => column.lt_eq(lit(cut)),
-                    // So many are NULL that the sequence has no place for a cut before them.
+                    // Too many values are NULL for a cut before them.
                     _ => return Ok(plan),
                 }
             }
@@ -290,8 +290,8 @@ impl Session {
         Ok(LogicalPlanBuilder::from(plan).filter(is_trained)?.build()?)
     }
 
-    /// The rows without those of weight 0, which training leaves out. A weight that is fitted to all rows is not known yet,
-    /// and leaves out none.
+    /// Removes the rows of weight 0, which training leaves out. A weight that is fitted to all rows is not known yet,
+    /// and removes none.
     fn weighing_rows(&self, rows: &Rows, spec: &TrainSpec) -> Result<LogicalPlan> {
         let plan = rows.plan.clone();
         let known = spec.sample_weight.as_ref();
@@ -300,12 +300,12 @@ impl Session {
         };
         let weight = self.column(rows, column)?;
         let weight = weight.cast_to(&DataType::Float64, plan.schema())?;
-        // Of the two zeros.
+        // Covers both zeros.
         let weighing = LogicalPlanBuilder::from(plan).filter(abs(weight).not_eq(lit(0.0)))?;
         Ok(weighing.build()?)
     }
 
-    /// The column that splits the rows, over the query's.
+    /// Returns the column that splits the rows, as an expression over the query's columns.
     fn split_column(&self, rows: &Rows, name: &str) -> Result<Expr> {
         if rows.is_fitted(name) {
             return Err(Error::Transform {
@@ -317,7 +317,7 @@ impl Session {
         self.column(rows, name)
     }
 
-    /// A column that is computed of the rows, or their own.
+    /// Returns a column that is computed from the rows, or their own.
     fn column(&self, rows: &Rows, name: &str) -> Result<Expr> {
         let computed = rows.computed(&self.context().state())?;
         match computed.into_iter().find(|(column, _)| column == name) {
@@ -327,7 +327,7 @@ impl Session {
     }
 }
 
-/// A column of the rows' own.
+/// Returns one of the rows' own columns.
 pub(super) fn own_column(plan: &LogicalPlan, name: &str) -> Result<Expr> {
     let (qualifier, field) = plan.schema().qualified_field_with_unqualified_name(name)?;
     Ok(Expr::Column(Column::from((qualifier, field))))
@@ -405,7 +405,7 @@ mod tests {
             };
             save("ML.STANDARD_SCALER(\"Distance\") OVER ()").await;
             let (target, mut rows, options) = create(&session, SCALED).await.unwrap();
-            // There is no cluster that could fit anything.
+            // There is no cluster to fit anything.
             session.fit(&mut rows, &options, &target).await.unwrap();
             let settled = &rows.transform.as_ref().unwrap().settled;
             assert!(settled.columns[0].sql.contains("42.0"), "{settled:?}");

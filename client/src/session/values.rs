@@ -1,10 +1,9 @@
-//! Rows of `VALUES` within a query whose rows go into a table.
+//! `VALUES` within a query whose rows go into a table.
 //!
-//! `INSERT INTO t VALUES (1, 2)` means values of the table's types. DataFusion 55 takes that to hold for every `VALUES`
-//! of the statement, by the places of its columns: in `INSERT INTO t SELECT b, a FROM (VALUES (9, 2.5)) v (a, b)` it
-//! makes 2.5 a value of the second column's type, and where `VALUES` has other columns than the table, it fails. So a
-//! query with `VALUES` somewhere within is planned by itself here, and what goes into the table are the rows of a view
-//! of it. To be dropped when a release tells the two apart.
+//! `INSERT INTO t VALUES (1, 2)` means values of the table's types. DataFusion 55 applies this to every `VALUES` of the
+//! statement, by column position: in `INSERT INTO t SELECT b, a FROM (VALUES (9, 2.5)) v (a, b)` it casts 2.5 to the
+//! second column's type, and it fails if `VALUES` has other columns than the table. So this module plans a query that
+//! contains `VALUES` by itself, and inserts the rows of a view of it. To be dropped when a release tells the two apart.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use uuid::Uuid;
 
-/// A view that a statement reads while it is planned.
+/// Temporary view that a statement reads while it is planned.
 pub(super) struct View<'a> {
     context: &'a SessionContext,
     name: String,
@@ -27,12 +26,12 @@ pub(super) struct View<'a> {
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        // It has been there until now, in this session alone.
+        // The view has existed until now, in this session alone.
         self.context.deregister_table(self.name.as_str()).ok();
     }
 }
 
-/// Puts a view in the place of the query whose rows go into a table, if it has `VALUES` within; `state` plans it.
+/// Replaces the query whose rows go into a table by a view, if it contains `VALUES`; `state` plans it.
 ///
 /// # Errors
 /// When the query cannot be planned.
@@ -64,7 +63,7 @@ pub(super) async fn plan_apart<'a>(
     Ok(Some(View { context, name }))
 }
 
-/// Whether there are `VALUES` that are not all of the query.
+/// Checks whether a query contains `VALUES` that are not the whole query.
 fn has_values_within(query: &Query) -> bool {
     struct Find;
     impl Visitor for Find {
