@@ -1,9 +1,9 @@
-//! Names of a subquery's columns that nothing else in it has, where it depends on the query's rows.
+//! Unique names for the columns of correlated subqueries.
 //!
-//! DataFusion 55 pulls the conditions on the query's rows out of such a subquery, and the columns that they read with
-//! them, and tells those apart by their bare names: of `a.id` and `c.id` in a join, or of `id` and a value that is
-//! called `id`, one is taken for the other, and rows are wrong without a word. Where names repeat, the rows that the
-//! subquery reads get new ones here. To be dropped when a release looks at whole names.
+//! DataFusion 55 pulls the correlated conditions out of a subquery, with the columns that they read, and distinguishes
+//! these columns by their bare names. It confuses `a.id` and `c.id` in a join, or `id` and a computed value named `id`,
+//! and silently returns wrong rows. If names repeat, this rule gives new ones to the rows that the subquery reads. To
+//! be dropped when a release compares qualified names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use datafusion::logical_expr::utils::find_out_reference_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Renames the rows of an operator's correlated subqueries, where names repeat.
+/// Renames the rows of an operator's correlated subqueries, if names repeat.
 pub(super) fn unique_correlated_columns(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -56,7 +56,7 @@ fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
         return Ok(false);
     }
     let renamed = renamed(plan, names)?;
-    // Whoever reads its columns knows them by their names.
+    // The outer query reads the subquery's columns by their names.
     let old = plan.schema().iter();
     let old: Vec<_> = old
         .map(|(qualifier, field)| (qualifier.cloned(), field.name().clone()))
@@ -79,8 +79,8 @@ fn rename(subquery: &mut Subquery, names: &AliasGenerator) -> Result<bool> {
     Ok(true)
 }
 
-/// The operators of a subquery from the first down to the rows that depend on nothing outside, and these rows;
-/// nothing where there are others in between, such as joins.
+/// Returns the operators of a subquery from the top down to the rows without outer references, and these rows; `None`
+/// if there are other operators in between, such as joins.
 fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
     let mut operators = vec![];
     let mut rows = plan;
@@ -104,10 +104,10 @@ fn parts(plan: &LogicalPlan) -> Option<(Vec<&LogicalPlan>, &LogicalPlan)> {
     Some((operators, rows))
 }
 
-/// Whether a column of the rows could be taken for another column, or for a value that is computed of them.
+/// Checks whether a column of the rows could be mistaken for another column, or for a value computed from them.
 ///
 /// # Errors
-/// Where it could, and the rows that depend on nothing outside are not in one place.
+/// When it could, and the rows without outer references are not in one place.
 fn repeats(plan: &LogicalPlan) -> Result<bool> {
     let repeat = |schema: &DFSchema| {
         let mut names = HashSet::new();
@@ -146,7 +146,7 @@ fn repeats(plan: &LogicalPlan) -> Result<bool> {
         .any(|plan| plan.expressions().iter().any(is_another)))
 }
 
-/// The same columns, computed of rows with new names.
+/// Returns the same columns, computed from rows with new names.
 fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
     if outer_references(plan).is_empty() {
         let columns = plan.schema().columns().into_iter();
@@ -174,7 +174,7 @@ fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
     plan.with_new_exprs(exprs, vec![below])
 }
 
-/// An expression on columns in the places of others, also where subqueries of it ask for them.
+/// Moves an expression onto the columns in the same positions, also within its subqueries.
 pub(super) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
     let new = |column: &Column| {
         let at = schema.maybe_index_of_column(column)?;
@@ -221,7 +221,7 @@ pub(super) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Ex
     expr.data()
 }
 
-/// What a plan asks of rows around it: not what a lateral join's second side asks of its first.
+/// Returns a plan's references to outer rows, without those from a lateral join's right side to its left side.
 pub(super) fn outer_references(plan: &LogicalPlan) -> Vec<Expr> {
     let mut found: Vec<_> = plan
         .expressions()

@@ -1,8 +1,8 @@
-//! `input_file_name()`, which scans compute and nothing else can.
+//! `input_file_name()`, which only scans can compute.
 //!
-//! DataFusion takes it to the scan by the rule that takes parts of structs there. That rule mistakes columns of joins and
-//! unions, and is off; for a statement that asks for a file's name, and has neither, it is on. Above a join or a union, and
-//! in their conditions, names of files can be selected below and nowhere else.
+//! DataFusion moves it to the scan by the rule that moves struct fields there. That rule confuses columns of joins and
+//! unions, and is off; it is on for a statement that asks for a file's name and has neither. A statement with a join or
+//! a union can select file names only below it, not above it or in its conditions.
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
@@ -11,7 +11,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 const FUNCTION: &str = "input_file_name";
 
-/// Sets what a plan needs of the job that it becomes.
+/// Adjusts the settings of a plan's job.
 ///
 /// # Errors
 /// None of its own.

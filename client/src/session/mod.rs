@@ -1,4 +1,4 @@
-//! A session: DataFusion's context whose plans run on a cluster, and statements on top of it.
+//! Session: DataFusion's context whose plans run on a cluster, and statements on top of it.
 //!
 //! ```text
 //! Statement ──┬ CREATE MODEL ────── train:   TrainNode over the query ─┐
@@ -72,10 +72,10 @@ use crate::sql::{self, Dialect, Kind, MlPlanner, NamedModels, Reference, Stateme
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress, SessionConfig};
 
-/// A connection to a cluster and a model store.
+/// Connection to a cluster and a model store.
 ///
-/// It keeps what DataFusion's context keeps: tables, views and settings. Its connections belong to the
-/// runtime that it first runs something in.
+/// It keeps the state of DataFusion's context: tables, views and settings. Its connections belong to the runtime that
+/// first runs something in it.
 pub struct Session {
     context: SessionContext,
     store: ModelStore,
@@ -89,14 +89,14 @@ impl Session {
     /// # Errors
     /// When no scheduler answers in time, or a setting or the store's URL is not usable.
     pub async fn connect(config: SessionConfig) -> Result<Self> {
-        // The user's own mistakes first: they need no scheduler.
+        // Check the user's own settings first: this needs no scheduler.
         let session = Self::detached(&config, 1)?;
         let scheduler = session.cluster.scheduler_address();
         let slots = connect::await_scheduler(scheduler, config.connect_timeout).await?;
         Self::detached(&config, slots)
     }
 
-    /// The session before anybody has asked whether its scheduler answers.
+    /// Creates the session without contacting its scheduler.
     pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
         let store = ModelStore::open(&config.store)?;
         let scheduler =
@@ -107,7 +107,7 @@ impl Session {
             cluster: Arc::clone(&cluster),
         };
         let context = connect::context(&config.settings, slots, planner)?;
-        // Says to the context's own `sql` that it knows no models.
+        // Makes the context's own `sql` report that it knows no models.
         context.register_relation_planner(ml_planner(&store, NamedModels::default()))?;
         mend_relations(&context)?;
         let tables = tables::SystemSchema {
@@ -131,28 +131,28 @@ impl Session {
         })
     }
 
-    /// DataFusion's own context; its plans run on the cluster.
+    /// Returns DataFusion's own context; its plans run on the cluster.
     ///
-    /// Its `sql` knows no models, and reads clauses as DataFusion does: use [`Session::sql`].
+    /// Its `sql` knows no models, and treats clauses as DataFusion does: use [`Session::sql`].
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
 
-    /// The model store.
+    /// Returns the model store.
     pub fn store(&self) -> &ModelStore {
         &self.store
     }
 
-    /// The statements of a script, which `;` separates.
+    /// Parses a script into its statements, which `;` separates.
     ///
     /// # Errors
-    /// Says the line and column where the script stops making sense.
+    /// Gives the line and column of the first error.
     pub fn parse(&self, script: &str) -> Result<Vec<Statement>> {
         let dialect = self.dialect()?;
         deep(|| sql::parse(script, &dialect))
     }
 
-    /// What stands in the parentheses of `TRANSFORM (…)`.
+    /// Parses the list in the parentheses of `TRANSFORM (…)`.
     pub(crate) fn parse_transform(&self, list: &str) -> Result<sql::Clause> {
         sql::parse_transform(list, &self.dialect()?)
     }
@@ -170,7 +170,7 @@ impl Session {
         state.read().config().options().sql_parser.clone()
     }
 
-    /// A statement as it is read now: one before it in its script may have set another dialect.
+    /// Parses a statement again if an earlier one in its script has changed the dialect.
     fn read_anew(&self, statement: Statement) -> Result<Statement> {
         if statement.read_as == self.parser_options() {
             return Ok(statement);
@@ -186,7 +186,7 @@ impl Session {
     /// MODEL` returns when the model is published.
     ///
     /// # Errors
-    /// Whatever is wrong with the statement or goes wrong while it runs.
+    /// Any error in the statement, or while it runs.
     pub async fn run(&self, statement: Statement) -> Result<Output> {
         deeply(self.run_statement(statement)).await
     }
@@ -207,7 +207,7 @@ impl Session {
                     sql => sql,
                 };
                 let frame = self.frame(sql, &statement.text).await?;
-                // What is left of a statement that was carried out here.
+                // The empty result of a statement that has already run here.
                 let done = matches!(frame.logical_plan(), LogicalPlan::EmptyRelation(empty)
                     if empty.schema.fields().is_empty());
                 if done {
@@ -220,11 +220,11 @@ impl Session {
         }
     }
 
-    /// Submits a `CREATE MODEL` and leaves it to the cluster, where it runs on without a client.
-    /// Returns the job's id, or nothing where `IF NOT EXISTS` found the model.
+    /// Submits a `CREATE MODEL` and leaves it to the cluster, where it continues without a client. Returns the job's
+    /// id, or `None` if `IF NOT EXISTS` found the model.
     ///
     /// # Errors
-    /// When it is another statement, or whatever is wrong with it before it runs.
+    /// When it is another statement, or for any error before it runs.
     pub async fn submit(&self, statement: Statement) -> Result<Option<String>> {
         match statement.kind {
             Kind::CreateModel(create) => deeply(self.submit_model(*create, &statement.text)).await,
@@ -234,10 +234,10 @@ impl Session {
         }
     }
 
-    /// Plans one query, or carries out one statement of DataFusion's, as `SessionContext::sql`.
+    /// Plans one query, or runs one of DataFusion's statements, like `SessionContext::sql`.
     ///
     /// # Errors
-    /// When it is not exactly one, is a statement about models, or cannot be planned.
+    /// When the text is not exactly one statement, is a statement about models, or cannot be planned.
     pub async fn sql(&self, sql: &str) -> Result<DataFrame> {
         let mut statements = self.parse(sql)?;
         match (statements.pop(), statements.len()) {
@@ -264,12 +264,12 @@ impl Session {
 
     /// Waits until the cancellations of dropped queries have reached the scheduler.
     ///
-    /// Returns whether they all did within `deadline`. To be called before the process ends.
+    /// Returns true if they all did within `deadline`. Call it before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
         self.cluster.settle(deadline).await
     }
 
-    /// Plans a query, or carries out a statement; its text is the name of its job.
+    /// Plans a query, or runs a statement; its text is the name of its job.
     async fn frame(&self, statement: DfStatement, text: &str) -> Result<DataFrame> {
         let not_null = memory::not_null(&statement);
         let plan = self.plan(statement).await?;
@@ -279,7 +279,7 @@ impl Session {
                 memory::create(&self.context, create, &not_null, text).await?;
                 LogicalPlanBuilder::empty(false).build()?
             }
-            // As it was typed, and not as it was normalized to be planned.
+            // Keep the view's text as typed, not as normalized for planning.
             LogicalPlan::Ddl(DdlStatement::CreateView(view)) => {
                 let definition = Some(text.to_owned());
                 LogicalPlan::Ddl(DdlStatement::CreateView(CreateView { definition, ..view }))
@@ -295,7 +295,7 @@ impl Session {
             }
             (Err(error), None) => return Err(error.into()),
         };
-        // What is answered here is no job, and may be about the settings themselves.
+        // A query answered here is no job, and may be about the settings themselves.
         if scans_only_information_schema(frame.logical_plan()).unwrap_or(true) {
             return Ok(frame);
         }
@@ -304,7 +304,7 @@ impl Session {
         Ok(DataFrame::new(state, plan))
     }
 
-    /// Plans a statement, with the models it names as they are in the store now.
+    /// Plans a statement, with the models it names in their current state in the store.
     async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
         let mut state = self.context.state();
         normalize_clauses(&mut statement, &state)?;
@@ -324,11 +324,11 @@ impl Session {
             }
         };
         names::check_places(&plan)?;
-        // For what a data frame of it is asked next.
+        // For later operations on a data frame of the plan.
         Ok(forget_keys(copy::carry_options(plan, &state)?)?)
     }
 
-    /// The models that a statement names.
+    /// Reads the models that a statement names.
     async fn named_models(
         &self,
         statement: &DfStatement,
@@ -355,7 +355,7 @@ impl Session {
         Ok(models)
     }
 
-    /// The epochs so far of a model that the cluster trains now.
+    /// Returns the epochs so far of a model that the cluster is training.
     async fn training_now(&self, model: &ModelName) -> Option<Vec<Epoch>> {
         let runs: Vec<Run> = self.system_tables.rows(Scope::All).await.ok()?;
         let now = |run: &&Run| run.model == model.as_str() && !run.state.has_ended();
@@ -364,7 +364,7 @@ impl Session {
     }
 }
 
-/// Rewrites a statement's clauses as those that the planner reads.
+/// Rewrites a statement's clauses as clauses that the planner supports.
 fn normalize_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<()> {
     let parser = &state.config().options().sql_parser;
     let is_scalar = |name: &str| {
@@ -454,7 +454,7 @@ mod tests {
                 .await
                 .unwrap_err();
             assert!(matches!(error, Error::Setting { .. }), "{error}");
-            // As it was typed.
+            // As typed.
             let view =
                 "CREATE VIEW v AS SELECT k FROM (SELECT 1 AS k) a JOIN (SELECT 1 AS k) b USING (k)";
             run(&session, view).await.unwrap();

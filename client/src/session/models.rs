@@ -1,4 +1,4 @@
-//! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: the store's side of SQL, answered here.
+//! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: statements about the store, which run in this process.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,7 +70,7 @@ fn millis(time: SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A model as properties, in reading order.
+/// Describes a model as properties, in reading order.
 fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     let spec = &manifest.spec;
     let mut rows: Vec<(String, String)> = Vec::new();
@@ -251,7 +251,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     rows
 }
 
-/// The word that stands for a value in the spec's text form.
+/// Returns the word for a value in the spec's text form.
 fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,

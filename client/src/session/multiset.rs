@@ -1,8 +1,8 @@
-//! `INTERSECT ALL` and `EXCEPT ALL`, by how often a row is there.
+//! `INTERSECT ALL` and `EXCEPT ALL`, by the number of copies of each row.
 //!
-//! A row that is m times on the left and n times on the right is kept min(m, n) times by the one and m − n times by the
-//! other, if that is more than none. DataFusion 55 plans both as a semi and an anti join by all columns, which keep every
-//! copy of a row or none. Here the copies of each side are numbered, and joined by their number as well.
+//! A row with m copies on the left and n on the right appears min(m, n) times in the intersection and max(m − n, 0)
+//! times in the difference. DataFusion 55 plans both as a semi and an anti join by all columns, which keep every copy
+//! of a row or none. Here the copies of each side are numbered, and joined by their number as well.
 //!
 //! ```text
 //! Projection: the left's columns
@@ -13,8 +13,8 @@
 //!       right
 //! ```
 //!
-//! They are told by what DataFusion makes of them: no other statement becomes a semi or an anti join by all columns of
-//! both sides to which NULLs are equal.
+//! Both are recognized by DataFusion's plan of them: no other statement becomes a semi or an anti join by all columns
+//! of both sides with equal NULLs.
 
 use datafusion::common::alias::AliasGenerator;
 use datafusion::common::tree_node::Transformed;
@@ -26,10 +26,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-/// What the numbers of copies are called.
+/// Prefix of the names of copy numbers.
 const COPY: &str = "__copy";
 
-/// Joins by the numbers of copies where an `INTERSECT ALL` or an `EXCEPT ALL` is planned.
+/// Adds copy numbers to the join of an `INTERSECT ALL` or an `EXCEPT ALL`.
 pub(super) fn number_copies(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -61,12 +61,12 @@ pub(super) fn number_copies(
     Ok(Transformed::yes(plan))
 }
 
-/// Whether a join is an `INTERSECT ALL` or an `EXCEPT ALL` whose copies have no numbers yet.
+/// Checks whether a join is an `INTERSECT ALL` or an `EXCEPT ALL` without copy numbers.
 fn keeps_copies(join: &Join) -> bool {
     let sides = [&join.left, &join.right].map(|side| side.schema().columns());
     let [left, right] = &sides;
     let has_numbers = left.last().is_some_and(|last| last.name.starts_with(COPY));
-    // Each row is there once.
+    // Each row occurs once.
     let is_distinct = matches!(join.left.as_ref(), LogicalPlan::Distinct(Distinct::All(_)));
     let by_all = join.on.len() == left.len()
         && join.on.len() == right.len()
@@ -88,7 +88,7 @@ fn keeps_copies(join: &Join) -> bool {
         && !has_numbers
 }
 
-/// Whether a key is a column, or that in another type.
+/// Checks whether a key is a column, or a cast of it.
 fn is_of(mut key: &Expr, column: &Column) -> bool {
     while let Expr::Cast(cast) = key {
         key = &cast.expr;
@@ -97,7 +97,7 @@ fn is_of(mut key: &Expr, column: &Column) -> bool {
         && (other.relation.is_none() || other.relation == column.relation))
 }
 
-/// The rows beside the number that each has among its copies.
+/// Adds to each row its number among its copies.
 fn numbered(
     rows: &LogicalPlan,
     by: Vec<Expr>,

@@ -1,4 +1,4 @@
-//! Training: from a plan of rows and options to a published model.
+//! Training, from a plan of rows and options to a published model.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::{Error, Result};
 
-/// What training left.
+/// Result of a training.
 #[derive(Debug)]
 pub(crate) struct TrainingResult {
-    /// One row a rank, by rank; none where they were lost.
+    /// One row per rank, ordered by rank; empty if the rows were lost.
     pub(crate) ranks: RecordBatch,
-    /// The version that was published.
+    /// Published version.
     pub(crate) version: Option<u32>,
-    /// Why the ranks' rows were lost.
+    /// Error that lost the ranks' rows.
     lost: Option<Error>,
 }
 
@@ -67,7 +67,7 @@ impl Session {
         })
     }
 
-    /// Where a version's trace is, to be said; nothing, where the version is gone already.
+    /// Returns a message with the place of a version's trace; empty if the version is already gone.
     async fn trace_of(&self, name: &ModelName, version: u32) -> String {
         let manifest = self.store().manifest(name, Some(version)).await;
         let url = manifest.map(|manifest| self.store().file_url(name, &manifest, TRACE_FILE));
@@ -100,7 +100,7 @@ impl Session {
         Ok(Some(query.submit(context.session_config()).await?))
     }
 
-    /// What `IF NOT EXISTS` has to say of a model that exists.
+    /// Returns the message of `IF NOT EXISTS` if the model exists.
     async fn exists_already(&self, create: &CreateModel) -> Result<Option<String>> {
         let CreateModel { name, .. } = create;
         if !create.if_not_exists {
@@ -138,11 +138,11 @@ impl Session {
         Ok((target, rows, options))
     }
 
-    /// What training starts from, with the version that a warm start means, whose embeddings' widths are kept where
-    /// options say nothing of them.
+    /// Returns the start of training, with the version that a warm start uses. Keeps that version's embedding widths
+    /// and ensemble size if the options do not set them.
     ///
     /// # Errors
-    /// Names the model or version that is not there.
+    /// Names the missing model or version.
     pub(crate) async fn start(
         &self,
         options: &mut TrainOptions,
@@ -217,7 +217,7 @@ impl Session {
             }
             Err(error) => Error::from(error),
         };
-        // The model may be published all the same: its manifest is written before the job ends.
+        // The model may be published nevertheless: its manifest is written before the job ends.
         match self.published_by(&model, train_id, newest).await {
             Ok(Some(version)) => {
                 self.drop_checkpoints(&model, train_id).await;
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// The run is complete, and no rank of it will look for its checkpoints any more.
+    /// Drops the checkpoints of a complete run, which no rank needs any more.
     async fn drop_checkpoints(&self, model: &ModelName, train_id: TrainId) {
         if let Err(error) = self.store().drop_checkpoints(model, train_id).await {
             tracing::warn!(%error, "checkpoints of a complete run stay in the store");
@@ -251,7 +251,7 @@ impl Session {
         Ok(newest)
     }
 
-    /// The training, to be carried out as that job.
+    /// Builds the training, which runs as this job.
     fn training(
         &self,
         rows: &Rows,
@@ -261,8 +261,8 @@ impl Session {
     ) -> Result<DataFrame> {
         options.trace = Some(self.is_traced(&options));
         let (plan, _) = plan_of(rows, options, target, &self.context().state())?;
-        // Merged partitions would be fewer than the shards that ranks share out. Set in place: a
-        // state built anew from this one would put an empty catalog over the session's tables.
+        // Coalescing would leave fewer partitions than the shards that the ranks share. The setting is changed in
+        // place: a state rebuilt from this one would hide the session's tables behind an empty catalog.
         let mut state = self.context().state();
         let config = state.config_mut();
         *config = config.clone().with_ballista_coalesce_enabled(false);
@@ -270,13 +270,13 @@ impl Session {
         Ok(DataFrame::new(state, plan))
     }
 
-    /// Whether ranks note what they do when: as the options say, or else the session.
+    /// Checks whether ranks record a timeline, as set by the options or else the session.
     fn is_traced(&self, options: &TrainOptions) -> bool {
         let of_session = || settings::trace(self.context().state_ref().read().config());
         options.trace.unwrap_or_else(of_session)
     }
 
-    /// The version above `newest` that a training run has published, if it has.
+    /// Returns the version above `newest` that a training run has published, if there is one.
     async fn published_by(
         &self,
         model: &ModelName,
@@ -297,7 +297,7 @@ impl Session {
     }
 }
 
-/// The plan that trains, and what: the rows' needed columns, or what is computed of them, below a training node.
+/// Builds the training plan and its spec: a training node over the needed columns of the rows or their TRANSFORM.
 pub(super) fn plan_of(
     rows: &Rows,
     options: TrainOptions,
@@ -310,7 +310,7 @@ pub(super) fn plan_of(
         let schema = plan.schema().as_arrow();
         options.spec(target, schema, schema)?
     } else {
-        // A column with a role need not be computed.
+        // A column with a role need not be computed by the TRANSFORM.
         let mut roles = Vec::new();
         for role in options.roles() {
             let is_computed = computed.iter().any(|(name, _)| name == role);
@@ -351,7 +351,7 @@ pub(super) fn plan_of(
     Ok((LogicalPlan::Extension(Extension { node }), spec))
 }
 
-/// The error of an unknown column, where the query has one of this name and its TRANSFORM does not.
+/// Improves the error of an unknown column that the query has and its TRANSFORM leaves out.
 fn not_computed(error: Error, rows: &Schema) -> Error {
     use volley_proto::Error::UnknownColumn;
     match error {
@@ -365,7 +365,7 @@ fn not_computed(error: Error, rows: &Schema) -> Error {
     }
 }
 
-/// The hash of the columns of these names, or of all that rows have as they come in.
+/// Returns the hash of the columns with these names, or of all columns of the input rows if there are no names.
 pub(super) fn hash_of(rows: &LogicalPlan, names: &[String]) -> Expr {
     let all = rows.schema().iter();
     let all =
@@ -375,7 +375,7 @@ pub(super) fn hash_of(rows: &LogicalPlan, names: &[String]) -> Expr {
     row_hash(columns)
 }
 
-/// A place in the store as it would be typed: a path, where it is a file.
+/// Returns a place in the store as a user would type it: a path for a file.
 fn typed(url: &Url) -> String {
     match url.to_file_path() {
         Ok(path) => path.display().to_string(),
@@ -389,10 +389,10 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
     take_record_batch(&rows, &sort_to_indices(ranks, None, None)?)
 }
 
-/// A loss of training rows as they are evaluated that is so many times that of training says that they disagree.
+/// Ratio of the evaluated loss on training rows to the loss in training above which the two disagree.
 const DISAGREES: f64 = 2.0;
 
-/// A number of the first rank that has one.
+/// Returns the number of the first rank that has one.
 fn first(rows: &RecordBatch, column: &str) -> Option<f64> {
     use arrow::array::AsArray;
     use arrow::datatypes::Float64Type;
@@ -404,7 +404,7 @@ fn first(rows: &RecordBatch, column: &str) -> Option<f64> {
         .next()
 }
 
-/// A warning, where the model does not do with the training rows what training came to.
+/// Returns a warning if the model's loss on training rows disagrees with the loss of training.
 fn disagreement(rows: &RecordBatch) -> Option<String> {
     let (trained, evaluated) = first(rows, "loss").zip(first(rows, "eval_train_loss"))?;
     let disagrees = evaluated > DISAGREES * trained && evaluated > f64::from(f32::EPSILON);
@@ -417,7 +417,7 @@ fn disagreement(rows: &RecordBatch) -> Option<String> {
     })
 }
 
-/// How the model compares with predicting the mean, by the rows that were evaluated.
+/// Compares the model with predicting the mean or the most frequent class, on the evaluated rows.
 fn judged(rows: &RecordBatch) -> Option<String> {
     use arrow::array::AsArray;
     use arrow::datatypes::UInt64Type;
@@ -448,7 +448,7 @@ fn judged(rows: &RecordBatch) -> Option<String> {
     ))
 }
 
-/// What was trained after that.
+/// Returns a message about the refit that followed.
 fn refit(rows: &RecordBatch) -> Option<String> {
     use arrow::array::AsArray;
     use arrow::datatypes::UInt64Type;
@@ -458,7 +458,7 @@ fn refit(rows: &RecordBatch) -> Option<String> {
     Some(format!("; then refit on all {rows} rows"))
 }
 
-/// The version that the ranks' rows name.
+/// Returns the version from the ranks' rows.
 fn published_version(rows: &RecordBatch) -> Option<u32> {
     use arrow::array::AsArray;
     use arrow::datatypes::UInt32Type;
