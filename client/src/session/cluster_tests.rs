@@ -1,4 +1,4 @@
-//! The session against a cluster in this process.
+//! Tests of the session against a cluster in this process.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn runs_functions_of_models() {
                        SELECT \"Store\", \"Sales\" FROM sales";
         let shown = text(session, explain).await.unwrap();
         assert!(shown.contains("Train: model=m"), "{shown}");
-        // The model has no weights: that is said, and said once.
+        // The model has no weights: the error says so, once.
         let predict = "SELECT * FROM ML.PREDICT(MODEL known, TABLE sales)";
         let error = text(session, predict).await.unwrap_err();
         let Error::Engine { cause, .. } = error else {
@@ -221,7 +221,7 @@ fn tables_in_memory_are_tables() {
             ("SELECT * FROM generate_series(1, 3)", 3),
         ] {
             let shown = text(session, sql).await.unwrap();
-            // A head of three lines, and one below.
+            // Three header lines, and one line below.
             assert_eq!(shown.lines().count(), rows + 4, "{sql}: {shown}");
         }
     });
@@ -234,7 +234,7 @@ fn one_task_joins_and_limits() {
         let joined = "SELECT a.\"Id\" FROM sales a JOIN sales b ON a.\"Id\" = b.\"Id\" LIMIT 1";
         let rows = session.sql(joined).await.unwrap().collect().await.unwrap();
         assert_eq!(rows.iter().map(|rows| rows.num_rows()).sum::<usize>(), 1);
-        // A stage ends at the writers, which may be more than one; the limit is the query's.
+        // A stage ends at the writers, of which there may be several; the limit applies to the whole query.
         let copy = format!("COPY ({joined}) TO '{}/' STORED AS CSV", written.display());
         assert!(text(session, &copy).await.unwrap().contains("| 1 "));
         let stages = text(session, &format!("EXPLAIN {joined}")).await.unwrap();
@@ -261,7 +261,7 @@ fn rows_dropped_early_cancel_their_job() {
             text(session, view).await.unwrap();
         }
         let endless = "SELECT sum(a.\"Id\" * d.\"Id\" % 7) FROM b a CROSS JOIN d";
-        // While it is submitted, and while it runs.
+        // Drop it during submission, and while it runs.
         for wait in [0, 500].map(Duration::from_millis) {
             let statement = session.parse(endless).unwrap().remove(0);
             let mut rows = session.run(statement).await.unwrap().rows;
@@ -270,7 +270,7 @@ fn rows_dropped_early_cancel_their_job() {
             drop(rows);
             assert!(session.settle(Duration::from_secs(10)).await);
         }
-        // Their slots are free again.
+        // The slots are free again.
         let next = text(session, "SELECT count(*) FROM sales");
         tokio::time::timeout(Duration::from_secs(60), next)
             .await

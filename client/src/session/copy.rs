@@ -1,8 +1,8 @@
-//! The options of `COPY … TO`, made part of the format.
+//! Options of `COPY … TO`, moved into the format.
 //!
-//! DataFusion's wire form of a plan carries the format of a copy and drops the options beside it, so
-//! they would be lost on the way to the scheduler. The format carries its own options over the wire. Those of a store
-//! are not part of a plan: its URL has a name for them. A setting of the session among them is set for the job.
+//! DataFusion's wire form of a plan carries the format of a copy and drops the options beside it, so they would not
+//! reach the scheduler. The format carries its own options over the wire. Options of a store are not part of a plan:
+//! its URL has a name for them. A session setting among the options is set for the job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use volley_proto::object_stores::StoreOptions;
 
 use super::files::located;
 
-/// What a session's settings begin with where they are among a copy's options.
+/// Prefix of session settings among a copy's options.
 const SETTINGS: &str = "execution.";
-/// The one setting that a copy may have of its own.
+/// Only session setting that a copy may override.
 const KEEP_PARTITION_COLUMNS: &str = "execution.keep_partition_by_columns";
 
-/// The plan with the options of its copies inside their formats.
+/// Moves the options of a plan's copies into their formats.
 pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let carried = plan.transform_down(|node| {
         let LogicalPlan::Copy(copy) = node else {
@@ -65,7 +65,7 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
     Ok(carried.data)
 }
 
-/// Sets what a copy says of the job that it becomes.
+/// Sets a copy's setting for its job.
 ///
 /// # Errors
 /// When the value is not a Boolean.
@@ -87,7 +87,7 @@ pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<(
     Ok(())
 }
 
-/// Refuses the session's settings as options of a copy, which would be passed over.
+/// Refuses session settings as options of a copy, which would ignore them.
 fn refuse_settings(options: &HashMap<String, String>) -> Result<()> {
     let of_session = options.keys().find(|key| {
         let is_setting = key.starts_with(SETTINGS) || key.starts_with("datafusion.");
@@ -105,7 +105,7 @@ fn refuse_settings(options: &HashMap<String, String>) -> Result<()> {
     }
 }
 
-/// The copy's format with its options, or `None` where the format takes none.
+/// Returns the copy's format with its options, or `None` if the format takes none.
 fn with_options(
     copy: &CopyTo,
     mut options: TableOptions,

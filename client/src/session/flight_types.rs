@@ -1,6 +1,6 @@
-//! Types of results: Arrow Flight sends some as others, and a query's rows are to have those that it was planned with.
+//! Types of results: Arrow Flight changes some types, and a query's rows must have their planned types.
 //!
-//! Not here: fetching results.
+//! Fetching results is not part of this module.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use datafusion::error::DataFusionError;
 
 use crate::Result;
 
-/// Rows of the types that the query has: Arrow Flight sends some [as others](as_sent).
+/// Casts rows to the query's types: Arrow Flight sends some [as others](as_sent).
 pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordBatch> {
     let came = batch.schema();
     let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
@@ -43,7 +43,7 @@ pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordB
     Ok(rows.map_err(DataFusionError::from)?)
 }
 
-/// Whether Arrow Flight makes another of a type.
+/// Checks whether Arrow Flight changes a type.
 fn is_sent_otherwise(planned: &DataType) -> bool {
     let of = |field: &FieldRef| is_sent_otherwise(field.data_type());
     match planned {
@@ -58,7 +58,8 @@ fn is_sent_otherwise(planned: &DataType) -> bool {
     }
 }
 
-/// What Arrow Flight makes of a type, of dictionaries their values, and lists of large ones; whatever is within may be NULL.
+/// Returns the type that Arrow Flight sends: the values of a dictionary, a list for a large list; all nested fields are
+/// nullable.
 fn as_sent(planned: &DataType) -> DataType {
     let of =
         |field: &FieldRef| Arc::new(Field::new(field.name(), as_sent(field.data_type()), true));

@@ -1,7 +1,7 @@
-//! Conditions of `LATERAL` on relations that are not the other side of its join.
+//! `LATERAL` conditions on relations outside the lateral join.
 //!
-//! `FROM a, (b CROSS JOIN LATERAL (SELECT … WHERE x = a.y + b.z))` becomes a join of `b` whose condition reads `a`. In one
-//! process, later rules push it to where `a` is; a plan that is sent must make sense before.
+//! `FROM a, (b CROSS JOIN LATERAL (SELECT … WHERE x = a.y + b.z))` becomes a join of `b` whose condition reads `a`. In
+//! one process, later rules push the condition to a place that has `a`; a plan that is sent must be valid before that.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Asks what an inner join asks of relations that it does not have in the inner join around it instead.
+/// Lifts inner join conditions that read other relations into the enclosing inner join.
 ///
 /// # Errors
-/// Where no inner join around it has them.
+/// When no enclosing inner join has these relations.
 pub(super) fn lift_lateral_conditions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -39,7 +39,7 @@ pub(super) fn lift_lateral_conditions(
     Ok(lifted)
 }
 
-/// Takes over the foreign conditions of the inner joins right below.
+/// Takes over the foreign conditions of the inner joins directly below.
 fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     let mut lifted = vec![];
     for side in [&mut join.left, &mut join.right] {
@@ -55,8 +55,8 @@ fn lift_into(mut join: Join) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlan::Join(join)))
 }
 
-/// An inner join, below a filter of its ON perhaps, without its foreign conditions (those on columns that neither side has),
-/// and these.
+/// Splits an inner join, possibly below a filter, into the join without its foreign conditions (on columns that neither
+/// side has) and these conditions.
 fn without_foreign_conditions(plan: &LogicalPlan) -> Result<Option<(LogicalPlan, Vec<Expr>)>> {
     match plan {
         LogicalPlan::Filter(filter) => {
@@ -87,7 +87,7 @@ fn without_foreign_conditions(plan: &LogicalPlan) -> Result<Option<(LogicalPlan,
     }
 }
 
-/// Whether a join has all columns that a condition reads.
+/// Checks whether a join has all columns that a condition reads.
 fn is_of(condition: &Expr, join: &Join) -> bool {
     let sides = [join.left.schema(), join.right.schema()];
     let mut columns = condition.column_refs().into_iter();

@@ -1,24 +1,24 @@
-//! What a plan does besides giving back rows, and so what is to be done when these are lost.
+//! Side effects of a plan, and the resulting reaction to lost rows.
 
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::logical_expr::LogicalPlan;
 use volley_engine::TrainNode;
 
-/// How often a query is run whose rows are lost.
+/// Maximum number of runs of a query whose rows are lost.
 const ATTEMPTS: usize = 3;
 
-/// What a plan does besides giving back rows.
+/// Effect of a plan besides returning rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effects {
     None,
-    /// It writes rows somewhere.
+    /// Writes rows somewhere.
     Writes,
-    /// It publishes a model.
+    /// Publishes a model.
     Trains,
 }
 
 impl Effects {
-    /// What a plan does.
+    /// Determines the effects of a plan.
     pub(super) fn of(plan: &LogicalPlan) -> Self {
         let mut effects = Self::None;
         let walked = plan.apply_with_subqueries(|node| {
@@ -38,16 +38,16 @@ impl Effects {
     }
 }
 
-/// What is to be done about lost rows.
+/// Reaction to lost rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     RunAgain,
-    /// With what to tell the user.
+    /// End with this advice to the user.
     GiveUp(String),
 }
 
-/// What is to be done when the rows of a query's attempt, the first being 1, are lost after so
-/// many of them were read.
+/// Decides about a query whose rows are lost, given the number of the attempt, from 1, and the number of rows that were
+/// read before.
 pub(super) fn judge(effects: Effects, attempt: usize, rows_read: usize) -> Verdict {
     let advice = match effects {
         Effects::Writes => "it has written what it was to write, so it is not run again".to_owned(),

@@ -1,6 +1,6 @@
-//! Tables in memory: `CREATE TABLE … AS`, whose rows this session has.
+//! Tables in memory: `CREATE TABLE … AS`, whose rows this session holds.
 //!
-//! A query of one takes its rows along to the cluster, so there is a limit to how many there are.
+//! A query of such a table sends its rows to the cluster, so their number is limited.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use volley_engine::ROWS_LIMIT;
 use super::settings::JobDescription;
 use crate::{Error, Result};
 
-/// The columns, by their places, that a `CREATE TABLE … AS` says are NOT NULL; its plan does not.
+/// Returns the positions of the NOT NULL columns of a `CREATE TABLE … AS`, which its plan omits.
 pub(super) fn not_null(statement: &DfStatement) -> Vec<usize> {
     let DfStatement::Statement(statement) = statement else {
         return vec![];
@@ -40,11 +40,11 @@ pub(super) fn not_null(statement: &DfStatement) -> Vec<usize> {
     columns.map(|(at, _)| at).collect()
 }
 
-/// Makes a table of the rows of a query, which runs on the cluster as the job of that name.
+/// Creates a table from the rows of a query, which runs on the cluster as a job named `text`.
 ///
 /// # Errors
-/// When there is one already, the query fails, its rows are more than [`ROWS_LIMIT`], or have NULL in a column that is
-/// `not_null`.
+/// When the table exists, the query fails, it has more than [`ROWS_LIMIT`] rows, or they have NULL in a `not_null`
+/// column.
 pub(super) async fn create(
     context: &SessionContext,
     statement: CreateMemoryTable,
@@ -53,7 +53,7 @@ pub(super) async fn create(
 ) -> Result<()> {
     let CreateMemoryTable {
         name,
-        // Rows are not checked for them, and nothing is concluded.
+        // Rows are not checked against constraints, and plans do not rely on them.
         constraints: _,
         input,
         if_not_exists,
@@ -128,8 +128,8 @@ pub(super) async fn create(
     Ok(())
 }
 
-/// The columns of a table: as its statement has them, of the types that these are coerced to (a union's to what all of its
-/// branches fit into), with NULLs allowed where rows may have them, which how a query is run decides, too.
+/// Returns the columns of a table: those of its statement, with their coerced types (for a union, the common type of
+/// its branches). A column is nullable if its rows may have NULLs, which also depends on how the query runs.
 fn columns(
     declared: &Schema,
     coerced: &Schema,
@@ -151,7 +151,7 @@ fn columns(
     Schema::new_with_metadata(fields, declared.metadata().clone())
 }
 
-/// The table in memory that a statement changes, if it is one.
+/// Returns the table in memory that a statement changes, if it is one.
 pub(super) fn target(change: &DmlStatement) -> Option<Arc<dyn TableProvider>> {
     let table = source_as_provider(&change.target).ok()?;
     table.is::<MemTable>().then_some(table)

@@ -1,4 +1,4 @@
-//! What a statement names outside itself: tables that are not there, and places that cannot be reached.
+//! External names in a statement: tables that do not exist, and places that cannot be reached.
 
 use datafusion::common::TableReference;
 use datafusion::error::DataFusionError;
@@ -12,8 +12,8 @@ use crate::Error;
 
 const READING: &str = "reading";
 
-/// The table that planning missed, of those that a statement names, with the nearest one that there
-/// is; nothing where the error is about something else.
+/// Returns the error of the table that planning did not find, among those that a statement names, with the nearest
+/// existing one; `None` if the error is about something else.
 pub(super) fn missing_table(
     context: &SessionContext,
     tables: Vec<TableReference>,
@@ -47,11 +47,11 @@ pub(super) fn missing_table(
     None
 }
 
-/// Refuses places to read from or write to that the cluster has no way to, formats that it cannot write,
-/// and statements about functions.
+/// Refuses places that the cluster cannot read from or write to, formats that it cannot write, and statements about
+/// functions.
 ///
 /// # Errors
-/// Names what it is.
+/// Names the refused place, format or statement.
 pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
     match plan {
         LogicalPlan::Copy(copy) if copy.file_type.get_ext() == "avro" => {

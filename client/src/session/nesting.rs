@@ -1,7 +1,7 @@
-//! How deeply a plan nests, before it is sent.
+//! Limit on the nesting of a plan, checked before it is sent.
 //!
-//! The scheduler plans it and executors run it with a piece of stack for each level, beside other queries.
-//! Statements are looked at as they are parsed; this is for what they come to, and for plans of the DataFrame API.
+//! The scheduler plans it and executors run it with some stack per level, beside other queries. Statements are checked
+//! as they are parsed; this check is for their plans, and for plans of the DataFrame API.
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -9,10 +9,10 @@ use volley_proto::limits::{NESTED_EXPRESSIONS, NESTED_OPERATORS, UNION_BRANCHES}
 
 use crate::{Error, Result};
 
-/// Refuses what nests too deeply.
+/// Refuses a plan that nests too deeply.
 ///
 /// # Errors
-/// [`Error::NotSupported`] that says how deeply it nests and may nest.
+/// [`Error::NotSupported`] that gives the limit.
 pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
     let mut operators = vec![(plan, 1)];
     while let Some((plan, depth)) = operators.pop() {
@@ -47,7 +47,7 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
 }
 
 fn nests_too_deeply(expr: &Expr) -> datafusion::error::Result<bool> {
-    // Casts come between, where types differ.
+    // Casts are inserted between expressions if types differ.
     const MOST: usize = 2 * NESTED_EXPRESSIONS;
     let mut expressions = vec![(expr, 1)];
     while let Some((expr, depth)) = expressions.pop() {

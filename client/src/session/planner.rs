@@ -1,4 +1,4 @@
-//! Where the session's plans run: on the cluster, but for what only this process knows.
+//! Planner of the session's queries: they run on the cluster, except those that only this process can answer.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::{files, memory, settings, tables};
 use crate::Error;
 use crate::cluster::Cluster;
 
-/// Plans what runs on the cluster as one operator, which sends it there.
+/// Planner that turns a query for the cluster into one operator, which sends it there.
 #[derive(Debug)]
 pub(super) struct ClusterPlanner {
     pub(super) cluster: Arc<Cluster>,
@@ -41,9 +41,9 @@ impl QueryPlanner for ClusterPlanner {
     }
 }
 
-/// The plan with the types that its expressions have now: `round(d, 1)` of decimals is of another once its digits are
-/// known to be a literal, and a product with 0 is a literal of its own. The scheduler, to which no schema is sent, finds
-/// them out as well.
+/// Recomputes the types of a plan's expressions: the type of `round(d, 1)` of decimals changes once its digits are
+/// known to be a literal, and a product with 0 becomes a literal. The scheduler, which receives no schema, computes the
+/// same types.
 fn recompute_schemas(plan: LogicalPlan) -> Result<LogicalPlan> {
     let typed = |node| match node {
         LogicalPlan::Union(union) if !is_of_its_inputs(&union) => {
@@ -56,7 +56,7 @@ fn recompute_schemas(plan: LogicalPlan) -> Result<LogicalPlan> {
         .data()
 }
 
-/// Whether the inputs of a union have its types.
+/// Checks whether the inputs of a union have its types.
 fn is_of_its_inputs(union: &Union) -> bool {
     let types = |schema: &DFSchema| {
         let fields = schema.fields().iter();
@@ -78,7 +78,7 @@ impl ClusterPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let here = DefaultPhysicalPlanner::default();
-        // It holds a schema, which no wire format carries.
+        // It holds a schema, which has no wire form.
         if let LogicalPlan::DescribeTable(_) = plan {
             return here.create_physical_plan(plan, session).await;
         }
@@ -91,7 +91,7 @@ impl ClusterPlanner {
             (true, true) => tables::inlined(plan).await?,
             (false, _) => plan.clone(),
         };
-        // A table in memory is this session's, and so is what changes it.
+        // A table in memory belongs to this session, so its changes are made here.
         if let LogicalPlan::Dml(change) = &plan
             && let Some(table) = memory::target(change)
         {
@@ -109,7 +109,7 @@ impl ClusterPlanner {
             _ => {}
         }
         let plan = sendable(recompute_schemas(files::listed(&plan, session).await?)?).await?;
-        // Asked for by a data frame: of statements, Volley explains more than the engine does.
+        // Only data frames send this: for statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {
             let planner = BallistaQueryPlanner::<LogicalPlanNode>::with_extension(
                 self.cluster.scheduler_address().url(),
@@ -126,7 +126,7 @@ impl ClusterPlanner {
         )))
     }
 
-    /// A change of a table in memory: its new rows are computed on the cluster.
+    /// Plans a change of a table in memory: its new rows are computed on the cluster.
     async fn change(
         &self,
         change: &DmlStatement,
@@ -136,7 +136,7 @@ impl ClusterPlanner {
         match &change.op {
             WriteOp::Insert(operation) => {
                 let mut rows = self.create_physical_plan(&change.input, session).await?;
-                // That a NOT NULL column has no NULL is to be seen, rather than planned.
+                // The rows are checked for NULLs in a NOT NULL column; the planned schema does not decide.
                 if let Some(query) = rows.downcast_ref::<QueryExec>() {
                     rows = Arc::new(query.with_nulls());
                 }

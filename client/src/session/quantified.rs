@@ -1,8 +1,8 @@
 //! Quantified comparisons: `x > ANY (SELECT …)`, `x <= ALL (SELECT …)`.
 //!
-//! DataFusion 55 makes `EXISTS` of them by adding a condition to the subquery, in which a column of the query's row is
-//! not told from one of the subquery that is called the same: `i > ANY (SELECT i FROM t)` of a row of `t` compares each
-//! row of the subquery with itself. So what is compared gets a name here that nothing else has. `= ANY` and `<> ALL` are
+//! DataFusion 55 rewrites them as `EXISTS` by adding a condition to the subquery, in which it confuses a column of the
+//! query's row with a column of the subquery of the same name: `i > ANY (SELECT i FROM t)` for a row of `t` compares
+//! each row of the subquery with itself. So this rule gives the compared value a unique name. `= ANY` and `<> ALL` are
 //! `IN` and `NOT IN`, and planned as those.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use datafusion::logical_expr::expr::{InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, Subquery};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Names what is compared, or makes `IN` of the comparison.
+/// Renames the compared value, or rewrites the comparison as `IN`.
 pub(super) fn name_compared(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,

@@ -1,11 +1,10 @@
-//! A query on the cluster, as a plan of one operator: submitted when its rows are read, cancelled when
-//! they are dropped before their end, and run again where they are lost before any was given out.
+//! Query on the cluster, as a plan of one operator: submitted when its rows are read, cancelled when they are dropped
+//! before their end, and run again if they are lost before any was returned.
 //!
-//! Rows that a finished job made are on the executors that made them until the client has fetched
-//! them. An executor lost in between takes its part with it, and the job, being over, is nobody's to
-//! repair but the client's. So the first rows are held back until all are here or [`HOLD_BYTES`] are
-//! reached: a result below that is whole or is made again, and only a larger one can end in
-//! [`Error::ResultLost`] after some of its rows.
+//! The rows of a finished job stay on the executors that made them until the client has fetched them. If an executor is
+//! lost in between, so is its part of the rows, and since the job is over, only the client can repair it. So the first
+//! rows are held back until all have arrived or [`HOLD_BYTES`] are reached: a smaller result is complete or is computed
+//! again, and only a larger one can end in [`Error::ResultLost`] after some of its rows.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -45,10 +44,10 @@ use super::{copy, file_names, nesting, settings};
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
 
-/// Rows are held back until all have come, or so many bytes of them.
+/// Limit of rows held back until all have arrived, in bytes.
 const HOLD_BYTES: usize = 16 << 20;
 
-/// A query that runs on the cluster.
+/// Query that runs on the cluster.
 #[derive(Debug)]
 pub(super) struct QueryExec {
     query: Arc<ClusterQuery>,
@@ -62,7 +61,7 @@ struct ClusterQuery {
     order: Order,
     session_id: String,
     cluster: Arc<Cluster>,
-    /// The last job that it became.
+    /// Latest job of the query.
     job: Mutex<Option<String>>,
 }
 
@@ -83,7 +82,7 @@ impl QueryExec {
         }
     }
 
-    /// The same, of which any column may have NULLs: whoever takes its rows is to look.
+    /// Returns the same query with all columns nullable: the consumer of its rows must check for NULLs.
     pub(super) fn with_nulls(&self) -> Self {
         let planned = self.schema();
         let fields = planned.fields().iter().map(|field| {
@@ -97,16 +96,16 @@ impl QueryExec {
         }
     }
 
-    /// The job that it became, once the scheduler has given it an id. One that is run again because its
-    /// rows were lost is another job.
+    /// Returns the query's job, once the scheduler has assigned its id. A query that runs again because its rows were
+    /// lost becomes another job.
     pub(super) fn job_id(&self) -> Option<String> {
         self.query.job.lock().clone()
     }
 
-    /// Submits it, and leaves it to the cluster. Returns the job's id.
+    /// Submits the query, and leaves it to the cluster. Returns the job's id.
     ///
     /// # Errors
-    /// When it cannot be encoded, or the scheduler does not take it.
+    /// When the query cannot be encoded, or the scheduler refuses it.
     pub(super) async fn submit(&self, config: &SessionConfig) -> crate::Result<String> {
         let job = self.query.submit(config).await?;
         let id = job.id().to_owned();
@@ -115,7 +114,7 @@ impl QueryExec {
     }
 }
 
-/// Of one stream of rows.
+/// Returns the properties of a plan with one stream of rows.
 fn properties(schema: SchemaRef) -> PlanProperties {
     PlanProperties::new(
         EquivalenceProperties::new(schema),
@@ -160,7 +159,7 @@ impl ClusterQuery {
         Ok(job)
     }
 
-    /// Runs it once. Dropping the future cancels the job; its rows outlive it.
+    /// Runs the query once. Dropping the future cancels the job; its rows outlive it.
     async fn run(
         self: Arc<Self>,
         config: Arc<SessionConfig>,
@@ -169,7 +168,7 @@ impl ClusterQuery {
         let rows = job.success(self.effects == Effects::Trains).await?;
         let rows = rows.fetch(self.order);
         let schema = Arc::clone(self.plan.schema().inner());
-        // The columns are known.
+        // An empty batch would only tell the columns, which are known.
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
         let rows = rows.map(move |batch| as_planned(batch?, &schema));
         Ok(rows.boxed())
@@ -195,7 +194,7 @@ impl ExecutionPlan for QueryExec {
         Vec::new()
     }
 
-    /// Its expressions are the scheduler's to look at.
+    /// Visits no expressions: only the scheduler optimizes them.
     fn apply_expressions(
         &self,
         _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
@@ -223,8 +222,7 @@ impl ExecutionPlan for QueryExec {
     }
 }
 
-/// Whether the order of a plan's partitions counts: where an order was asked for somewhere, and where
-/// rows are no query's.
+/// Decides whether the order of a plan's partitions matters: if the plan sorts anywhere, or writes rows or trains.
 fn order_of(plan: &LogicalPlan) -> Order {
     let sorts = plan.exists(|node| Ok(matches!(node, LogicalPlan::Sort(_))));
     match (Effects::of(plan), sorts) {
@@ -233,8 +231,8 @@ fn order_of(plan: &LogicalPlan) -> Order {
     }
 }
 
-/// The rows of a query, which is run again where it may be. They are held back until all have come, or
-/// more than `hold` bytes. The stream ends with the first error.
+/// Streams the rows of a query, which runs again if allowed. Rows are held back until all have arrived, or more than
+/// `hold` bytes. The stream ends with the first error.
 fn rerun_lost<Rows, Run>(
     effects: Effects,
     hold: usize,
@@ -261,31 +259,31 @@ where
     })
 }
 
-/// The attempts at one query, of which the last goes on.
+/// Attempts at one query; the latest one is running.
 struct Attempts<R, Rows> {
     run: R,
     effects: Effects,
-    /// Bytes of rows that are held back at most, the batch that exceeds them included.
+    /// Maximum size of rows held back, in bytes, including the batch that exceeds it.
     hold: usize,
     rows: Option<Rows>,
-    /// From 1.
+    /// Number of the attempt, from 1.
     attempt: usize,
-    /// Rows that have come and were not given out.
+    /// Rows that have arrived and were not returned yet.
     held: VecDeque<RecordBatch>,
     held_bytes: usize,
     delivery: Delivery,
-    /// Rows that were given out.
+    /// Number of returned rows.
     rows_read: usize,
 }
 
-/// What is done with rows that come.
+/// State of the delivery of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
-    /// Held back, for the query may have to be run again.
+    /// Rows are held back, because the query may have to run again.
     Held,
-    /// Given out.
+    /// Rows are returned.
     Streamed,
-    /// All have come.
+    /// All rows have arrived.
     Ended,
 }
 
@@ -362,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    /// What an attempt yields: batches of one row, or the loss of the rest.
+    /// Item that an attempt yields: a batch of one row, or the loss of the rest.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Yield {
         Row(i64),
@@ -386,7 +384,7 @@ mod tests {
         }
     }
 
-    /// The rows read, how it ended, and how many attempts are left in the script.
+    /// Returns the number of rows read, the final result, and the number of attempts left in the script.
     async fn read(
         effects: Effects,
         hold: usize,
@@ -418,7 +416,7 @@ mod tests {
         use Yield::{Lost, Row};
         let scripts: [&[&[Yield]]; 2] = [
             &[&[Lost], &[Lost], &[Row(1), Row(2)]],
-            // What came before the loss is held back, and does not come twice.
+            // Rows before the loss are held back, and do not come twice.
             &[&[Row(1), Lost], &[Row(1), Row(2), Lost], &[Row(1), Row(2)]],
         ];
         for script in scripts {

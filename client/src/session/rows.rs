@@ -1,9 +1,9 @@
-//! How many rows a plan has, before anything is read.
+//! Estimate of a plan's number of rows, before anything is read.
 //!
-//! DataFusion's estimates are for choosing between plans: a filter leaves a fifth, and each key of a
-//! join divides anew, so that features joined from seven tables come out as a handful of rows. Here
-//! the question is what training will take, and the answer is about the most: filters keep all rows,
-//! and a row of the larger side of a join meets one of the smaller.
+//! DataFusion's estimates are for choosing between plans: a filter keeps a fifth, and each key of a join divides the
+//! estimate again, so that features joined from seven tables end up as a handful of rows. This module estimates the
+//! needs of training, so it returns about the maximum: filters keep all rows, and a row of the larger side of a join
+//! meets one row of the smaller.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 
-/// How many rows there are.
+/// Number of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rows {
     Exact(u64),
@@ -37,13 +37,13 @@ impl Rows {
     }
 }
 
-/// What DataFusion knows of it.
+/// Returns DataFusion's statistics of the number of rows.
 fn known(plan: &Arc<dyn ExecutionPlan>) -> Precision<usize> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::default());
     statistics.map_or(Precision::Absent, |statistics| statistics.num_rows)
 }
 
-/// About the most rows that a plan has.
+/// Estimates the maximum number of rows of a plan.
 fn most(plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let (inputs, known) = (plan.children(), known(plan));
     let rows = if inputs.is_empty() || matches!(known, Precision::Exact(_)) {
@@ -71,13 +71,13 @@ mod tests {
 
     use super::*;
 
-    /// The rows of a query of `facts`, about 10,000, and `days`, about 100.
+    /// Returns the estimate for a query over `facts`, about 10,000 rows, and `days`, about 100.
     async fn rows(query: &str) -> Rows {
         let state = SessionStateBuilder::new_with_default_features().build();
         let session = SessionContext::new_with_state(with_rules(state).build());
         let dir = tempfile::tempdir().unwrap();
         for (table, rows) in [("facts", 10_000), ("days", 100)] {
-            // Only its size is read. A number and what parts it from the next are five bytes.
+            // Only the file's size is read. A number and its separator are five bytes.
             let file = dir.path().join(format!("{table}.csv"));
             File::create(&file).unwrap().set_len(rows * 15).unwrap();
             let create = format!(

@@ -1,9 +1,9 @@
-//! Settings: Volley's own, those of a single job, and those that would make the engine go wrong.
+//! Settings: Volley's own, those of a single job, and those that would break the engine.
 //!
-//! All of them lie in DataFusion's configuration, and what differs there from what the scheduler begins
-//! with goes along with a job ([`to_send`]); Volley's own do so as one message ([`JobSettings`]). So what the scheduler is to
-//! know of a job is written into the copy of the configuration that the job is submitted with
-//! ([`JobDescription::note`]), never into the session's.
+//! All of them are stored in DataFusion's configuration. A job takes along the settings that differ from the
+//! scheduler's defaults ([`to_send`]), and Volley's own as one message ([`JobSettings`]). So the scheduler's knowledge
+//! of a job is written into the copy of the configuration that the job is submitted with ([`JobDescription::note`]),
+//! never into the session's.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -30,22 +30,22 @@ use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
 
-/// A job's name is cut after this many characters.
+/// Maximum length of a job's name, in characters; longer names are cut.
 const NAME_LENGTH: usize = 200;
 
-/// Whether the engine leaves subqueries in the place of a value, which Volley joins itself.
+/// Setting that makes the engine keep scalar subqueries, which Volley joins itself.
 const SCALAR_SUBQUERIES: &str = "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery";
 
-/// Whether threads of a process take files of a scan from each other.
+/// Setting that lets a process's threads take files of a scan from each other.
 const WORK_STEALING: &str = "datafusion.execution.enable_file_stream_work_stealing";
 
-/// Whether joins by one inequality have an operator of their own.
+/// Setting that gives joins by one inequality an operator of their own.
 const PIECEWISE_MERGE_JOINS: &str = "datafusion.optimizer.enable_piecewise_merge_join";
 
-/// Whether the first rows of each partition by a rank have an operator of their own.
+/// Setting that gives the first rows of each partition by a rank an operator of their own.
 const WINDOW_TOPN: &str = "datafusion.optimizer.enable_window_topn";
 
-/// Settings whose other value makes jobs go wrong: the key, the only value, and why.
+/// Settings whose other value breaks jobs: the key, the only value, and the reason.
 const FIXED: [(&str, &str, &str); 7] = [
     (
         BALLISTA_ADAPTIVE_PLANNER_ENABLED,
@@ -89,16 +89,16 @@ const FIXED: [(&str, &str, &str); 7] = [
     ),
 ];
 
-/// The number of partitions of a query.
+/// Setting of the number of partitions of a query.
 const TARGET_PARTITIONS: &str = "datafusion.execution.target_partitions";
 
-/// Settings that begin with how many cores there are, here or there.
+/// Settings whose default is a machine's number of cores, the client's or the scheduler's.
 const OF_THE_MACHINE: [&str; 2] = [
     TARGET_PARTITIONS,
     "datafusion.execution.planning_concurrency",
 ];
 
-/// The configuration with Volley's settings, and the fixed ones at their value.
+/// Adds Volley's settings to the configuration, and sets the fixed ones to their value.
 pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
     let mut config = config.with_option_extension(VolleySettings::default());
     set_defaults(config.options_mut());
@@ -107,10 +107,10 @@ pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
         .fold(config, |config, (key, value, _)| config.set_str(key, value))
 }
 
-/// Sets what SQL's `SET` would.
+/// Sets a setting as SQL's `SET` does.
 ///
 /// # Errors
-/// Names the setting, the value and what is wrong with it.
+/// Names the setting, the value and the reason.
 pub(super) fn set(config: &mut SessionConfig, key: &str, value: &str) -> Result<()> {
     check(key, value)?;
     config.options_mut().set(key, value).map_err(|error| {
@@ -126,7 +126,7 @@ pub(super) fn set(config: &mut SessionConfig, key: &str, value: &str) -> Result<
 /// Refuses a plan that is a `SET` of a fixed setting to another value.
 ///
 /// # Errors
-/// Says why it is fixed.
+/// Gives the reason why it is fixed.
 pub(super) fn check_plan(plan: &LogicalPlan) -> Result<()> {
     match plan {
         LogicalPlan::Statement(Statement::SetVariable(set)) => check(&set.variable, &set.value),
@@ -134,7 +134,7 @@ pub(super) fn check_plan(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// The setting and value of a plan that is a `SET`.
+/// Returns the setting and value of a plan that is a `SET`.
 pub(super) fn set_by(plan: &LogicalPlan) -> Option<(String, String)> {
     match plan {
         LogicalPlan::Statement(Statement::SetVariable(set)) => {
@@ -144,8 +144,8 @@ pub(super) fn set_by(plan: &LogicalPlan) -> Option<(String, String)> {
     }
 }
 
-/// Why a value is not taken: what Volley says of its own settings, and of the engine's the present
-/// value, which shows what it would take.
+/// Returns the error of a refused value: Volley's reason for its own settings, and for the engine's the present value
+/// as an example.
 pub(super) fn not_taken(
     config: &SessionConfig,
     key: String,
@@ -165,7 +165,7 @@ pub(super) fn not_taken(
     Error::Setting { key, value, reason }
 }
 
-/// What the scheduler is to be told: settings of the engine's that are not what it begins with, and the job's.
+/// Returns the settings that a job sends: the engine's that differ from the scheduler's defaults, and the job's.
 pub(super) fn to_send(config: &SessionConfig, job: &JobSettings) -> Vec<KeyValuePair> {
     static KNOWN: LazyLock<HashMap<String, Option<String>>> = LazyLock::new(|| {
         let entries = session_config().options().entries().into_iter();
@@ -174,7 +174,7 @@ pub(super) fn to_send(config: &SessionConfig, job: &JobSettings) -> Vec<KeyValue
         entries.map(|entry| (entry.key, entry.value)).collect()
     });
     let entries = config.options().entries().into_iter();
-    // What has no value cannot be sent.
+    // A setting without a value cannot be sent.
     let entries = entries.filter(|entry| entry.value.is_some());
     let own = |entry: &ConfigEntry| entry.key.split('.').next() == Some(PREFIX);
     let entries =
@@ -187,22 +187,22 @@ pub(super) fn to_send(config: &SessionConfig, job: &JobSettings) -> Vec<KeyValue
     engine.chain([job]).collect()
 }
 
-/// What the scheduler is told of a job that is submitted with a configuration.
+/// Returns the job settings of a configuration.
 pub(super) fn job(config: &SessionConfig) -> JobSettings {
     let volley = config.options().extensions.get::<VolleySettings>();
     volley.map_or_else(JobSettings::default, |volley| volley.job.clone())
 }
 
-/// Whether training leaves a trace where its options do not say.
+/// Checks whether training leaves a trace if its options do not say.
 pub(super) fn trace(config: &SessionConfig) -> bool {
     let volley = config.options().extensions.get::<VolleySettings>();
     volley.is_some_and(|volley| volley.trace)
 }
 
-/// Refuses a configuration with a fixed setting at another value, whatever way it got there.
+/// Refuses a configuration with a fixed setting at another value, however it was set.
 ///
 /// # Errors
-/// Says why it is fixed.
+/// Gives the reason why it is fixed.
 pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     let ballista = config.ballista_config();
     let settings: &HashMap<_, _> = ballista.settings();
@@ -224,7 +224,7 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     check(SCALAR_SUBQUERIES, &value.to_string())
 }
 
-/// Partitions that a query may have: each is a task, and an exchange has as many pieces as their product.
+/// Maximum number of partitions of a query: each is a task, and an exchange has as many pieces as their product.
 const MOST_PARTITIONS: usize = 10_000;
 
 fn check(key: &str, value: &str) -> Result<()> {
@@ -250,19 +250,19 @@ fn refuse(key: &str, value: &str, reason: String) -> Error {
     }
 }
 
-/// The description of one job, for the scheduler.
+/// Description of one job, for the scheduler.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JobDescription {
-    /// What it is called in lists.
+    /// Name in lists of jobs.
     pub(super) name: String,
-    /// The training run, if it is one.
+    /// Training run, if the job is one.
     pub(super) train_id: Option<TrainId>,
-    /// What becomes of it when the client is gone; the session's setting where it is not given.
+    /// Action when the client is lost; default: the session's setting.
     pub(super) on_client_loss: Option<OnClientLoss>,
 }
 
 impl JobDescription {
-    /// A job called after the statement it carries out.
+    /// Names a job after the statement that it runs.
     pub(super) fn of(statement: &str) -> Self {
         let line = redacted(statement);
         let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -276,8 +276,8 @@ impl JobDescription {
         }
     }
 
-    /// Writes it into the configuration that the job is submitted with. A name that the user has
-    /// set stays.
+    /// Writes the description into the configuration that the job is submitted with. A name that the user has set
+    /// stays.
     pub(super) fn note(&self, config: &mut SessionConfig) {
         let extensions = &mut config.options_mut().extensions;
         let ballista = extensions.get::<BallistaConfig>();
@@ -295,7 +295,7 @@ impl JobDescription {
 #[derive(Debug, Clone, Default)]
 struct VolleySettings {
     trace: bool,
-    /// Those that go along with a job, and what is noted of one.
+    /// Settings that go along with a job, and its description.
     job: JobSettings,
 }
 
@@ -348,7 +348,7 @@ impl ExtensionOptions for VolleySettings {
                 }
                 Err(_) => BYTES_EXPECTED.to_owned(),
             },
-            // Which queues there are is known to the scheduler, which refuses others when a job is submitted.
+            // Only the scheduler knows the queues; it refuses unknown ones when a job is submitted.
             QUEUE if value.is_empty() => "expected a queue's name".to_owned(),
             QUEUE => {
                 self.job.queue = value.to_owned();
@@ -391,7 +391,7 @@ impl ExtensionOptions for VolleySettings {
             value: Some(self.trace.to_string()),
             description: "Whether ranks note what they do when, where a model's options do not say",
         };
-        // Ballista's own clients send what is listed here.
+        // Ballista's own clients send the settings that are listed here.
         let job = ConfigEntry {
             key: JOB.to_owned(),
             value: Some(self.job.text()),
@@ -449,7 +449,7 @@ mod tests {
         sent.and_then(|entry| entry.value)
     }
 
-    /// A job's settings as the scheduler reads them.
+    /// Returns a job's settings as the scheduler reads them.
     fn job_sent(config: &SessionConfig) -> JobSettings {
         JobSettings::parse(&sent(config, JOB).unwrap()).unwrap()
     }
@@ -463,7 +463,7 @@ mod tests {
             let sent = all_sent(config).into_iter();
             sent.filter(engine).map(|entry| entry.key).collect()
         };
-        // What Volley has set, and what the scheduler's machine may have more or less of.
+        // Settings that Volley has set, and those that depend on the scheduler's machine.
         let always = keys(&config);
         for key in OF_THE_MACHINE {
             assert!(always.iter().any(|sent| sent == key), "{key}");

@@ -1,10 +1,10 @@
-//! Subqueries in the place of a value, as relations of one row that are joined.
+//! Scalar subqueries as one-row relations that are joined.
 //!
-//! DataFusion computes one whose rows do not depend on the query's before everything else, and keeps its value
-//! in the process. Over several processes it is a relation like others: one row with one column, which
-//! [`single_value`] sees to, crossed with what the expression reads. It is so wherever the expression stands: in a
-//! projection, a condition, a join's `ON`, a window, an aggregate's argument, an order.
-//! Subqueries that depend on the query's rows are not here; DataFusion's rules join those.
+//! DataFusion computes an uncorrelated scalar subquery before everything else, and keeps its value in the process.
+//! Across several processes it is a relation like others: one row with one column, ensured by [`single_value`], crossed
+//! with the rows that the expression reads. This holds wherever the expression occurs: in a projection, a condition, a
+//! join's `ON`, a window, an aggregate's argument, an order. Correlated subqueries are not handled here; DataFusion's
+//! rules join those.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use volley_engine::single_value;
 use super::correlated::outer_references;
 use crate::Error;
 
-/// Joins the subqueries that do not depend on the query's rows.
+/// Joins the uncorrelated scalar subqueries.
 ///
-/// It goes through the plan itself: what is inside of a subquery that others turn into a join is joined afterwards.
+/// The rule visits the plan itself: a subquery that other rules turn into a join is visited after they have.
 pub(super) fn join_scalar_subqueries(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -33,7 +33,7 @@ pub(super) fn join_scalar_subqueries(
     plan.transform_down(|node| joined(node, names))
 }
 
-/// The operator over its inputs with the subqueries of its expressions, if it has any.
+/// Joins the subqueries of an operator's expressions to its inputs, if there are any.
 fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<LogicalPlan>> {
     let plan = with_columns_as_keys(plan, names)?;
     let named = NamePreserver::new(&plan);
@@ -42,7 +42,7 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     let mut exprs = vec![];
     for expr in plan.expressions() {
         let name = named.save(&expr);
-        // Each condition of a join reads its own.
+        // Each condition of a join reads its own subqueries.
         let conditions = match &plan {
             LogicalPlan::Join(_) => split_conjunction_owned(expr),
             _ => vec![expr],
@@ -56,13 +56,13 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
                 continue;
             }
             found = true;
-            // Of two inputs the one that is compared with it, so that rows are left out before they are joined.
+            // Cross the input that is compared with the subquery, so that rows are filtered out before the join.
             let reads = |input: &LogicalPlan| {
                 let mut columns = expr.column_refs().into_iter();
                 columns.any(|column| input.schema().has_column(column))
             };
             let at = match &plan {
-                // Its result is named after its right side, whose columns it has not.
+                // The result is named after the right side, whose columns it lacks.
                 LogicalPlan::Join(join) if !has_both(join.join_type) => 0,
                 _ => inputs.iter().position(reads).unwrap_or(0),
             };
@@ -89,10 +89,10 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     Ok(Transformed::yes(joined))
 }
 
-/// Refuses a plan with a subquery that no rule has made a relation of, or a lateral one that reads a column beside it still.
+/// Refuses a plan with a subquery that no rule has joined, or a lateral one that still reads a column beside it.
 ///
 /// # Errors
-/// [`Error::NotSupported`] that names it.
+/// [`Error::NotSupported`] that names the subquery or the column.
 pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
     let mut unjoined = None;
     plan.apply(|node| {
@@ -124,7 +124,7 @@ pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
     unjoined.map_or(Ok(()), |what| Err(Error::NotSupported { what }))
 }
 
-/// Whether a join has the columns of both sides.
+/// Checks whether a join returns the columns of both sides.
 fn has_both(join: JoinType) -> bool {
     matches!(
         join,
@@ -132,8 +132,8 @@ fn has_both(join: JoinType) -> bool {
     )
 }
 
-/// A grouping by sets of columns: an expression of a set has no name of its own that it could keep, so it is
-/// computed before under another, and has its own after.
+/// Moves expressions with subqueries out of grouping sets. An expression in a set has no name to keep, so it is
+/// computed below under another name, and gets its own name back above.
 fn with_columns_as_keys(plan: LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
     let LogicalPlan::Aggregate(aggregate) = &plan else {
         return Ok(plan);
@@ -176,7 +176,7 @@ fn with_columns_as_keys(plan: LogicalPlan, names: &AliasGenerator) -> Result<Log
     grouped.project(named)?.build()
 }
 
-/// The expression with a column for each of its subqueries, which are added to the relations to join.
+/// Replaces each subquery of an expression by a column, and adds its relation to `values`.
 fn replace(expr: Expr, names: &Arc<AliasGenerator>, values: &mut Vec<LogicalPlan>) -> Result<Expr> {
     expr.transform_up(|expr| match expr {
         Expr::ScalarSubquery(subquery) if outer_references(&subquery.subquery).is_empty() => {
@@ -190,7 +190,7 @@ fn replace(expr: Expr, names: &Arc<AliasGenerator>, values: &mut Vec<LogicalPlan
     .data()
 }
 
-/// The subquery as a relation of one row, and its column.
+/// Builds the one-row relation of a subquery, and returns its column.
 fn value(subquery: &LogicalPlan, alias: &str) -> Result<(LogicalPlan, Column)> {
     let [column] = &subquery.schema().columns()[..] else {
         return not_impl_err!("a subquery of several columns in the place of a value");
@@ -211,7 +211,7 @@ fn value(subquery: &LogicalPlan, alias: &str) -> Result<(LogicalPlan, Column)> {
     Ok((value, Column::new(Some(alias), &column.name)))
 }
 
-/// Whether a relation has one row whatever it reads.
+/// Checks whether a relation always has exactly one row.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),

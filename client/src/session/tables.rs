@@ -1,8 +1,7 @@
-//! The schema `volley`: the cluster's system tables, and the models of the session's store.
+//! Schema `volley`: the cluster's system tables, and the models of the session's store.
 //!
-//! They are read when a query is, where the client is: a query about nothing else is answered here
-//! and waits for no slot. In a query about other tables too, their rows as they are then go to the
-//! cluster with the plan.
+//! The tables are read in the client when a query runs: a query about nothing else is answered here and waits for no
+//! slot. In a query that reads other tables too, their current rows go to the cluster with the plan.
 
 use std::sync::Arc;
 
@@ -23,10 +22,10 @@ use volley_proto::tables::Table;
 use crate::sql::{Known, values};
 use crate::system_tables::{Scope, SystemTables};
 
-/// The schema's name.
+/// Name of the schema.
 pub(super) const SCHEMA: &str = "volley";
 
-/// The schema `volley`.
+/// Schema `volley`.
 #[derive(Debug)]
 pub(super) struct SystemSchema {
     pub(super) system_tables: Arc<SystemTables>,
@@ -55,7 +54,7 @@ impl SchemaProvider for SystemSchema {
     }
 }
 
-/// A table of the schema.
+/// Table of the schema.
 #[derive(Debug)]
 struct SystemTable {
     table: Table,
@@ -88,7 +87,7 @@ impl TableProvider for SystemTable {
 impl SystemTable {
     async fn read(&self) -> Result<RecordBatch> {
         let json = match self.table {
-            // The session's store; the scheduler knows those of its own runs.
+            // Models of the session's store; the scheduler only knows those of its own runs.
             Table::Models => {
                 let models = self.store.rows().await.map_err(crate::Error::from)?;
                 serde_json::to_vec(&models)
@@ -100,14 +99,13 @@ impl SystemTable {
     }
 }
 
-/// Whether a plan scans tables of this schema or rows that are known here, and whether it needs the
-/// cluster for others.
+/// Checks whether a plan scans tables of this schema or known rows, and whether it needs the cluster for other tables.
 pub(super) fn scans(plan: &LogicalPlan) -> Result<(bool, bool)> {
     let (mut ours, mut others) = (false, false);
     plan.apply_with_subqueries(|node| {
         match node {
             LogicalPlan::TableScan(scan) if is_ours(scan) => ours = true,
-            // Predictions and training are the cluster's work, whatever their rows.
+            // Predictions and training need the cluster, whatever their rows.
             LogicalPlan::TableScan(_) | LogicalPlan::Extension(_) => others = true,
             _ => {}
         }
@@ -116,7 +114,7 @@ pub(super) fn scans(plan: &LogicalPlan) -> Result<(bool, bool)> {
     Ok((ours, others))
 }
 
-/// The plan with the rows of this schema's tables in the place of their scans.
+/// Replaces the scans of this schema's tables by their rows.
 pub(super) async fn inlined(plan: &LogicalPlan) -> Result<LogicalPlan> {
     let mut scanned = Vec::new();
     plan.apply_with_subqueries(|node| {
@@ -145,7 +143,7 @@ pub(super) async fn inlined(plan: &LogicalPlan) -> Result<LogicalPlan> {
         let LogicalPlan::TableScan(scan) = &node else {
             return Ok(Transformed::no(node));
         };
-        // Two scans may differ in nothing but whose rows they are.
+        // Two equal scans may read different rows.
         let is_same = |found: &TableScan| Arc::ptr_eq(&found.source, &scan.source) && found == scan;
         match rows.iter().find(|(found, _)| is_same(found)) {
             Some((_, rows)) => Ok(Transformed::yes(rows.clone())),
@@ -160,7 +158,7 @@ fn is_ours(scan: &TableScan) -> bool {
         .is_ok_and(|table| table.is::<SystemTable>() || table.is::<Known>())
 }
 
-/// A scan's rows as VALUES, under the scan's names.
+/// Returns a scan's rows as VALUES, under the scan's names.
 fn inline(scan: &TableScan, batch: &RecordBatch) -> Result<LogicalPlan> {
     let row = |row: usize| {
         let columns = batch.columns().iter();

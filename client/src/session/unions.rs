@@ -1,7 +1,7 @@
-//! Unions of unions as one.
+//! Nested unions as one union.
 //!
-//! `a UNION ALL b UNION ALL c …` is parsed as unions that nest as deeply as it is long, and whoever plans it takes
-//! stack for each. The engine's own rule for them casts as well, which its other rules do not expect so early.
+//! `a UNION ALL b UNION ALL c …` is parsed as unions that nest as deeply as the statement is long, and planning takes
+//! stack for each level. The engine's own rule also adds casts, which its other rules do not expect so early.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Distinct, LogicalPlan, Union};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Makes one union of nested ones, where the types of their columns are the same.
+/// Flattens nested unions whose columns have the same types.
 pub(super) fn flatten_unions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -30,7 +30,7 @@ pub(super) fn flatten_unions(
     let mut flat = vec![];
     while let Some(input) = rest.pop() {
         let inner = match input.as_ref() {
-            // Rows that are told apart above need not be below.
+            // The outer union removes duplicates, so the inner one need not.
             LogicalPlan::Distinct(Distinct::All(inner)) if distinct => inner,
             _ => &input,
         };
