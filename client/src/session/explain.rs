@@ -433,7 +433,7 @@ mod tests {
     fn says_what_training_takes() {
         let mut spec = crate::testing::manifest("m").spec;
         spec.ranks = Ranks::Exactly(2);
-        // 10 + 1 in, 8, 4, 1 out; γ and β.
+        // 10 + 1 inputs, 8 and 4 units, 1 output; γ and β.
         let dense = (11 * 8 + 8) + (8 * 4 + 4) + (4 + 1) + 2;
         let text = describe(&spec, Rows::Estimated(1_000_000), Some(&[]));
         for line in [
@@ -482,7 +482,7 @@ mod tests {
         let text = describe(&spec, Rows::Unknown, None);
         spec.network.batch_norm = false;
         spec.network.numeric_embedding = NumericEmbedding::PiecewiseLinear;
-        // 10 + 16 in, 8, 4, 1 out; two terms and 48 bins of the 16.
+        // 10 + 16 inputs, 8 and 4 units, 1 output; two terms and 48 bins for each of the 16.
         let dense = (26 * 8 + 8) + (8 * 4 + 4) + (4 + 1) + 50 * 16;
         let binned = describe(&spec, Rows::Unknown, None);
         let due = format!("parameters            {}, and 10", grouped(dense));

@@ -295,7 +295,7 @@ impl Session {
             }
             (Err(error), None) => return Err(error.into()),
         };
-        // A query answered here is no job, and may be about the settings themselves.
+        // A query answered here does not become a job, and may be about the settings themselves.
         if scans_only_information_schema(frame.logical_plan()).unwrap_or(true) {
             return Ok(frame);
         }

@@ -233,7 +233,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the values fitted by the run that this one resumes, if both compute the same columns.
+    /// Returns the values fitted by the run that this one resumes, if it fitted the same columns.
     async fn fitted_before(&self, given: &Given, spec: &TrainSpec) -> Result<Option<Transform>> {
         let found = self.store().newest_checkpoint(&spec.model, None).await?;
         let before = found.checkpoint.and_then(|(info, _)| info.transform);

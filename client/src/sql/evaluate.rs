@@ -111,7 +111,7 @@ pub(super) fn weight<'m>(
 /// Returns the columns of the input that rows are grouped by.
 ///
 /// # Errors
-/// Names a missing column, or a column with the name of the label column in the result of several labels.
+/// Names a missing column, or a column named `label` if the model has several labels.
 pub(super) fn groups(
     manifest: &Manifest,
     by: &[Ident],

@@ -21,7 +21,7 @@ const SHORT: usize = 64;
 /// Balances long chains.
 ///
 /// # Errors
-/// [`Error::NotSupported`] where an expression nests more deeply than [`NESTED_EXPRESSIONS`].
+/// [`Error::NotSupported`] when an expression nests more deeply than [`NESTED_EXPRESSIONS`].
 pub(super) fn bound(kind: &mut Kind) -> Result<()> {
     let mut nesting = Nesting { depth: 0 };
     let bounded = match kind {

@@ -19,7 +19,7 @@ pub struct LossOptions {
     pub quantile: Option<QuantileLevels>,
     /// Tweedie's power.
     pub tweedie_power: Option<f64>,
-    /// The focal loss' γ.
+    /// γ of the focal loss.
     pub focal_gamma: Option<f64>,
 }
 
@@ -32,7 +32,7 @@ pub enum QuantileLevels {
     Several(Vec<f64>),
 }
 
-/// A loss' name: `loss` in SQL.
+/// Name of a loss: `loss` in SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum LossName {

@@ -69,7 +69,7 @@ pub struct TrainOptions {
     pub continuous: Option<Vec<String>>,
     /// Rule for the values of categorical features that get an embedding of their own.
     pub vocabulary: VocabularyOptions,
-    /// The network.
+    /// Network.
     pub network: NetworkOptions,
     /// L1 penalty on the hidden layers' kernels and on a linear part's weights.
     pub l1: f64,
@@ -82,7 +82,7 @@ pub struct TrainOptions {
     pub sample_weight: Option<String>,
     /// Class weights of a classifier.
     pub class_weights: ClassWeights,
-    /// The optimizer.
+    /// Optimizer.
     pub optimizer: OptimizerOptions,
     /// Batch size of one rank, in rows.
     pub batch_size: Option<usize>,

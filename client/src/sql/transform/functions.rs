@@ -7,7 +7,7 @@
 //! | `ML.MAX_ABS_SCALER(x) OVER ()` | x / greatest absolute value |
 //! | `ML.ROBUST_SCALER(x [, [25, 75]] [, with_median] [, with_quantile_range]) OVER ()` | (x - median) / range |
 //! | `ML.QUANTILE_BUCKETIZE(x, buckets [, format]) OVER ()` | the bucket between quantiles, as text |
-//! | `ML.IMPUTER(x, 'mean' \| 'median' \| 'most_frequent') OVER ()` | with NULL replaced by that value |
+//! | `ML.IMPUTER(x, 'mean' \| 'median' \| 'most_frequent') OVER ()` | x, with NULL replaced by that value |
 //! | `ML.BUCKETIZE(x, [points] [, exclude_boundaries] [, format])` | the bucket between points, as text |
 //!
 //! A quantile is a value that occurs: the least value that the given share of values does not exceed. A divisor of 0 is
