@@ -1,9 +1,10 @@
-//! The executor's side of attendance: a stream that is open for as long as the scheduler takes the
-//! executor to be there.
+//! The executor's side of attendance: a stream that stays open for as long as the scheduler counts the executor as
+//! present.
 //!
-//! When it ends, or no sign of life comes any more, the two have lost each other: the scheduler
-//! has given up what ran here, so the executor ends it and starts over. The only file here that
-//! knows the wire of it, and what is told over it: tasks, notices and probes, whoever they are from.
+//! When the stream ends or the signs of life stop, the two have lost each other: the scheduler has given up the work
+//! that ran here, so the executor ends it and starts over. This is the only file in the executor that knows the wire
+//! format of attendance and of the messages beside it: ended tasks, notices and probe results, whichever part sends
+//! them.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,12 +25,12 @@ use volley_trainer::gpus;
 use crate::config::ExecutorRole;
 use crate::{Error, ExecutorConfig, Result};
 
-/// How long the scheduler may take to hear what it is told.
+/// Timeout of one request to the scheduler.
 const TELLING: Duration = Duration::from_secs(10);
-/// Between two attempts to be let in.
+/// Pause between two attempts to open the stream.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A task by its attempt, stage and number.
+/// Task, identified by its attempt, stage and number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct TaskKey {
     pub(crate) attempt: String,
@@ -41,21 +42,21 @@ pub(crate) struct TaskKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) at: SystemTime,
-    /// The attempt that it is about.
+    /// Attempt that the notice is about.
     pub(crate) job: Option<String>,
-    /// Whether it is an error.
+    /// True for an error, false for a warning.
     pub(crate) failure: bool,
     pub(crate) text: String,
 }
 
-/// A probe that the scheduler asks for, by its number.
+/// Probe that the scheduler asks for, with its number.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) id: u64,
     pub(crate) probe: Probe,
 }
 
-/// Tells the scheduler what the executor warns of.
+/// Sends warnings and errors to the scheduler.
 pub(crate) async fn tell(
     config: &ExecutorConfig,
     channel: Authorized,
@@ -89,7 +90,7 @@ pub(crate) async fn end(
     heard(config, client.end(request)).await.map(drop)
 }
 
-/// Tells the scheduler what came of a probe.
+/// Sends a probe's result to the scheduler.
 pub(crate) async fn probed(
     config: &ExecutorConfig,
     channel: Authorized,
@@ -106,7 +107,7 @@ pub(crate) async fn probed(
     heard(config, client.probed(request)).await.map(drop)
 }
 
-/// Has the scheduler answer so many bytes with as many as are wanted. Returns how many came.
+/// Sends this many bytes to the scheduler, which answers with `wanted` bytes. Returns the number of bytes received.
 pub(crate) async fn echo(
     config: &ExecutorConfig,
     channel: Authorized,
@@ -123,7 +124,7 @@ pub(crate) async fn echo(
     Ok(answer.into_inner().payload.len())
 }
 
-/// What the scheduler answers, in time.
+/// Waits for the scheduler's answer until the timeout.
 async fn heard<T>(
     config: &ExecutorConfig,
     answer: impl Future<Output = Result<T, tonic::Status>>,
@@ -164,7 +165,7 @@ impl From<wire::Task> for TaskKey {
     }
 }
 
-/// The GPUs that ranks may be dealt here.
+/// Returns the GPUs of this host that the scheduler may give to ranks; none when they cannot be listed.
 fn found_gpus() -> Vec<Gpu> {
     match gpus() {
         Ok(gpus) => gpus,
@@ -175,7 +176,7 @@ fn found_gpus() -> Vec<Gpu> {
     }
 }
 
-/// An open stream.
+/// Open attendance stream.
 #[derive(Debug)]
 pub(crate) struct Attendance {
     signs: Streaming<AttendResponse>,
@@ -184,7 +185,7 @@ pub(crate) struct Attendance {
 }
 
 impl Attendance {
-    /// Opens the stream, trying until the deadline.
+    /// Opens the stream, retrying until the deadline.
     pub(crate) async fn begin(
         config: &ExecutorConfig,
         channel: Authorized,
@@ -207,7 +208,7 @@ impl Attendance {
             gpus: found_gpus().into_iter().map(wire::Gpu::from).collect(),
         };
         let deadline = Instant::now() + config.connect_timeout;
-        // A connection that the other end closes by an alert may fail a request before its alert is read.
+        // When the other end closes a connection with a TLS alert, a request may fail before the alert is read.
         let mut disagreed = None;
         loop {
             let mut client = AttendanceClient::new(channel.clone());
@@ -236,7 +237,7 @@ impl Attendance {
         }
     }
 
-    /// Waits for the first sign, which has the cluster's secret with it.
+    /// Waits for the first sign of life, which carries the cluster's secret.
     async fn welcomed(
         mut signs: Streaming<AttendResponse>,
         config: &ExecutorConfig,
@@ -256,13 +257,13 @@ impl Attendance {
         })
     }
 
-    /// What the processes of the cluster prove themselves to each other with.
+    /// Returns the secret with which the cluster's processes authenticate to each other.
     pub(crate) fn secret(&self) -> &ClusterSecret {
         &self.secret
     }
 
-    /// Waits until it is over, and returns why. Runs that are over meanwhile are passed on, tasks
-    /// that are to end, and probes that are asked for.
+    /// Waits until the stream is over and returns the reason. Meanwhile passes on finished training runs, tasks to
+    /// end and requested probes.
     pub(crate) async fn until_over(
         &mut self,
         finished: impl Fn(TrainId),

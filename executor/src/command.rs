@@ -1,4 +1,4 @@
-//! The command line of an executor's binary: flags, log, signals. `volley-executor` is this without custom layers.
+//! Command line of an executor binary: flags, log, signals. `volley-executor` runs this without custom layers.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -95,11 +95,11 @@ struct Args {
     tls_key: Option<PathBuf>,
 }
 
-/// An executor's binary, whole: reads its arguments and the environment, and runs an executor with these custom layers
-/// until the process is told to end.
+/// Runs a complete executor binary: reads the arguments and the environment, and runs an executor with these custom
+/// layers until the process is told to end.
 ///
-/// It takes what `volley-executor` takes, and logs to standard error. Call it first in `main`: it may start the process
-/// anew, with deeper stacks.
+/// Accepts the same arguments as `volley-executor` and logs to standard error. Call it first in `main`: it may start
+/// the process again, with deeper stacks.
 pub fn run(layers: CustomLayers) -> ExitCode {
     match start(layers) {
         Ok(()) => ExitCode::SUCCESS,
@@ -141,7 +141,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let vcores = args.vcores.map_or(cores, usize::from);
     let ports = args.ports.unwrap_or(PortRange::FREE);
-    // Tasks, Flight, and ranks: one a slot.
+    // One port for tasks, one for Flight, and one for the rank of each slot.
     let needed = 2 + vcores;
     anyhow::ensure!(
         ports.count().is_none_or(|count| count >= needed),

@@ -1,4 +1,4 @@
-//! What an executor is told at start.
+//! The executor's configuration, set at start.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -13,49 +13,50 @@ use volley_trainer::custom::CustomLayers;
 
 use crate::memory::rank_memory;
 
-/// What an executor is told at start.
+/// Configuration of an executor.
 #[derive(Debug, Clone)]
 pub struct ExecutorConfig {
-    /// The executor's id: unique in the cluster, the same as long as it lives.
+    /// Id of the executor: unique in the cluster and constant for the executor's lifetime.
     pub id: String,
-    /// The scheduler, as `host:port`.
+    /// Address of the scheduler, as `host:port`.
     pub scheduler: String,
-    /// How long to try to reach the scheduler at start.
+    /// Time limit for reaching the scheduler at start.
     pub connect_timeout: Duration,
-    /// Without a sign of life for this long, the scheduler is gone.
+    /// Time without a sign of life after which the scheduler counts as gone.
     pub scheduler_timeout: Duration,
-    /// How long to try to reach a scheduler that is gone.
+    /// Time limit for reaching a scheduler that is gone.
     pub reconnect_timeout: Duration,
-    /// What the executor is there for.
+    /// Role of the executor: queries, ranks or both.
     pub role: ExecutorRole,
-    /// Where its services and ranks listen, each on a port of its own, and what others dial.
+    /// Address where its services and ranks listen, each on its own port, and the host name that others dial.
     pub listen: ListenAddress,
-    /// Slots: how many partitions it works on at once.
+    /// Slots: number of partitions processed at once.
     pub vcores: usize,
-    /// Where shuffle files and sockets go; it is made if need be.
+    /// Folder for shuffle files and sockets; created if missing.
     pub work_dir: PathBuf,
     /// Memory for queries; operators that need more spill to the work folder.
     pub memory: ByteSize,
-    /// Memory that each of its ranks may take: rows beyond it are in files, and training whose ranks need more all the same
-    /// does not run here.
+    /// Memory that each rank may take. Rows beyond it are kept in files; training whose ranks still need more does
+    /// not run here.
     pub rank_memory: ByteSize,
-    /// Where its ranks compute, unless a job says.
+    /// Device on which ranks compute, unless the job names one.
     pub device: Device,
-    /// The custom layers of its binary.
+    /// Custom layers of the binary.
     pub layers: CustomLayers,
-    /// How often it tells the scheduler that it lives.
+    /// Interval between heartbeats to the scheduler.
     pub heartbeat: Duration,
-    /// Where it has the token from that it joins with.
+    /// Source of the join token.
     pub join_token: Credential,
-    /// Whether it listens where it must not without this: see [`may_listen`](volley_proto::access::may_listen).
+    /// Permission to listen on exposed addresses without protection: see
+    /// [`may_listen`](volley_proto::access::may_listen).
     pub insecure: bool,
-    /// Where tasks may read and write, whatever the scheduler allows.
+    /// Paths where tasks may read and write, whatever the scheduler allows.
     pub allowed_paths: AllowedPaths,
-    /// What is spoken TLS with; in the clear without.
+    /// TLS configuration; connections are unencrypted without it.
     pub tls: Option<Tls>,
 }
 
-/// What an executor is there for.
+/// Work that an executor accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ExecutorRole {
     /// Queries and ranks.
@@ -63,7 +64,7 @@ pub enum ExecutorRole {
     Any,
     /// Queries only.
     Query,
-    /// Ranks only: it never holds shuffle data, so losing it never costs more than its rank.
+    /// Ranks only: the executor never holds shuffle data, so losing it never costs more than its rank.
     Train,
 }
 
@@ -81,7 +82,7 @@ impl FromStr for ExecutorRole {
 }
 
 impl ExecutorConfig {
-    /// An executor on loopback.
+    /// Returns the configuration of an executor on loopback.
     pub fn local(id: impl Into<String>, scheduler: impl Into<String>, work_dir: PathBuf) -> Self {
         Self {
             id: id.into(),

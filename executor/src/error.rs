@@ -1,64 +1,64 @@
-//! The crate's errors: why an executor could not start or go on, and why a rank failed.
+//! The crate's errors: failures of the executor to start or continue, and failures of ranks.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ballista_core::error::BallistaError;
 
-/// A result of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an executor could not start or go on.
+/// Failure of an executor to start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It must not listen there.
+    /// The executor must not listen on this address.
     #[error("this executor does not start")]
     Exposed(#[source] volley_proto::Error),
-    /// No token to join with.
+    /// No usable join token.
     #[error("cannot use the token to join with")]
     JoinToken(#[source] volley_proto::Error),
     /// The work folder cannot be used.
     #[error("cannot use the work folder {path}")]
     WorkDir {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// No port of the address can be listened on.
+    /// None of the ports can be listened on.
     #[error("cannot listen on {address}")]
     Bind {
-        /// The address, and the ports where these are given.
+        /// The address, with the port range if one is configured.
         address: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
     /// The scheduler's address is not `host:port`.
     #[error("{address:?} is not a scheduler's address: expected HOST:PORT")]
     SchedulerAddress {
-        /// What was typed.
+        /// The address as typed.
         address: String,
     },
     /// Nobody answers at the scheduler's address.
     #[error("no scheduler answers at {address} within {waited:?}: is it running?")]
     Connect {
-        /// The address.
+        /// The scheduler's address.
         address: String,
-        /// How long it was tried.
+        /// Time spent trying.
         waited: Duration,
-        /// The last attempt's error.
+        /// Error of the last attempt.
         #[source]
         source: tonic::transport::Error,
     },
-    /// The two could not agree on TLS.
+    /// TLS with the scheduler failed.
     #[error("the scheduler at {address} cannot be joined: {reason}")]
     Tls {
-        /// The address.
+        /// The scheduler's address.
         address: String,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
     /// The scheduler did not accept the executor.
@@ -68,7 +68,7 @@ pub enum Error {
         address: String,
         /// The executor's id.
         id: String,
-        /// Its answer.
+        /// The scheduler's answer.
         #[source]
         source: BallistaError,
     },
@@ -79,41 +79,41 @@ pub enum Error {
         address: String,
         /// The executor's id.
         id: String,
-        /// Its answer.
+        /// The scheduler's answer.
         reason: String,
     },
-    /// The scheduler was gone and did not come back.
+    /// The scheduler was gone and did not come back in time.
     #[error("executor {id} has lost its scheduler at {address}: it was tried for {waited:?}")]
     SchedulerLost {
         /// The executor's id.
         id: String,
         /// The scheduler's address.
         address: String,
-        /// How long it was tried.
+        /// Time spent trying.
         waited: Duration,
-        /// The last attempt's error.
+        /// Error of the last attempt.
         #[source]
         source: Box<Error>,
     },
     /// The device cannot be used.
     #[error("device {device}")]
     Device {
-        /// The device asked for.
+        /// The requested device.
         device: String,
-        /// Why not.
+        /// Reason why the device cannot be used.
         #[source]
         source: Box<volley_trainer::Error>,
     },
 }
 
-/// Why a rank failed.
+/// Failure of a rank.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RankError {
     /// The rendezvous failed.
     #[error("rendezvous of training {train} failed: {message}")]
     Rendezvous { train: String, message: String },
-    /// The scheduler gave something that is no membership.
+    /// The scheduler sent a malformed membership.
     #[error("rendezvous of training {train} gave a malformed membership")]
     Membership {
         train: String,
@@ -144,23 +144,23 @@ pub(crate) enum RankError {
         #[source]
         source: volley_trainer::Error,
     },
-    /// Something that should not happen did.
+    /// An internal failure, such as a panicked thread.
     #[error("rank {rank} on executor {executor} broke: {message}")]
     Broken {
         rank: usize,
         executor: String,
         message: String,
     },
-    /// What the training was to start from cannot be had.
+    /// The state or model that training was to start from cannot be loaded.
     #[error("model {model}: {reason}")]
     Origin { model: String, reason: String },
-    /// The earlier rank of the same training does not leave.
+    /// The earlier rank of the same training does not end.
     #[error("an earlier rank of training {train} on executor {executor} does not end")]
     Occupied { train: String, executor: String },
     /// The job was cancelled.
     #[error("training {train} was cancelled")]
     Cancelled { train: String },
-    /// The generation is over: the ranks meet again.
+    /// The generation is over; the ranks meet again.
     #[error("training {train}: {reason}")]
     Regroup { train: String, reason: String },
 }

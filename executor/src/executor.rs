@@ -1,4 +1,4 @@
-//! The executor as a running process part: Ballista's executor and the runtimes it offers to plans.
+//! The running executor: Ballista's executor and the runtimes it offers to plans.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::models::Models;
 use crate::rank::{Parking, RankHost};
 use crate::{Error, ExecutorConfig, Result};
 
-/// Between two attempts to register again.
+/// Pause between two attempts to register again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// An executor that is registered with its scheduler; dropping it stops it.
+/// Executor registered with its scheduler; dropping it stops it.
 pub struct Executor {
     config: ExecutorConfig,
     runtimes: Runtimes,
-    /// What ranks leave for those that come after them, also when the executor starts over.
+    /// Training states that ranks leave for their successors; kept when the executor starts over.
     parking: Parking,
     process: Process,
-    /// This process, and how often it has started over.
+    /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
 }
 
@@ -38,13 +38,13 @@ impl fmt::Debug for Executor {
 }
 
 impl Executor {
-    /// Starts an executor; it is registered when this returns.
+    /// Starts an executor. It is registered when this returns.
     ///
     /// # Errors
-    /// When the work folder, the device or the address cannot be used, or the scheduler does not
-    /// answer or accept it.
+    /// When the work folder, the device or the address cannot be used, or the scheduler does not answer or rejects
+    /// the executor.
     pub async fn start(config: ExecutorConfig) -> Result<Self> {
-        // Its ports ask for proofs always.
+        // The executor's ports always ask for proofs.
         let tls = config.tls.is_some();
         may_listen(config.listen.bind(), true, tls, config.insecure).map_err(Error::Exposed)?;
         let work_dir = |source| Error::WorkDir {
@@ -87,8 +87,8 @@ impl Executor {
         })
     }
 
-    /// Runs until told to stop, then takes leave of the scheduler. An executor and a scheduler that
-    /// have lost each other start over: what ran here has ended, and it registers again.
+    /// Runs until told to stop, then takes leave of the scheduler. An executor and a scheduler that have lost each
+    /// other start over: the work that ran here has ended, and the executor registers again.
     ///
     /// # Errors
     /// When the scheduler is gone for longer than the configuration allows.
@@ -119,7 +119,7 @@ impl Executor {
     }
 }
 
-/// Tries until the scheduler is there again.
+/// Connects and registers again, retrying until the scheduler is back.
 async fn start_over(
     config: &ExecutorConfig,
     runtimes: &Runtimes,
@@ -127,7 +127,7 @@ async fn start_over(
 ) -> Result<Process> {
     let started = Instant::now();
     loop {
-        // Each attempt is another, or the end of one would be taken for the end of the next.
+        // Each attempt has its own number; otherwise the end of one could be taken for the end of the next.
         incarnation.1 += 1;
         let incarnation = *incarnation;
         let attempt = async {

@@ -1,4 +1,4 @@
-//! Volley's executor: Ballista's, embedded, with ranks.
+//! Volley's executor: Ballista's executor, embedded, with ranks.
 //!
 //! ```text
 //!   Ballista's task ──► engine: identity, cancel token, error classes ──► the stage's plan
@@ -6,10 +6,10 @@
 //!   rank host:  meet the peers ──► stream the shards ──► train on a thread of its own ──► publish
 //! ```
 //!
-//! It runs what the scheduler gives it. It decides nothing about placement or membership.
+//! It runs the work that the scheduler assigns. It makes no decisions about placement or membership.
 //!
-//! A binary that has layers of its own is one line long, `volley_executor::run(CustomLayers::new().with("rbf", Rbf))`:
-//! see [`custom`] and `examples/custom-layer`.
+//! A binary with its own layers is one line long, `volley_executor::run(CustomLayers::new().with("rbf", Rbf))`: see
+//! [`custom`] and `examples/custom-layer`.
 
 mod attendance;
 mod ballista;

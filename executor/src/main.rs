@@ -1,4 +1,4 @@
-//! `volley-executor`: an executor as a process of its own, without custom layers.
+//! `volley-executor`: the executor as its own process, without custom layers.
 
 use std::process::ExitCode;
 

@@ -1,15 +1,15 @@
-//! How much memory of this host a rank may take, where nobody says. Measured once, as the process starts; what other
-//! processes take is not looked at.
+//! Default memory limit of a rank, from the host's memory. It is measured once, as the process starts; memory used
+//! by other processes is not considered.
 
 use std::fs;
 
 use bytesize::ByteSize;
 
-/// The share of the memory that ranks may have: queries, the page cache and the rest of the host have the other.
+/// Share of the host's memory for ranks; queries, the page cache and the rest of the host have the remainder.
 const SHARE: (u64, u64) = (3, 4);
 
-/// What a rank in each of so many slots may take: an even part of three quarters of the host's memory, or of the
-/// container's where that is less. Without bound where the system does not say how much there is.
+/// Returns the default memory of a rank, given the number of slots: an even part of three quarters of the host's
+/// memory, or of the container's limit if that is less. Unlimited where the system does not report its memory.
 pub fn rank_memory(slots: usize) -> ByteSize {
     let read = |path: &str| fs::read_to_string(path).ok();
     let host = read("/proc/meminfo").and_then(|text| total(&text));
@@ -20,7 +20,7 @@ pub fn rank_memory(slots: usize) -> ByteSize {
     }))
 }
 
-/// The bytes of `MemTotal` in `/proc/meminfo`.
+/// Returns `MemTotal` of `/proc/meminfo`, in bytes.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -29,7 +29,7 @@ fn total(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The bytes that a control group (version 2) is limited to, if it is.
+/// Returns the memory limit of a control group (version 2) in bytes, if it has one.
 fn limit(max: &str) -> Option<u64> {
     max.trim().parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The models an executor predicts with: loaded once, shared by its tasks.
+//! The models that an executor predicts with: loaded once, shared by its tasks.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use volley_proto::store::ModelStore;
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{Model, VOCABULARIES, WEIGHTS};
 
-/// Models kept in memory; the one used longest ago goes first.
+/// Number of models kept in memory; the least recently used one is dropped first.
 const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
 
-/// The executor's loaded models, the most recently used last.
+/// Models that the executor has loaded, the most recently used last.
 #[derive(Debug)]
 pub(crate) struct Models {
     layers: CustomLayers,
@@ -26,7 +26,7 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// None yet; their networks may name these layers.
+    /// Returns an empty cache; networks of its models may use these layers.
     pub(crate) fn new(layers: CustomLayers) -> Self {
         Self {
             layers,
@@ -37,7 +37,7 @@ impl Models {
 
 #[async_trait]
 impl ModelRuntime for Models {
-    /// Loads under the lock: tasks that want the same model wait for the one that loads it.
+    /// Loads under the lock: tasks that need the same model wait for the task that loads it.
     async fn predictor(&self, model: &ModelRef) -> Result<Arc<dyn Predictor>> {
         let mut loaded = self.loaded.lock().await;
         let entry = match loaded.iter().position(|(of, _)| of == model) {

@@ -1,12 +1,12 @@
-//! What an executor warns of, told to the scheduler: its own warnings and errors, and those of the
-//! libraries in it, become lines of the cluster's log.
+//! The executor's notices: its own warnings and errors, and its libraries', sent to the scheduler as lines of the
+//! cluster's log.
 //!
 //! ```text
 //!   tracing ──► Collector ──► a bounded queue ──► Notices ──► the scheduler, which keeps the newest
 //!                 finds the job in the task's span
 //! ```
 //!
-//! Nothing waits for it: what the queue has no room for is in the process's own log only.
+//! Nothing waits for delivery: notices that find the queue full are only in the process's own log.
 
 use std::convert::Infallible;
 use std::fmt::{self, Write};
@@ -25,40 +25,40 @@ use crate::attendance::{Notice, tell};
 use crate::ballista::connect;
 use crate::{ExecutorConfig, Result};
 
-/// Notices that wait while the scheduler does not answer.
+/// Capacity of the queue, for notices that wait while the scheduler does not answer.
 const QUEUE: usize = 256;
-/// Notices that are told at once.
+/// Maximum number of notices in one request.
 const AT_ONCE: usize = 64;
-/// Between two attempts to tell.
+/// Pause between two attempts to send.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A layer that collects warnings and errors, and those that it has collected.
+/// Returns a tracing layer that collects warnings and errors, and the receiver of the collected notices.
 pub fn notices() -> (Collector, Notices) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     (Collector { sender }, Notices { receiver })
 }
 
-/// The part that listens; to be filtered to what is no less than a warning, for spans' sake.
+/// Collecting layer. Add it with a filter for warnings and errors, so that it does not see other events and spans.
 #[derive(Debug)]
 pub struct Collector {
     sender: mpsc::Sender<Notice>,
 }
 
-/// The part that tells.
+/// Sender of the collected notices.
 #[derive(Debug)]
 pub struct Notices {
     receiver: mpsc::Receiver<Notice>,
 }
 
 impl Notices {
-    /// Tells the scheduler, for as long as this is polled.
+    /// Sends notices to the scheduler for as long as this is polled.
     pub async fn tell(mut self, config: ExecutorConfig) -> Infallible {
         let mut notices = Vec::new();
         loop {
             if self.receiver.recv_many(&mut notices, AT_ONCE).await == 0 {
                 return std::future::pending().await;
             }
-            // Not a warning: it would be a notice.
+            // Not logged as a warning, which would itself become a notice.
             while let Err(error) = send(&config, &notices).await {
                 tracing::debug!(%error, "the scheduler is not told of warnings");
                 sleep(PAUSE).await;
@@ -73,7 +73,7 @@ async fn send(config: &ExecutorConfig, notices: &[Notice]) -> Result<()> {
     tell(config, channel, notices).await
 }
 
-/// The attempt that a span is of.
+/// Attempt that a span belongs to.
 struct AttemptId(String);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
@@ -102,7 +102,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     }
 }
 
-/// The fields of an event or a span.
+/// Fields of an event or a span.
 #[derive(Default)]
 struct Words {
     job: Option<String>,
@@ -124,7 +124,7 @@ impl Visit for Words {
                 Ok(())
             }
             "message" => write!(self.message, "{value:?}"),
-            // Where a record of the `log` crate comes from.
+            // Source location of a record of the `log` crate.
             name if name.starts_with("log.") => Ok(()),
             name => write!(self.others, ", {name}: {value:?}"),
         };

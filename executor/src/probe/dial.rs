@@ -1,4 +1,4 @@
-//! An executor that dials another one.
+//! The dialling side of a probe between executors.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use volley_proto::tls::Tls;
 
 use super::exchange::{self, Found};
 
-/// How long the exchange with the listener may take.
+/// Timeout of the exchange with the listener.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Dials all ports that are of use, at once.
+/// Dials the target's Flight port and its ranks' port, both at once.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Measured {
     let Target {
         host,

@@ -1,4 +1,4 @@
-//! What is said on the connection of a probe, and how its round trip and bandwidth are found.
+//! Protocol of a probe's connection, which measures round trip and bandwidth.
 //!
 //! ```text
 //!   dialler                      listener
@@ -10,8 +10,8 @@
 //!             ◀───────────────── bytes, nanoseconds
 //! ```
 //!
-//! The bandwidth is what arrives in a time by the listener's clock: what lies in buffers does not count. The
-//! deadlines are the callers'.
+//! The bandwidth is the number of bytes received in a period of the listener's clock; bytes left in buffers do not
+//! count. Callers set the deadlines.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,26 +25,26 @@ use super::median;
 const WELCOME: u8 = b'v';
 const PING: u8 = b'p';
 const DATA: u8 = b'd';
-/// Round trips of one probe.
+/// Number of round trips in one probe.
 const PINGS: usize = 21;
-/// How long is sent, and how much at most.
+/// Limits on the sending time and on the number of bytes sent.
 const SENDING: Duration = Duration::from_millis(300);
 const MOST_SENT: u64 = 256 << 20;
-/// How long what comes is counted.
+/// Time limit for counting received bytes.
 const COUNTING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 128 << 10;
-/// Tokens are no longer.
+/// Maximum length of a token.
 pub(super) const TOKEN: usize = 36;
 
-/// What was found on a connection.
+/// Measurements of one connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Found {
     pub(super) round_trip: Option<Duration>,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) rate: Option<f64>,
 }
 
-/// Measures a connection that was dialled.
+/// Measures a dialled connection.
 pub(super) async fn measure(mut stream: TcpStream, token: &str) -> io::Result<Found> {
     stream.set_nodelay(true)?;
     stream.write_all(token.as_bytes()).await?;
@@ -75,7 +75,7 @@ pub(super) async fn measure(mut stream: TcpStream, token: &str) -> io::Result<Fo
         let nanoseconds = receive.read_u64().await?;
         Ok::<_, io::Error>((bytes, nanoseconds))
     };
-    // On a slow way the answer comes while much is still to be sent.
+    // On a slow network the answer arrives while much is still to be sent.
     let (bytes, nanoseconds) = {
         tokio::pin!(answer);
         tokio::select! {
@@ -93,7 +93,7 @@ pub(super) async fn measure(mut stream: TcpStream, token: &str) -> io::Result<Fo
     })
 }
 
-/// Answers a connection, if it knows the token.
+/// Answers a connection if it sends the token.
 pub(super) async fn answer(mut stream: TcpStream, token: &str) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut said = vec![0; token.len().min(TOKEN)];
@@ -111,8 +111,8 @@ pub(super) async fn answer(mut stream: TcpStream, token: &str) -> io::Result<()>
     }
 }
 
-/// Says how much came in what time, and reads on to the end: what is unread when a connection is closed may take back
-/// what was said last.
+/// Reports the number of bytes received and the time taken, then reads on to the end: closing a connection with
+/// unread bytes may discard the answer.
 async fn count(mut stream: TcpStream) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut bytes = 0_u64;

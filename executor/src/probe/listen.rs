@@ -1,4 +1,4 @@
-//! An executor that is dialled: a port among those of its ranks, for the time of a probe.
+//! The listening side of a probe: a port from the ranks' range, open for the duration of the probe.
 
 use std::io;
 use std::pin::pin;
@@ -13,16 +13,16 @@ use volley_proto::probe::Probed;
 use super::exchange;
 use crate::ExecutorConfig;
 
-/// Connections that are answered at once; more wait in the kernel's queue.
+/// Number of connections answered at once; more wait in the kernel's queue.
 const AT_ONCE: usize = 16;
-/// How long one connection may take.
+/// Time limit for one connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Listens where a rank would, unless a rank may then find no port.
+/// Listens on a port of the ranks' range, unless that could leave a rank without a port.
 pub(super) fn bind(config: &ExecutorConfig) -> io::Result<(Option<TcpListener>, Probed)> {
     let ports = config.listen.ports();
     let range = (ports != PortRange::FREE).then(|| ports.to_string());
-    // Tasks, Flight and a rank a slot.
+    // One port for tasks, one for Flight, and one for the rank of each slot.
     let taken = 2 + config.vcores;
     if ports.count().is_some_and(|count| count <= taken) {
         return Ok((None, Probed::Listens { port: None, range }));
@@ -35,7 +35,7 @@ pub(super) fn bind(config: &ExecutorConfig) -> io::Result<(Option<TcpListener>, 
     Ok((Some(listener), Probed::Listens { port, range }))
 }
 
-/// Answers who knows the token, for so long.
+/// Answers clients that send the token, until the time is over.
 pub(super) async fn serve(listener: TcpListener, token: &str, patience: Duration) {
     let mut answering = JoinSet::new();
     let mut over = pin!(sleep(patience));

@@ -1,12 +1,12 @@
-//! Probes: what the scheduler asks an executor to try of the network, for `volley doctor`.
+//! Probes: network measurements that the scheduler asks of an executor, for `volley doctor`.
 //!
 //! ```text
 //!   scheduler: Listen ─► this executor takes a port of its ranks for a while
 //!   scheduler: Dial ───► another one dials it there, and its Flight service: round trip, bandwidth
 //! ```
 //!
-//! Only whoever knows the token is answered, and nothing that is sent has a meaning. The wire to the scheduler is for
-//! [`crate::attendance`].
+//! Only clients that send the token are answered, and the data sent has no meaning. [`crate::attendance`] talks to
+//! the scheduler.
 
 mod dial;
 mod exchange;
@@ -23,14 +23,14 @@ use volley_proto::probe::{Measured, Probe, Probed};
 use crate::attendance::{self, Asked};
 use crate::{Error, ExecutorConfig, Result};
 
-/// Probes under way at once; more are not answered.
+/// Maximum number of concurrent probes; more are not answered.
 const AT_ONCE: usize = 32;
-/// How long an executor listens at most, whatever it is asked.
+/// Maximum time that an executor listens, whatever the request says.
 const MOST: Duration = Duration::from_secs(15 * 60);
 
-/// Round trips to the scheduler that are measured.
+/// Number of measured round trips to the scheduler.
 const ECHOES: usize = 11;
-/// Bytes that are sent at once to measure a bandwidth, and for how long.
+/// Bytes per echo of the bandwidth measurement, and its duration.
 const ECHOED: usize = 1 << 20;
 const ECHOING: Duration = Duration::from_millis(300);
 
@@ -41,7 +41,7 @@ pub(crate) async fn answer(
     mut asked: Receiver<Asked>,
 ) {
     let mut running = JoinSet::new();
-    // It takes a port, so there is one at most.
+    // Listening takes a port, so at most one probe listens.
     let mut listening: Option<AbortHandle> = None;
     loop {
         let asked = tokio::select! {
@@ -98,7 +98,7 @@ async fn answer_one(config: ExecutorConfig, channel: Authorized, Asked { id, pro
     }
 }
 
-/// Measures the way to the scheduler, over the connection that there is.
+/// Measures the network to the scheduler, over the existing connection.
 async fn measure(config: &ExecutorConfig, channel: &Authorized) -> Result<Measured> {
     let echo = async |bytes: usize, wanted: usize| {
         let started = Instant::now();
@@ -128,7 +128,7 @@ async fn measure(config: &ExecutorConfig, channel: &Authorized) -> Result<Measur
     })
 }
 
-/// The middle one of some durations.
+/// Returns the median, or the upper of the two middle durations.
 pub(crate) fn median(mut durations: Vec<Duration>) -> Option<Duration> {
     durations.sort_unstable();
     durations.get(durations.len() / 2).copied()

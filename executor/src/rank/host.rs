@@ -1,4 +1,4 @@
-//! The executor's side of barrier stages: gives each task a seat, runs it, and tells how it ended.
+//! The executor's side of barrier stages: gives each task a seat, runs its rank, and reports how it ended.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ pub(crate) struct RankHost {
     listen: ListenAddress,
     socket_dir: PathBuf,
     layers: CustomLayers,
-    /// Slots of the executor: a rank takes no more threads.
+    /// Slots of the executor, the maximum number of a rank's threads.
     slots: NonZeroUsize,
-    /// Bytes that a rank may take.
+    /// Memory limit of a rank, in bytes.
     memory: u64,
     scheduler: Authorized,
     parking: Parking,
@@ -67,7 +67,7 @@ impl RankHost {
             executor: self.executor.clone(),
             source,
         };
-        // That they are there, whatever it will compute on.
+        // Checks that the layers exist, on any device.
         let checked = self.layers.check(&spec.network, ResolvedDevice::CPU);
         checked.map_err(start)?;
         let place = self.parking.enter(train).await;
@@ -88,11 +88,11 @@ impl RankHost {
             .join(listener.endpoint(), spec.rendezvous_timeout)
             .await?;
         let seat = Seat::of(&membership);
-        // Before rows are streamed.
+        // The device is found before rows are streamed.
         let device = match self.device(spec, gpu).map_err(start) {
             Ok(device) => device,
             Err(error) => {
-                // The others have met, and would wait for it.
+                // The other ranks have met, and would wait for this one.
                 rendezvous.fail(&seat, chain(&error), false).await;
                 return Err(error);
             }
@@ -107,7 +107,7 @@ impl RankHost {
             seat,
             rendezvous: &rendezvous,
             spec,
-            // Also the end of the generation stops the rank.
+            // The end of the generation also stops the rank.
             stop: cancel.child_token(),
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");
@@ -125,7 +125,7 @@ impl RankHost {
         }
     }
 
-    /// Finds the device that the rank was dealt, and checks that its network can be computed there.
+    /// Finds the rank's assigned device and checks that the network can be computed there.
     fn device(
         &self,
         spec: &TrainSpec,
@@ -144,7 +144,7 @@ impl RankHost {
 impl RankRuntime for RankHost {
     async fn run(&self, task: RankTask) -> Result<RecordBatch, DataFusionError> {
         self.try_run(task).await.map_err(|error| match error {
-            // Ballista starts a cancelled task again, unless its job has ended.
+            // Ballista restarts a cancelled task unless its job has ended.
             RankError::Cancelled { .. } | RankError::Regroup { .. } => {
                 tracing::info!(%error, "rank ends");
                 DataFusionError::External(Box::new(BallistaError::Cancelled))

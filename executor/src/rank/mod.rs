@@ -8,8 +8,8 @@
 //!    └──────────◄─────────────────── left for the next rank, the task ends
 //! ```
 //!
-//! It brings together what others do: the scheduler's rendezvous, the trainer's collectives and
-//! loop, the model store. Between tasks it holds what ranks have [left](parking).
+//! It joins parts that live elsewhere: the scheduler's rendezvous, the trainer's collectives and training loop, and
+//! the model store. Between tasks it holds the states that ranks have [left](parking).
 
 mod host;
 mod origin;

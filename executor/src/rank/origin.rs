@@ -1,5 +1,5 @@
-//! What rank 0 finds to start from where no rank before it has left its state: a checkpoint or a
-//! model. What one rank brings, all get.
+//! Origin of a training on rank 0 when no earlier rank has left its state: a checkpoint or a model. Rank 0 sends it
+//! to all other ranks.
 
 use volley_proto::failure::chain;
 use volley_proto::spec::{Start, TrainSpec};
@@ -10,17 +10,17 @@ use volley_trainer::{Model, Origin, TrainingState, VOCABULARIES, WEIGHTS};
 
 use crate::error::RankError;
 
-/// What a rank finds to start from where none was left here.
+/// Origin of a rank's training when no state was left on this executor.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) origin: Origin,
-    /// What the user should know about it.
+    /// Messages for the user about the origin.
     pub(super) notes: Vec<String>,
-    /// The run that the checkpoint is of, where it is another.
+    /// Run of the checkpoint, when it is another run than this one.
     pub(super) continues: Option<TrainId>,
 }
 
-/// Looks into the store: for a checkpoint of this run, else for what the spec starts from.
+/// Looks in the store for a checkpoint of this run, then for the origin that the spec names.
 pub(super) async fn look_up(spec: &TrainSpec, layers: &CustomLayers) -> Result<Found, RankError> {
     let mut notes = Vec::new();
     let refuse = |reason: String| RankError::Origin {
@@ -29,7 +29,7 @@ pub(super) async fn look_up(spec: &TrainSpec, layers: &CustomLayers) -> Result<F
     };
     let failed = |error: volley_proto::Error| refuse(chain(&error));
     let store = ModelStore::open(&spec.store).map_err(failed)?;
-    // Nobody is left who would have dropped them.
+    // Drops checkpoints of finished runs whose ranks ended before they could drop them.
     let (model, run) = (&spec.model, spec.train_id);
     let dropped = store.drop_finished_checkpoints(model, run).await;
     dropped.map_err(failed)?;
@@ -83,7 +83,7 @@ fn decode(
     Ok(Some((info.train_id, state)))
 }
 
-/// A published model.
+/// Loads a published model.
 async fn load(model: &ModelRef, layers: &CustomLayers) -> Result<Model, String> {
     let text = |error: volley_proto::Error| chain(&error);
     let store = ModelStore::open(&model.store).map_err(text)?;

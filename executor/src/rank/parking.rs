@@ -1,4 +1,4 @@
-//! Where ranks leave the state of their training for the rank that comes after them.
+//! Storage where a rank leaves its training state for the next rank of the same run.
 //!
 //! ```text
 //!   enter ──► (waits for the rank before to have left) ──► Place, with the state left there
@@ -7,9 +7,9 @@
 //!         is over or the lease has ended
 //! ```
 //!
-//! One place a training run: an executor has at most one rank of it. A rank's thread may outlive
-//! its task by a moment; whoever comes next waits for it. State is in memory only; checkpoints are
-//! for what must outlive the process.
+//! A training run has one place here: an executor has at most one rank of it. A rank's thread may outlive its task
+//! by a moment; the next rank waits for it. State is in memory only; checkpoints serve for state that must outlive
+//! the process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use tokio::time::{Instant, timeout};
 use volley_proto::TrainId;
 use volley_trainer::TrainingState;
 
-/// State that nobody came for is let go after this long.
+/// Time after which a state that no rank has taken is dropped.
 const LEASE: Duration = Duration::from_secs(15 * 60);
-/// How long a rank may take to leave once it has been told to.
+/// Time limit for a rank to leave once it has been told to.
 const LEAVING: Duration = Duration::from_secs(30);
 
-/// The executor's places; cheap to clone.
+/// Places of the executor; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parking {
     places: Arc<Mutex<HashMap<TrainId, Entry>>>,
@@ -34,10 +34,10 @@ pub(crate) struct Parking {
 
 #[derive(Debug)]
 enum Entry {
-    /// A rank is there; the channel closes when it leaves.
+    /// A rank is in the place; the channel closes when it leaves.
     Taken {
         leaves: watch::Receiver<()>,
-        /// Whether the run is over, so that nobody will come after it.
+        /// True when the run is over, so that no rank will follow.
         forgotten: bool,
     },
     Left {
@@ -46,7 +46,7 @@ enum Entry {
     },
 }
 
-/// A rank's place. When it is dropped, it is free, and the state in it is left for the next rank.
+/// Place of one rank. Dropping it frees it, and leaves its state for the next rank.
 #[derive(Debug)]
 pub(super) struct Place {
     parking: Parking,
@@ -56,8 +56,8 @@ pub(super) struct Place {
 }
 
 impl Parking {
-    /// Takes the place of a run, with what the rank before has left there. `None` when that rank
-    /// does not leave in time.
+    /// Takes a run's place, with the state that the previous rank left there. Returns `None` when that rank does not
+    /// leave in time.
     pub(super) async fn enter(&self, train: TrainId) -> Option<Place> {
         self.enter_within(train, LEAVING).await
     }
@@ -99,8 +99,8 @@ impl Parking {
         }
     }
 
-    /// Lets go of what is kept, or will be left, of a run that is over; and of what nobody has come
-    /// for.
+    /// Drops the kept state of a run that is over, or marks the state of its running rank to be dropped. Also drops
+    /// expired states.
     pub(crate) fn forget(&self, train: TrainId) {
         let mut places = self.places.lock();
         let now = Instant::now();
@@ -116,24 +116,24 @@ impl Parking {
 }
 
 impl Entry {
-    /// Whether it is still worth its memory.
+    /// Returns false for a state whose lease has ended.
     fn holds(&self, now: Instant) -> bool {
         !matches!(self, Self::Left { until, .. } if *until < now)
     }
 }
 
 impl Place {
-    /// Whether there is a state.
+    /// Checks for a left state.
     pub(super) fn has_state(&self) -> bool {
         self.state.is_some()
     }
 
-    /// Takes the state to go on from.
+    /// Takes the state to continue from.
     pub(super) fn take(&mut self) -> Option<Box<TrainingState>> {
         self.state.take()
     }
 
-    /// Puts a state there for the next rank.
+    /// Puts a state in place for the next rank.
     pub(super) fn put(&mut self, state: Option<Box<TrainingState>>) {
         self.state = state;
     }

@@ -1,5 +1,5 @@
-//! What a rank's thread tells: progress to the scheduler and states to the store, without making the thread wait, and at
-//! last the model, which it waits for.
+//! Reports of a rank's thread: progress goes to the scheduler and checkpoints to the store, without making the
+//! thread wait. It waits only for the store to publish its model.
 
 use std::time::{Duration, Instant};
 
@@ -16,28 +16,28 @@ use volley_trainer::{Artifacts, Beginning, Observer, Publisher, Step};
 
 use super::rendezvous::{Rendezvous, Seat};
 
-/// How often rank 0 tells of its steps, and how often the others do.
+/// Intervals at which rank 0 and the other ranks report steps.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
 
-/// What a rank tells of itself.
+/// Report of a rank to the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
-    /// It has streamed these shards, and has not met its peers yet.
+    /// The rank has streamed these shards, and has not met its peers yet.
     Streamed(Vec<u64>),
-    /// It has streamed its shards.
+    /// The rank has streamed all of its shards.
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.
     Epoch(Box<EpochRecord>),
-    /// What its last steps came to.
+    /// Totals of the steps since the last report.
     Steps(Steps),
-    /// Something a user should know.
+    /// A message for the user.
     Note(String),
 }
 
-/// A store that has taken no checkpoint for so long is said to be busy: epochs may be shorter than a write.
+/// Time without a finished checkpoint after which the store is reported busy; epochs may be shorter than a write.
 const LATE: Duration = Duration::from_secs(10);
 
-/// What the store is to take, in the order in which it is told.
+/// Write to the store; writes are done in the order in which they are sent.
 #[derive(Debug)]
 enum Write {
     Checkpoint(Position, Bytes),
@@ -51,14 +51,14 @@ pub(super) struct Reporter {
     writes: mpsc::Sender<Write>,
     rank: usize,
     untold: Mutex<Untold>,
-    /// When the store last took a checkpoint, or was said to be busy.
+    /// Time when the store last accepted a checkpoint, or was reported busy.
     last_checkpoint: Mutex<Instant>,
 }
 
-/// Steps that are not told yet.
+/// Steps not reported yet.
 #[derive(Debug)]
 struct Untold {
-    /// When the last ones were told, and how long the rank had been in collectives by then.
+    /// Time of the last report, and the rank's time in collectives up to then.
     since: Instant,
     reducing: Duration,
     rows: u64,
@@ -76,23 +76,23 @@ impl Untold {
     }
 }
 
-/// Where a rank's checkpoints and its model go.
+/// Destination of a rank's checkpoints and its model.
 #[derive(Debug)]
 pub(super) struct RunStore<'a> {
     pub(super) spec: &'a TrainSpec,
     pub(super) generation: u64,
-    /// The run that this one continues; its checkpoints go once this one has one.
+    /// Run that this one continues; its checkpoints are dropped once this run has one.
     pub(super) continues: Option<TrainId>,
 }
 
-/// A reporter, and the work of sending on what it is told, which ends when it is dropped.
+/// Returns a reporter, and the future that sends its reports on; the future ends when the reporter is dropped.
 pub(super) fn reporter(
     rendezvous: Rendezvous,
     seat: Seat,
     mut store: RunStore<'_>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
-    // One is written while one waits.
+    // One checkpoint can wait while another is written.
     let (writes, mut waiting) = mpsc::channel::<Write>(1);
     let told = rendezvous.clone();
     let send = async move {
@@ -105,14 +105,14 @@ pub(super) fn reporter(
             let (position, state) = match write {
                 Write::Checkpoint(position, state) => (position, state),
                 Write::Model(artifacts, done) => {
-                    // The thread that waits is gone only where it has panicked.
+                    // The waiting thread is gone only if it has panicked.
                     done.send(store.publish(*artifacts).await).ok();
                     continue;
                 }
             };
             if let Err(error) = store.save(position, state).await {
                 if let Error::Superseded { .. } = error {
-                    // A later generation has the checkpoints; this one ends.
+                    // A later generation owns the checkpoints; this one ends.
                     tracing::warn!(%position, cause = chain(&error), "no checkpoint");
                     continue;
                 }
@@ -171,7 +171,7 @@ impl RunStore<'_> {
 
 impl Reporter {
     fn send(&self, report: Report) {
-        // The receiver is gone when the task is: then nobody is interested.
+        // The receiver is gone once the task is; then the report has no reader.
         self.reports.send(report).ok();
     }
 }
@@ -218,7 +218,7 @@ impl Observer for Reporter {
     }
 
     fn epoch(&self, record: &EpochRecord) {
-        // Evaluation is not a part of the next steps' time.
+        // Evaluation does not count into the time of the next steps.
         self.untold.lock().since = Instant::now();
         if self.rank == 0 {
             self.send(Report::Epoch(Box::new(record.clone())));
@@ -249,7 +249,7 @@ impl Publisher for Reporter {
     ) -> std::result::Result<u32, Box<dyn std::error::Error + Send + Sync>> {
         let (done, published) = oneshot::channel();
         let write = Write::Model(Box::new(artifacts), done);
-        // Whoever writes is gone once the rank is to end.
+        // The writing future is gone once the rank is to end.
         let gone = || "the rank ends before its store has taken the model";
         self.writes.blocking_send(write).map_err(|_| gone())?;
         Ok(published.blocking_recv().map_err(|_| gone())??)

@@ -1,4 +1,4 @@
-//! The executor's side of the rendezvous; the only file here that knows the wire.
+//! The executor's side of the rendezvous; the only file of the rank host that knows its wire format.
 
 use std::time::Duration;
 
@@ -33,21 +33,21 @@ impl Seat {
     }
 }
 
-/// Answer to a rank once all have joined.
+/// Answer to a rank once all ranks have joined.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) membership: Membership,
-    /// The GPU that it was dealt; the CPU, where there is none.
+    /// GPU assigned to the rank; `None` means the CPU.
     pub(super) gpu: Option<GpuId>,
 }
 
-/// Ballista's deadline for requests would be shorter than a rendezvous may take.
+/// Timeout of reports. Ballista's request timeout would be shorter than a rendezvous may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two attempts to reach the scheduler.
+/// Pause between two attempts to reach the scheduler.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The scheduler's rendezvous, for one task of a training run.
+/// Client of the scheduler's rendezvous, for one task of a training run.
 #[derive(Debug, Clone)]
 pub(super) struct Rendezvous {
     client: RendezvousClient<Authorized>,
@@ -56,12 +56,12 @@ pub(super) struct Rendezvous {
     executor: String,
 }
 
-/// What the scheduler says about a rank's failure.
+/// The scheduler's answer to a rank's failure.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// It is the root cause.
+    /// This failure is the root cause.
     Own,
-    /// Another rank's is, or the ranks meet again.
+    /// Another rank's failure is the root cause, or the ranks meet again.
     Instead(RankError),
     /// The scheduler cannot be reached.
     Nothing,
@@ -92,7 +92,7 @@ impl Rendezvous {
         })
     }
 
-    /// Joins the gang; returns once all of its ranks have.
+    /// Joins the gang. Returns once all of its ranks have joined.
     pub(super) async fn join(
         &self,
         endpoint: &Endpoint,
@@ -113,7 +113,7 @@ impl Rendezvous {
         let deadline = Instant::now() + timeout;
         let joined = loop {
             let mut request = tonic::Request::new(join.clone());
-            // The scheduler keeps the deadline; this one is for a scheduler that is gone.
+            // The scheduler enforces the deadline; this longer one applies when the scheduler is gone.
             request.set_timeout(timeout + REPORT_TIMEOUT);
             let status = match self.client.clone().join(request).await {
                 Ok(joined) => break joined,
@@ -125,7 +125,7 @@ impl Rendezvous {
                     let reason = message;
                     return Err(RankError::Regroup { train, reason });
                 }
-                // The connection was lost in between: tonic tells a broken one as unknown.
+                // The connection was lost in between: tonic reports a broken one as unknown.
                 Code::Unavailable | Code::Unknown if Instant::now() < deadline => {
                     sleep(PAUSE).await
                 }
@@ -165,7 +165,7 @@ impl Rendezvous {
         Ok(Joined { membership, gpu })
     }
 
-    /// Keeps the rank's seat. Returns once its generation has ended, with the reason.
+    /// Holds the rank's seat. Returns the reason once the generation has ended.
     pub(super) async fn hold(&self, seat: &Seat) -> String {
         loop {
             let mut request = tonic::Request::new(wire::HoldRequest {
@@ -186,13 +186,13 @@ impl Rendezvous {
                 Err(status) if status.code() == Code::NotFound => {
                     return "the scheduler knows nothing of it any more".to_owned();
                 }
-                // Whether the scheduler is gone is for the executor's attendance to find out.
+                // The executor's attendance finds out when the scheduler is gone.
                 Err(_) => sleep(PAUSE).await,
             }
         }
     }
 
-    /// Tells what the rank has done. A report that is lost is no reason to stop.
+    /// Reports the rank's progress. A lost report does not stop the rank.
     pub(super) async fn report(&self, seat: &Seat, report: Report) {
         let event = match report {
             Report::Streamed(shards) => {
@@ -218,7 +218,7 @@ impl Rendezvous {
         }
     }
 
-    /// Tells why the rank failed, and hears what the failure really is.
+    /// Reports the rank's failure and returns the root cause as the scheduler knows it.
     pub(super) async fn fail(&self, seat: &Seat, error: String, peer_lost: bool) -> Told {
         let mut request = tonic::Request::new(wire::FailRequest {
             seat: self.seat(seat),

@@ -1,4 +1,4 @@
-//! One rank from its seat in a generation to its result.
+//! One rank's run, from its seat in a generation to its result.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -33,15 +33,15 @@ use super::rendezvous::{Rendezvous, Seat, Told};
 use crate::ballista::data_lost;
 use crate::error::RankError;
 
-/// Autodiff recurses; a rank's thread has room.
+/// Stack size of a rank's thread; autodiff recurses deeply.
 const STACK: usize = 16 * 1024 * 1024;
-/// How long what is under way may take once the rank is to end.
+/// Time limit for finishing pending work once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
-/// The cache of encoded shards in a stage's folder.
+/// Folder of the encoded shards' cache, within a stage's folder.
 const SHARDS: &str = "shards";
 
-/// Of what was left here and what was found in the store, what training goes on from.
+/// Returns the newer of the state left on this executor and the origin found in the store.
 fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
     match (left, found) {
         (Some(Origin::State(left)), Some(Origin::State(found))) => {
@@ -61,18 +61,18 @@ pub(super) struct RankRun<'a> {
     pub(super) executor: &'a str,
     pub(super) device: ResolvedDevice,
     pub(super) threads: NonZeroUsize,
-    /// Bytes that the rank may take.
+    /// Memory limit of the rank, in bytes.
     pub(super) memory: u64,
     pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
     pub(super) rendezvous: &'a Rendezvous,
     pub(super) spec: &'a Arc<TrainSpec>,
-    /// Ends the rank with its state kept.
+    /// Token that ends the rank and keeps its state.
     pub(super) stop: CancellationToken,
 }
 
 impl RankRun<'_> {
-    /// Loads the shards and trains. Returns the rank's row.
+    /// Loads the shards and trains. Returns the rank's result row.
     pub(super) async fn run(
         &self,
         listener: Listener,
@@ -138,7 +138,8 @@ impl RankRun<'_> {
         })
     }
 
-    /// Bytes that rows may take, beside the network as far as that is known; all of them where steps take all rows.
+    /// Returns the memory limit for rows: the rank's memory minus the network's, as far as that is known. Unlimited
+    /// when each step takes all rows.
     fn memory_of_rows(&self) -> RowMemory {
         let ranks = self.seat.world_size as u64;
         let memory = self.spec.rank_memory();
@@ -163,15 +164,15 @@ impl RankRun<'_> {
         std::future::pending().await
     }
 
-    /// Ends a rank that does not stop: something it waits for does not answer.
+    /// Ends a rank that does not stop because something it waits for does not answer.
     pub(super) async fn overstay(&self) -> RankError {
         self.stop.cancelled().await;
         sleep(2 * LEAVING).await;
         self.broken(&"it does not stop; see the executor's log")
     }
 
-    /// Trains with the peers on a thread of its own, and reports and stores meanwhile what it says. However the thread
-    /// ends, and whoever still waits for it, the state goes back to the rank's place.
+    /// Trains with the peers on a separate thread, while reporting its progress and storing its checkpoints. However
+    /// the thread ends, and even if no task waits for it any more, the state goes back to the rank's place.
     async fn train(
         &self,
         listener: Listener,
@@ -225,7 +226,7 @@ impl RankRun<'_> {
                 self.stop.cancelled().await;
                 sleep(LEAVING).await;
             };
-            // A store that does not answer is not waited for once the rank is to end.
+            // Once the rank is to end, a store that does not answer is not waited for.
             tokio::select! {
                 () = send => {}
                 () = leaving => {}
@@ -236,18 +237,18 @@ impl RankRun<'_> {
             .map_err(|source| self.failed(source))
     }
 
-    /// Reports a failure; where it is only the loss of a peer or the end of the generation, what
-    /// the scheduler knows about it replaces it.
+    /// Reports a failure. If it is only the loss of a peer or the end of the generation, the scheduler's knowledge
+    /// of the root cause replaces it.
     pub(super) async fn root_cause(&self, error: RankError) -> RankError {
         let consequence = match &error {
-            // Cancelled, and not by this rank's job: a peer was, or the generation has ended.
+            // Cancelled, but not by this rank's job: a peer was cancelled, or the generation has ended.
             RankError::Rank { source, .. } => {
                 source.is_peer_loss() || matches!(source, volley_trainer::Error::Cancelled)
             }
             _ => false,
         };
         let peer_lost = consequence || self.stop.is_cancelled();
-        // Whoever tells of it says which rank it was.
+        // The reader of the failure adds the rank's number itself.
         let cause = match &error {
             RankError::Rank { source, .. } => chain(source),
             other => chain(other),
@@ -281,7 +282,7 @@ impl RankRun<'_> {
         }
     }
 
-    /// The rank's row of the training's result.
+    /// Builds the rank's row of the training's result.
     fn row(
         &self,
         device: &ResolvedDevice,
@@ -327,7 +328,7 @@ impl RankRun<'_> {
     }
 }
 
-/// Rows whose loss is marked before anything wraps it.
+/// Marks lost data in the rows' errors before other errors wrap them.
 fn mark_lost(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
     let schema = rows.schema();
     let marked = rows.map_err(|error| match data_lost(&error) {
