@@ -1,21 +1,21 @@
 //! A plan whose streams end when its task is to stop.
 //!
-//! Ballista cancels a task by dropping the future that waits for it, while the plan goes on in
-//! tasks of its own, some of which compute for minutes before they let go of their thread: an
-//! aggregate over a cross join asks for batch after batch. So every operator below the stage's writer
-//! is decorated: once the task is to stop, its stream fails when it is asked, and whoever asked
-//! gives up. The one below the writer also wakes up for it, and drops all below.
+//! Ballista cancels a task by dropping the future that waits for it. The plan goes on in spawned tasks, and some of
+//! them compute for minutes before they release their thread: an aggregate over a cross join polls batch after
+//! batch. So every operator below the stage's writer is decorated: once the task is to stop, polling its stream
+//! returns an error, and the operator above gives up. The operator directly below the writer also wakes up for the
+//! stop, and drops everything below it.
 //!
-//! Between two batches a join may look at more pairs of rows than there are seconds: its filter is
-//! decorated too, which it evaluates for a batch of pairs at a time.
+//! A join may compare pairs of rows for a long time between two batches. Its filter, evaluated for one batch of
+//! pairs at a time, is therefore decorated too.
 //!
-//! The one below the writer gives its rows the schema that the stage is written with: an expression that a scan
-//! computes can say less of NULLs for a file, where a column of it is a constant, than the plan does. And it gives views
-//! of text buffers of their own: a join's rows point into all text of its other side, which would be written with each
-//! batch.
+//! The operator below the writer also gives its rows the schema that the stage is written with: where a column is
+//! constant in a file, a scan's computed expression can have another nullability than the plan states. And it copies
+//! text views into buffers of their own: a join's rows point into all text of its other side, which would be written
+//! with each batch.
 //!
-//! A decorator takes the operator's place in every other respect, so that metrics and downcasts see
-//! no difference. Not here: a function, a sort or one partition of a window that computes long over what it has.
+//! A decorator takes the operator's place in every other respect, so that metrics and downcasts see no difference.
+//! Not covered: long computations within one batch by a function, a sort or one partition of a window.
 
 use std::any::Any;
 use std::fmt;
@@ -45,13 +45,13 @@ use super::tasks::{Running, cancelled};
 use super::unspilled_joins::context_of;
 use super::windows::emit_partitions;
 
-/// Bytes that a column's buffers may hold, whatever they show.
+/// Size of buffers, in bytes, up to which a column is not compacted, however little of them it uses.
 const LITTLE: usize = 16 << 10;
 
-/// The plan below a stage's writer, so that it stops with its task.
+/// Decorates the plan below a stage's writer so that it stops with its task.
 ///
 /// # Errors
-/// When an operator does not take its inputs back.
+/// When an operator does not accept its inputs again.
 pub(super) fn cancellable(
     plan: Arc<dyn ExecutionPlan>,
     task: &Running,
@@ -79,7 +79,7 @@ pub(super) fn cancellable(
 struct Cancellable {
     plan: Arc<dyn ExecutionPlan>,
     task: Running,
-    /// Whether its streams wake up when the task is to stop.
+    /// True if its streams wake up when the task is to stop.
     wakes: bool,
 }
 
@@ -129,7 +129,7 @@ impl ExecutionPlan for Cancellable {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        // What begins after the task was to stop does not.
+        // A stream does not begin once the task is to stop.
         self.task.check()?;
         let context = context_of(self.plan.as_ref(), context)?;
         let rows = self.plan.execute(partition, context)?;
@@ -156,7 +156,7 @@ impl ExecutionPlan for Cancellable {
 /// Rows that end with an error when the task is to stop.
 struct Rows {
     schema: SchemaRef,
-    /// Dropped with that error.
+    /// Dropped when the error is returned.
     rows: Option<SendableRecordBatchStream>,
     task: Running,
     wakes: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -170,7 +170,7 @@ impl Stream for Rows {
             return Poll::Ready(None);
         };
         let next = rows.poll_next_unpin(cx);
-        // It may have come to be cancelled while the operator computed.
+        // The task may have been cancelled while the operator computed.
         let mut stops = self.task.check().is_err();
         if let (Poll::Pending, Some(wakes)) = (&next, &mut self.wakes) {
             stops |= wakes.poll_unpin(cx).is_ready();
@@ -188,7 +188,7 @@ impl Stream for Rows {
     }
 }
 
-/// The batch, whose views of text or bytes hold little more than they show.
+/// Returns the batch with views of text or bytes compacted where their buffers hold much more than they use.
 fn own_buffers(batch: RecordBatch) -> RecordBatch {
     let owned: Vec<_> = batch.columns().iter().map(own_buffer).collect();
     if owned.iter().all(Option::is_none) {
@@ -200,7 +200,7 @@ fn own_buffers(batch: RecordBatch) -> RecordBatch {
     RecordBatch::try_new_with_options(batch.schema(), columns.collect(), &rows).unwrap_or(batch)
 }
 
-/// The views with buffers of their own, if they hold much more than they show.
+/// Returns the views with compacted buffers, if the old buffers hold much more than the views use.
 fn own_buffer(column: &ArrayRef) -> Option<ArrayRef> {
     fn compact<T: ByteViewType>(views: &GenericByteViewArray<T>) -> Option<ArrayRef> {
         let held: usize = views.data_buffers().iter().map(Buffer::len).sum();
@@ -214,7 +214,7 @@ fn own_buffer(column: &ArrayRef) -> Option<ArrayRef> {
     }
 }
 
-/// The batch with this schema, if its columns are such.
+/// Returns the batch with this schema, or unchanged if its columns do not fit it.
 fn with_schema(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
     if batch.schema_ref() == schema {
         return batch;
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(held(&few), 1000);
         let read: Vec<_> = few.column(0).as_string_view().iter().flatten().collect();
         assert_eq!(read, (500..510).map(text).collect::<Vec<_>>());
-        // What holds what it shows stays as it is.
+        // Views that use all of their buffers stay unchanged.
         assert_eq!(held(&own_buffers(batch(all))), 100_000);
     }
 }

@@ -1,8 +1,7 @@
-//! A reader of what other stages have made, which tells when rows are missing.
+//! A reader of other stages' output that detects missing rows.
 //!
-//! A file that ends early and a stream that ends early look like the end of the rows, where they end between
-//! two batches. Whoever wrote them has said how many rows there are: a reader that came to the end with
-//! another number has lost some.
+//! A file or a stream that is cut off between two batches looks like the end of the rows. The writer has reported
+//! its number of rows: a reader that ends with another number has lost some.
 
 use std::any::Any;
 use std::fmt;
@@ -24,7 +23,7 @@ use futures::{Stream, StreamExt};
 
 use super::decorator::delegate_to;
 
-/// The reader, which fails where rows are missing.
+/// Wraps the reader so that it fails when rows are missing.
 pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
     let count = reader.schema().fields().len();
     let due = reader.partition.iter().map(|places| {
@@ -43,11 +42,11 @@ pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
 #[derive(Debug)]
 struct Complete {
     reader: Arc<dyn ExecutionPlan>,
-    /// How many rows each partition has, where whoever wrote it has said.
+    /// Number of rows in each partition, where the writers have reported it.
     due: Vec<Option<usize>>,
 }
 
-/// Fewer rows than were written, or more.
+/// Error: fewer rows, or more, than were written.
 #[derive(Debug)]
 pub(super) struct RowsMissing {
     due: usize,
@@ -106,7 +105,7 @@ impl ExecutionPlan for Complete {
     }
 }
 
-/// Rows that are counted.
+/// Stream that counts its rows.
 struct Rows {
     rows: SendableRecordBatchStream,
     due: usize,
@@ -125,7 +124,7 @@ impl Stream for Rows {
                     due: self.due,
                     came: self.came,
                 };
-                // It is said once.
+                // The error is returned only once.
                 self.came = self.due;
                 return Poll::Ready(Some(Err(DataFusionError::External(Box::new(missing)))));
             }

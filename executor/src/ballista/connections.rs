@@ -1,8 +1,8 @@
 //! Idle connections to other executors' Flight services, kept for the next fetch.
 //!
-//! A host that is cut off closes nothing. Each connection, used or idle, asks its peer now and then whether it is
-//! there, and is closed when there is no answer: a fetch fails then, and a later one does not begin on a connection
-//! from before. They prove to peers that they are the cluster's own.
+//! A host that is cut off closes no connection. Each connection, used or idle, pings its peer at intervals and is
+//! closed when there is no answer: a running fetch then fails, and a later fetch does not reuse the dead connection.
+//! Connections carry a proof that they come from the cluster.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use parking_lot::Mutex;
 use volley_proto::access::ClusterSecret;
 use volley_proto::tls::Tls;
 
-/// Connections kept for one peer; more are closed when they come back.
+/// Number of idle connections kept per peer; more are closed when they come back.
 const KEPT: usize = 16;
-/// Peers that connections are kept for; most have left when there are more.
+/// Number of peers with idle connections; beyond it, most of them have left.
 const PEERS: usize = 256;
-/// How long a peer may take to be connected with.
+/// Timeout of connecting to a peer.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// How often a connection is tried.
+/// Interval between pings of a connection.
 const TRIED: Duration = Duration::from_secs(3);
-/// How long a peer may take to answer then: a process that stands still for a moment is not lost.
+/// Timeout of a ping's answer; long enough for a process that stalls for a moment.
 const ALIVE: Duration = Duration::from_secs(10);
 
 type Key = (String, u16, GrpcClientConfig);
@@ -40,7 +40,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// None yet; over TLS, if that is given, whatever a session says.
+    /// Returns an empty pool. With `tls`, connections use TLS whatever a session's settings say.
     pub(super) fn new(tls: Option<Tls>, secret: ClusterSecret) -> Self {
         Self {
             idle: Idle::default(),
@@ -49,8 +49,8 @@ impl Connections {
         }
     }
 
-    /// What is set up of a connection before it is made: it notices when its peer is gone, shows the certificate of this
-    /// executor and looks at the other's, and proves that it is the cluster's own.
+    /// Returns the setup of new connections: they notice when their peer is gone, present this executor's
+    /// certificate and check the peer's, and prove that they come from the cluster.
     fn endpoint(&self) -> BallistaConfigGrpcEndpoint {
         let (tls, secret) = (self.tls.clone(), self.secret.clone());
         BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
@@ -82,7 +82,7 @@ impl BallistaClientPool for Connections {
         host: &str,
         port: u16,
         config: &GrpcClientConfig,
-        // Sessions set up none.
+        // Sessions configure no endpoint.
         _: Option<Arc<BallistaConfigGrpcEndpoint>>,
     ) -> Result<PooledClient> {
         let key = (host.to_owned(), port, config.clone());

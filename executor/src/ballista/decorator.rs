@@ -1,7 +1,8 @@
-//! What operators have in common that take another's place and change how it is executed: they are shown, found and
-//! planned as the other. Not here: their inputs, and what they execute.
+//! Shared code of operators that replace another operator and change its execution: they are displayed, downcast and
+//! planned as the original. Not here: their inputs and their execution.
 
-/// The methods of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that are those of the operator in a field.
+/// Implements the methods of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that delegate to the
+/// operator in a field.
 macro_rules! delegate_to {
     ($operator:ident) => {
         fn name(&self) -> &str {

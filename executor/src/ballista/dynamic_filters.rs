@@ -1,17 +1,19 @@
 //! Dynamic filters within a task: joins and sorts tell scans which row groups to skip.
 //!
-//! A hash join that has collected its build side knows the keys that its probe side may have, and a top-k sort knows
-//! which rows come too late. DataFusion's dynamic filters are memory that such an operator shares with a scan, and
-//! cannot be sent: they are pushed down here, once a task's plan has arrived. Not here: filters across stages.
+//! A hash join that has collected its build side knows the possible keys of its probe side, and a top-k sort knows
+//! which rows come too late. DataFusion's dynamic filters are memory that such an operator shares with a scan, so
+//! they cannot be serialized: they are pushed down here, once a task's plan has arrived. Not here: filters across
+//! stages.
 //!
-//! DataFusion 55 is kept from wrong rows and from waiting without an end:
+//! Some filters are left out, because with DataFusion 55 they would lose rows or wait without end:
 //!
-//! - Partitions of a join wait until each has reported its build side, also one whose stream is dropped before it was
-//!   polled. Where an operator above may do that to some partitions, the join has no dynamic filter.
-//! - A partitioned join routes keys by the number of partitions, of which a task may have but some: it has none.
-//! - Row-group statistics leave out NaN, and are not those of an expression of a column: keys are columns, and no floats.
-//! - Below a limit, a filter would let rows in that were beyond it.
-//! - A sort without a limit turns a filter that its input does not take into an operator of its own.
+//! - Each partition of a join waits until all have reported their build sides, even one whose stream is dropped
+//!   before it is polled. Where an operator above may drop some partitions so, the join has no dynamic filter.
+//! - A partitioned join routes keys by the number of partitions, and a task may have only some of them: it has no
+//!   dynamic filter.
+//! - Row-group statistics omit NaN, and describe columns, not expressions: keys are columns, and not floats.
+//! - Below a limit, a filter would admit rows that were beyond it.
+//! - A sort without a limit turns a filter that its input does not accept into a separate operator.
 
 use std::sync::Arc;
 
@@ -39,15 +41,15 @@ use volley_engine::{mended_rules, without_filters};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// What a task runs below its writer, with dynamic filters pushed down, as far as the settings allow.
+/// Pushes dynamic filters down in the plan below a task's writer, as far as the settings allow.
 ///
 /// # Errors
-/// When an operator does not take its inputs back.
+/// When an operator does not accept its inputs again.
 pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
     if !config.optimizer.enable_dynamic_filter_pushdown {
         return Ok(plan);
     }
-    // Least and greatest values of all rows are told by statistics or take one pass.
+    // Minimum and maximum over all rows come from statistics or take one pass.
     let mut config = config.clone();
     config.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     let rule = Arc::new(FilterPushdown::new_post_optimization()) as _;
@@ -55,7 +57,7 @@ pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result
     for rule in mended_rules(&[rule]) {
         filtered = rule.optimize(filtered, &config)?;
     }
-    // Tasks of a stage report metrics of the same operators.
+    // All tasks of a stage report metrics of the same operators.
     let fits = have_same_operators(&plan, &filtered) && prunes_by_columns(&filtered)?;
     Ok(match fits {
         true => filtered,
@@ -63,8 +65,8 @@ pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result
     })
 }
 
-/// Whether scans prune row groups by columns only, or by integers cast to integers: DataFusion casts a column's minimum
-/// and maximum as it casts the column, and of a cast to a boolean, say, they are not the minimum and the maximum.
+/// Checks that scans prune row groups only by columns, or by integers cast to integers. DataFusion casts a column's
+/// minimum and maximum like the column, but after a cast to a boolean, say, they are no longer minimum and maximum.
 fn prunes_by_columns(plan: &Plan) -> Result<bool> {
     let mut by_columns = true;
     plan.apply(|node| {
@@ -84,7 +86,7 @@ fn prunes_by_columns(plan: &Plan) -> Result<bool> {
     Ok(by_columns)
 }
 
-/// The schema that a scan's filters are about.
+/// Returns the schema that a scan's filters refer to.
 fn file_schema(node: &Plan) -> Option<SchemaRef> {
     let scan = node.downcast_ref::<DataSourceExec>()?;
     let scan = scan.data_source().downcast_ref::<FileScanConfig>()?;
@@ -109,8 +111,9 @@ fn have_same_operators(a: &Plan, b: &Plan) -> bool {
         && pairs.all(|(a, b)| have_same_operators(a, b))
 }
 
-/// The plan with the operators excluded that must neither produce dynamic filters nor let them past. Either all of its
-/// partitions are polled or none is; or else some may be dropped before.
+/// Excludes the operators that must neither produce dynamic filters nor let them pass. `all_or_none` is true where
+/// either all of the plan's partitions are polled or none, and false where some may be dropped before they are
+/// polled.
 fn exclude(plan: Plan, all_or_none: bool) -> Result<Plan> {
     let of_inputs = polled(&plan, all_or_none);
     let inputs = plan.children().into_iter().zip(of_inputs);
@@ -124,13 +127,13 @@ fn exclude(plan: Plan, all_or_none: bool) -> Result<Plan> {
     })
 }
 
-/// Of each input, whether either all of its partitions are polled or none is.
+/// Returns for each input whether either all of its partitions are polled or none.
 fn polled(node: &Plan, all_or_none: bool) -> Vec<bool> {
     if node.is::<CoalescePartitionsExec>() || node.is::<SortPreservingMergeExec>() {
         return vec![true];
     }
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
-        // The build side is one partition. Partitions of the probe side are polled or not by what is in it.
+        // The build side is one partition. Its content decides whether partitions of the probe side are polled.
         let shares = *join.partition_mode() == PartitionMode::CollectLeft;
         return vec![all_or_none, all_or_none && shares];
     }
@@ -142,7 +145,7 @@ fn polled(node: &Plan, all_or_none: bool) -> Vec<bool> {
     vec![all_or_none && polls_each; node.children().len()]
 }
 
-/// Whether an operator may produce dynamic filters, and let others past.
+/// Returns whether an operator may produce dynamic filters and let others pass.
 fn takes_part(node: &Plan, all_or_none: bool) -> bool {
     if let Some(sort) = node.downcast_ref::<SortExec>() {
         let schema = sort.input().schema();
@@ -161,7 +164,7 @@ fn takes_part(node: &Plan, all_or_none: bool) -> bool {
         && join.on().iter().all(|(_, key)| is_covered(key, &schema))
 }
 
-/// Whether row-group statistics of a key's type cover all of its values.
+/// Returns whether row-group statistics of a key's type cover all of its values.
 fn is_covered(key: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     key.data_type(schema).is_ok_and(|of| {
         of.is_integer()
@@ -192,8 +195,8 @@ mod tests {
 
     use super::*;
 
-    /// A session whose planner makes no dynamic filters, with `few`, of ten rows, and `many`, of ten thousand in row
-    /// groups of a thousand.
+    /// Returns a session whose planner makes no dynamic filters, with the tables `few`, of ten rows, and `many`, of
+    /// ten thousand rows in row groups of a thousand.
     async fn session(partitions: usize) -> (SessionContext, TempDir) {
         let config = SessionConfig::new()
             .with_target_partitions(partitions)
@@ -228,7 +231,7 @@ mod tests {
         displayable(plan.as_ref()).indent(false).to_string()
     }
 
-    /// The plan of a query, with its dynamic filters.
+    /// Returns a query's plan with its dynamic filters.
     async fn filtered(session: &SessionContext, query: &str) -> Plan {
         let plan = session.sql(query).await.unwrap();
         let plan = plan.create_physical_plan().await.unwrap();
@@ -280,13 +283,13 @@ mod tests {
     #[tokio::test]
     async fn no_filter_is_pushed_where_rows_would_be_lost() {
         for query in [
-            // Statistics do not tell of NaN.
+            // Statistics omit NaN.
             "SELECT many.id FROM few JOIN many USING (f)",
             "SELECT id FROM many ORDER BY f LIMIT 3",
-            // Nor of what is computed from a column.
+            // Statistics do not describe expressions of a column.
             "SELECT id FROM many ORDER BY CAST(id - 5000 AS BOOLEAN), id LIMIT 3",
             "SELECT count(*) FROM (SELECT id = 5001 AS b FROM few) f JOIN many ON f.b = CAST(many.id AS BOOLEAN)",
-            // Of the first rows, those without a partner are not to be replaced by others.
+            // The first rows without a partner must not be replaced by later rows.
             "SELECT m.f FROM few JOIN (SELECT * FROM many LIMIT 50) m USING (id)",
         ] {
             let (session, _dir) = session(1).await;

@@ -1,12 +1,12 @@
 //! The engine wrapper around every task: identity, a cancel token, and error classes.
 //!
-//! - A barrier stage's operator learns which task it is.
-//! - Dropping the task's future cancels its token, and the token stops the plan; so does the
-//!   scheduler's word that the task is to end, and the end of the executor's registration.
-//! - An error that DataFusion has wrapped on its way keeps its class: a cancellation stays one.
-//!   Data that an executor does not give any more is marked as lost, so that the job is run again
-//!   and Ballista does not mend it. An error about a file names it. Every other error is marked, so that
-//!   the client can tell the user what was wrong.
+//! - The operator of a barrier stage receives the identity of its task.
+//! - Dropping the task's future cancels its token, and the token stops the plan; so do the scheduler's request to
+//!   end the task and the end of the executor's registration.
+//! - An error that DataFusion has wrapped keeps its class: a cancellation stays a cancellation. Data that an
+//!   executor no longer serves is marked as lost, so that the job runs again instead of being repaired by Ballista.
+//!   An error about a file names the file. Every other error is marked, so that the client can show its cause to the
+//!   user.
 
 use std::error::Error;
 use std::fmt;
@@ -48,12 +48,12 @@ use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 use crate::files::equipped_scan;
 
-/// Makes stages of Ballista's that stop.
+/// Engine that creates stages of Ballista's with a stop.
 pub(super) struct VolleyEngine {
-    /// To executors that hold what tasks read.
+    /// Connections to executors that hold the tasks' input.
     connections: Arc<dyn BallistaClientPool>,
     tasks: Tasks,
-    /// Where tasks may read and write.
+    /// Paths where tasks may read and write.
     paths: AllowedPaths,
 }
 
@@ -70,8 +70,10 @@ impl VolleyEngine {
         }
     }
 
+    /// Checks the paths of a task.
+    ///
     /// # Errors
-    /// When a task reads or writes where it may not.
+    /// When the task reads or writes where it may not.
     fn check_places(&self, plan: &dyn ExecutionPlan) -> Result<()> {
         if !self.paths.is_restricted() {
             return Ok(());
@@ -87,7 +89,7 @@ impl VolleyEngine {
         Ok(())
     }
 
-    /// The operator with what it needs of the executor and of the task.
+    /// Equips the operator with the parts that it needs of the executor and of the task.
     fn equip(
         &self,
         node: Arc<dyn ExecutionPlan>,
@@ -142,7 +144,7 @@ impl ExecutionEngine for VolleyEngine {
             Ok(TreeNodeRecursion::Continue)
         })?;
         let of_task = (&identity, &running);
-        // The root is the stage's writer; what it writes is what can be stopped.
+        // The root is the stage's writer; its input is the part that can be stopped.
         let writer = plan;
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
@@ -183,7 +185,7 @@ impl ExecutionEngine for VolleyEngine {
             return internal_err!("{} does not write a stage", writer.name());
         };
         let stage = Arc::new(DefaultQueryStageExec::new(writer));
-        // Whatever is told in it is about the job.
+        // Everything logged in the span belongs to the job.
         let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
         Ok(Arc::new(VolleyStage {
             stage,
@@ -195,8 +197,8 @@ impl ExecutionEngine for VolleyEngine {
     }
 }
 
-/// A task's metrics as those of its stage: every task reports of the same operators, also of those that it
-/// has no partitions of.
+/// Maps a task's metrics to its stage's operators. Every task reports on the same operators, including those whose
+/// partitions are pruned in it.
 fn for_stage(
     plan: &dyn ExecutionPlan,
     metrics: &mut impl Iterator<Item = MetricsSet>,
@@ -213,14 +215,14 @@ fn for_stage(
     }
 }
 
-/// One task.
+/// One task's execution.
 #[derive(Debug)]
 struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
     /// The task's plan below its writer.
     below: Arc<dyn ExecutionPlan>,
     running: Running,
-    /// The file of this host that it writes, if it does.
+    /// File on this host that the task writes, if any.
     file: Option<PathBuf>,
     span: Span,
 }
@@ -238,11 +240,11 @@ impl QueryStageExecutor for VolleyStage {
         task_id: usize,
         context: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
-        // Dropped with this future, however it ends.
+        // The guard is dropped with this future, however it ends.
         let _stop = self.running.cancel().clone().drop_guard();
         let done = async {
             if let Some(file) = &self.file {
-                // A writer of text would not say why it cannot.
+                // A text writer would not report the reason of its failure.
                 let made = can_be_made(file.clone()).await;
                 made.map_err(DataFusionError::Execution)?;
             }
@@ -265,7 +267,7 @@ impl QueryStageExecutor for VolleyStage {
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
         let mut of_stage = Vec::new();
         let mut metrics = self.stage.collect_plan_metrics().into_iter();
-        // The writer's own.
+        // Metrics of the writer.
         of_stage.extend(metrics.next());
         for_stage(self.below.as_ref(), &mut metrics, &mut of_stage);
         of_stage
@@ -284,7 +286,7 @@ impl QueryStageExecutor for VolleyStage {
     }
 }
 
-/// Gives a task's error the class that Ballista acts on, and the words that the user is told.
+/// Gives a task's error the class that Ballista acts on, and the text that the user sees.
 fn classify(error: DataFusionError) -> DataFusionError {
     if let Some(lost) = data_lost(&error) {
         return DataFusionError::External(Box::new(TaskFailure::new(&lost)));
@@ -298,7 +300,7 @@ fn classify(error: DataFusionError) -> DataFusionError {
     }
 }
 
-/// The loss of shuffle data, if that is what the error says.
+/// Returns the loss of shuffle data that an error reports, if it is one.
 pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
     let cause = unwrap(error);
     if let Some(missing) = cause.downcast_ref::<RowsMissing>() {
@@ -324,11 +326,11 @@ pub(crate) fn data_lost(error: &DataFusionError) -> Option<DataLost> {
     }
 }
 
-/// What a reader of rows says whose connection ended after the first of them: it keeps no more of the error
-/// than its words, and not whom it read from.
+/// Errors of a reader whose connection ended after its first rows. The reader keeps only the error's text, without
+/// the peer's name.
 const CUT_OFF: [&str; 2] = ["h2 protocol error", "transport error"];
 
-/// The error inside the layers that DataFusion, Arrow and Ballista put around errors of others.
+/// Returns the error inside the layers that DataFusion, Arrow and Ballista add to others' errors.
 fn unwrap<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     loop {
         let inner: &'a (dyn Error + 'static) = if let Some(error) = error.downcast_ref() {

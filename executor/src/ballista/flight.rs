@@ -6,9 +6,9 @@
 //!   anybody else: refused
 //! ```
 //!
-//! Ballista's service opens whatever file a ticket's job id makes a path of, for whoever asks. [`Tickets`] passes on what
-//! peers of the cluster ask for, and of others what they have a ticket for, which stands in the place of the job's id; of
-//! that, only what names a file under the work folder, and nothing but fetches.
+//! Ballista's service opens any file whose path can be made from a ticket's job id, for any client. [`Tickets`]
+//! passes on fetches only, and only of files under the work folder: a peer of the cluster names the job, any other
+//! client sends a ticket in place of the job's id.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,9 +37,9 @@ use volley_proto::limits::TICKET_LIMIT;
 
 use super::proof::{Proven, refused};
 
-/// The largest message it sends.
+/// Maximum size of a message to a client.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
-/// How long a request may take to arrive and to be looked at; not its answer.
+/// Time limit for a request to arrive and be checked; its answer is not included.
 const REQUEST: Duration = Duration::from_secs(60);
 
 /// Serves the shuffle files under a work folder until told to stop.
@@ -59,7 +59,7 @@ pub(super) async fn serve(
         .await
 }
 
-/// Ballista's service behind a check of what is asked for.
+/// Ballista's service behind a check of the requests.
 struct Tickets {
     work_dir: PathBuf,
     files: BallistaFlightService,
@@ -75,11 +75,11 @@ impl Tickets {
         }
     }
 
-    /// What is asked for, by a peer, or with a ticket in the place of the job.
+    /// Returns the fetch to pass on: a peer's as it is, any other client's with the job in place of its ticket.
     ///
     /// # Errors
-    /// When it is neither, or nothing that can be asked for.
-    #[allow(clippy::result_large_err)] // as tonic has it
+    /// When the request comes neither from a peer nor with a ticket, or cannot be fetched.
+    #[allow(clippy::result_large_err)] // tonic's own error type
     fn admit<T>(&self, request: &Request<T>, asked: &Bytes) -> Result<Bytes, Status> {
         let asked = match self.proven.is_peer(request) {
             true => asked.clone(),
@@ -89,8 +89,8 @@ impl Tickets {
         Ok(asked)
     }
 
-    /// What is asked for, with the job that the ticket is of in its place.
-    #[allow(clippy::result_large_err)] // as tonic has it
+    /// Returns the fetch with its ticket replaced by the ticket's job.
+    #[allow(clippy::result_large_err)] // tonic's own error type
     fn with_job<T>(&self, request: &Request<T>, asked: &Bytes) -> Result<Bytes, Status> {
         let mut action = protobuf::Action::decode(asked.as_ref())
             .map_err(|error| Status::invalid_argument(format!("it is no ticket: {error}")))?;
@@ -103,8 +103,8 @@ impl Tickets {
         Ok(action.encode_to_vec().into())
     }
 
-    /// Refuses a ticket for anything but a job's files in the work folder.
-    #[allow(clippy::result_large_err)] // as tonic has it
+    /// Rejects fetches of anything but a job's files in the work folder.
+    #[allow(clippy::result_large_err)] // tonic's own error type
     fn check(&self, ticket: &[u8]) -> Result<(), Status> {
         let Fetch::FetchPartition {
             job_id,
@@ -139,13 +139,14 @@ impl Tickets {
     }
 }
 
-/// Whether a job may be called so: no path leads elsewhere by such a name.
+/// Checks that a job's name cannot lead a path elsewhere.
 fn is_name(job: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     (1..=128).contains(&job.len()) && job.chars().all(plain)
 }
 
-/// Whether a file, or a folder on the way to it, is a link. Only who may write to the work folder makes any.
+/// Checks for links: the file itself, and the folders on its path. Only a process that may write to the work folder
+/// can make any.
 fn leads_elsewhere(work_dir: &Path, file: &Path) -> bool {
     let mut at = work_dir.to_owned();
     file.components().any(|part| {
@@ -154,7 +155,7 @@ fn leads_elsewhere(work_dir: &Path, file: &Path) -> bool {
     })
 }
 
-#[allow(clippy::result_large_err)] // as tonic has it
+#[allow(clippy::result_large_err)] // tonic's own error type
 fn only_fetches<T>(what: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!(
         "{what}: this service sends partitions of jobs, by do_get and do_action"
@@ -289,7 +290,7 @@ mod tests {
         ] {
             assert_eq!(ask(&refused).unwrap_err().code(), Code::Unauthenticated);
         }
-        // A ticket opens nothing that a job's id does not.
+        // A ticket opens only files that its job's id opens.
         let outside = ask(&secret.ticket("../J1")).unwrap_err();
         assert_eq!(outside.code(), Code::InvalidArgument);
         for malformed in [Bytes::new(), Bytes::from_static(b"nonsense")] {
@@ -336,7 +337,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tickets = tickets(dir.path());
         bolero::check!().with_iterations(10_000).for_each(|bytes| {
-            // Who is refused has no file opened; the rest is under the work folder.
+            // No file is opened for a refused request; the others are under the work folder.
             let _ = tickets.check(bytes);
             let _ = tickets.admit(&Request::new(()), &Bytes::copy_from_slice(bytes));
         });

@@ -1,8 +1,7 @@
 //! A join's filter that fails when its task is to stop.
 //!
-//! A join puts rows of both sides together and evaluates its filter over them, a batch of pairs at a
-//! time. While no pair passes, it gives back nothing and asks nobody, for as long as one batch of one
-//! side meets the whole other side.
+//! A join combines rows of both sides and evaluates its filter over them, one batch of pairs at a time. While no
+//! pair passes, it emits nothing and polls nothing, until one batch of one side has met the whole other side.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -22,10 +21,10 @@ use datafusion::physical_plan::joins::{
 
 use super::tasks::Running;
 
-/// The operator, which stops with its task also while its filter lets nothing pass, if it has one.
+/// Makes a join stop with its task even while its filter passes no rows. Operators without a filter stay unchanged.
 ///
 /// # Errors
-/// When a join does not take its own parts back.
+/// When a join cannot be rebuilt from its own parts.
 pub(super) fn stop_in_filter(
     node: Arc<dyn ExecutionPlan>,
     task: &Running,
@@ -65,7 +64,7 @@ pub(super) fn stop_in_filter(
     Ok(node)
 }
 
-/// An expression that is evaluated until its task is to stop.
+/// Expression that fails once its task is to stop.
 #[derive(Debug)]
 struct Stopping {
     filter: Arc<dyn PhysicalExpr>,

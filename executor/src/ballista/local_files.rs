@@ -1,8 +1,8 @@
-//! Files of this host, where writing them ends.
+//! Files of this host, written without endless retries.
 //!
-//! The store underneath stages a file beside its place. Where the file system says that there is no
-//! such folder, it makes the folder and tries again, for ever in a folder that is there and takes
-//! no files, as those of `/proc` are: on a thread that nothing can stop. Here the folder is tried first.
+//! The underlying store stages a file beside its final path. When the file system reports that the folder does not
+//! exist, the store creates the folder and retries. It does so for ever, on a thread that nothing can stop, where
+//! the folder exists but accepts no files, such as in `/proc`. The wrapper first tries to create a file there.
 
 use std::fmt;
 use std::fs::{OpenOptions, create_dir_all, remove_file};
@@ -21,7 +21,7 @@ use datafusion::object_store::{
 };
 use futures::stream::BoxStream;
 
-/// The host's file system.
+/// Object store of the host's file system.
 #[derive(Debug)]
 pub(super) struct LocalFiles {
     files: Arc<LocalFileSystem>,
@@ -34,7 +34,7 @@ impl LocalFiles {
         }
     }
 
-    /// Checks that a file can be made beside another.
+    /// Checks that a file can be created beside another.
     async fn takes(&self, location: &Path) -> Result<()> {
         let path = self.files.path_to_filesystem(location)?;
         can_be_made(path).await.map_err(|error| Error::Generic {
@@ -44,10 +44,10 @@ impl LocalFiles {
     }
 }
 
-/// Checks that a file can be made.
+/// Checks that a file can be created.
 ///
 /// # Errors
-/// Which cannot, and what the system says.
+/// Text with the path and the system's reason, when it cannot.
 pub(super) async fn can_be_made(path: PathBuf) -> std::result::Result<(), String> {
     let shown = path.display().to_string();
     let tried = tokio::task::spawn_blocking(move || try_beside(&path));
@@ -56,10 +56,10 @@ pub(super) async fn can_be_made(path: PathBuf) -> std::result::Result<(), String
     made.map_err(|error| format!("no file can be made at {shown}: {error}"))
 }
 
-/// Makes a file beside another, and removes it.
+/// Creates a file beside another, and removes it.
 fn try_beside(path: &std::path::Path) -> std::io::Result<()> {
     let mut probe = path.as_os_str().to_owned();
-    // The store underneath counts from 1.
+    // The underlying store counts from 1.
     probe.push("#0");
     let probe = PathBuf::from(probe);
     let create = || {
@@ -74,11 +74,11 @@ fn try_beside(path: &std::path::Path) -> std::io::Result<()> {
         created => created,
     };
     match created {
-        // Another writer of the same file is here as well.
+        // Another writer of the same file is active as well.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
         Ok(()) => {
-            // Another writer may have removed it.
+            // Another writer may have removed the probe.
             remove_file(&probe).ok();
             Ok(())
         }

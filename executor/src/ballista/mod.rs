@@ -1,4 +1,4 @@
-//! The one adapter to Ballista's executor internals.
+//! The only adapter to Ballista's executor internals.
 
 mod cancellable;
 mod complete;

@@ -1,13 +1,14 @@
-//! Sorts by several numbers, dates or booleans, by one normalized key.
+//! Sorting by several numbers, dates or booleans as one normalized key.
 //!
-//! DataFusion sorts and merges rows by one number several times as fast as by two: for one it has loops over plain
-//! values, for several a comparison a column through a closure, and rows of bytes to merge by. So keys of known width are
-//! packed into one number of 128 bits that compares as they do, NULLs included; rows are sorted by it with DataFusion's
-//! operator, and leave without it. A row takes 16 bytes more meanwhile, and twice as many of what the sort reserves.
+//! DataFusion sorts and merges rows by one number several times as fast as by two: one number has loops over plain
+//! values, while several need a closure call per comparison and column, and are merged by rows of bytes. So keys of
+//! fixed width are packed into one 128-bit number that preserves their order, NULLs included. DataFusion's operator
+//! sorts the rows by it, and the number is removed again. A row takes 16 bytes more meanwhile, and twice that in the
+//! sort's reservation.
 //!
-//! Not here: keys that together, with a bit each for NULL, are wider than 126 bits, such as two of 64; decimals, and keys of
-//! variable width; top-k sorts; rows with views of text or bytes, for by one key DataFusion sorts several batches as one
-//! run, and reserves the memory of all its views for each batch that it emits.
+//! Not here: keys that, with one bit each for NULL, exceed 126 bits in total, such as two of 64 bits; decimals and
+//! keys of variable width; top-k sorts; rows with views of text or bytes, because with one key DataFusion sorts
+//! several batches as one run, and reserves the memory of all its views for each batch that it emits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,14 +41,14 @@ use futures::StreamExt;
 use super::decorator::delegate_to;
 use super::unspilled_joins::with;
 
-/// Bits that a normalized key has at most: a number of 38 digits.
+/// Maximum width of a normalized key, in bits: a number of 38 digits.
 const BITS: u32 = 126;
 
-/// Size of a sorted run before runs are merged, as the sort reserves it: twice the rows' bytes. With
-/// DataFusion's MiB for it, the Rossmann features take 4 to 7 % more CPU time.
+/// Size of a sorted run before runs are merged, as the sort reserves it: twice the rows' bytes. With DataFusion's
+/// default of 1 MiB, the Rossmann features take 4 to 7 % more CPU time.
 const RUN_BYTES: usize = 4 << 20;
 
-/// The operator, which sorts by a normalized key if it is a sort by several keys of known width.
+/// Makes a sort by several keys of fixed width sort by a normalized key. Other operators stay unchanged.
 ///
 /// # Errors
 /// When the sort's input does not have its keys.
@@ -84,7 +85,7 @@ pub(super) fn normalize_keys(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
     Ok(Arc::new(NormalizedSort { plan: node, by_key }))
 }
 
-/// Whether values point into memory that they share.
+/// Checks for types whose values point into shared memory.
 fn has_views(data_type: &DataType) -> bool {
     match data_type {
         DataType::Utf8View
@@ -101,11 +102,11 @@ fn has_views(data_type: &DataType) -> bool {
     }
 }
 
-/// Takes a [`SortExec`]'s place.
+/// Replacement of a [`SortExec`].
 #[derive(Debug)]
 struct NormalizedSort {
     plan: Arc<dyn ExecutionPlan>,
-    /// Of the same rows, with the normalized key as a last column.
+    /// Sort of the same rows, with the normalized key as a last column.
     by_key: SortExec,
 }
 
@@ -153,21 +154,21 @@ impl ExecutionPlan for NormalizedSort {
     }
 }
 
-/// Several keys as one number, which compares as they do one after the other.
+/// Several keys as one number, with the order of comparing them one after the other.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct NormalizedKey {
-    /// The most significant one first.
+    /// Keys, the most significant one first.
     keys: Vec<Key>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     sort: PhysicalSortExpr,
-    /// What its values are packed as.
+    /// Type that the values are packed as.
     packed: Packed,
 }
 
-/// Numbers with an order of their own.
+/// Types of packed numbers, each with its own order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Packed {
     I8,
@@ -183,7 +184,7 @@ enum Packed {
 }
 
 impl Packed {
-    /// As what values of a type are packed, if they have a width and an order.
+    /// Returns the packed type for values of a data type, if they have a fixed width and an order.
     fn of(data_type: &DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Boolean | DataType::UInt8 => Self::U8,
@@ -219,7 +220,7 @@ impl Packed {
         }
     }
 
-    /// Bits of a value.
+    /// Returns the width of a value, in bits.
     fn bits(self) -> u32 {
         match self {
             Self::I8 | Self::U8 => 8,
@@ -231,7 +232,7 @@ impl Packed {
 }
 
 impl NormalizedKey {
-    /// The key that orders rows so, if each of the keys has a width and they fit.
+    /// Returns the key for this order, if each of its keys has a fixed width and together they fit.
     fn of(order: &LexOrdering, schema: &Schema) -> Result<Option<Self>> {
         let mut keys = Vec::with_capacity(order.len());
         for key in order {
@@ -247,7 +248,7 @@ impl NormalizedKey {
 }
 
 impl Key {
-    /// Appends the bits of its values to what there is of each row's key: whether it is NULL, and the value.
+    /// Appends the bits of this key's values to each row's number: the NULL bit, then the value.
     fn append(&self, rows: &mut [i128], batch: &RecordBatch) -> Result<()> {
         let values = self
             .sort
@@ -264,7 +265,7 @@ impl Key {
             Packed::U16 => self.pack::<UInt16Type>(rows, &values, u64::from),
             Packed::U32 => self.pack::<UInt32Type>(rows, &values, u64::from),
             Packed::U64 => self.pack::<UInt64Type>(rows, &values, |v| v),
-            // The order of `total_cmp`: a negative number is the smaller the greater its other bits are.
+            // The order of `total_cmp`: among negative numbers, greater remaining bits mean a smaller number.
             Packed::F32 => self.pack::<Float32Type>(rows, &values, |v| {
                 let bits = v.to_bits();
                 let sign = 1 << 31;
@@ -368,7 +369,7 @@ mod tests {
 
     use super::*;
 
-    /// Columns of every type that is packed, and of one that is not, with the bits of a value.
+    /// Columns of every packed type and of one that is not packed, with the width of a value in bits.
     const COLUMNS: [(&str, u32); 16] = [
         ("v % 3 = 0", 8),
         ("arrow_cast(v - 100, 'Int8')", 8),
@@ -416,7 +417,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_are_in_the_order_of_all_keys() {
-        // So small that sorts merge runs.
+        // The limit is so small that sorts merge runs.
         let mut config = SessionConfig::new()
             .with_target_partitions(1)
             .with_batch_size(16);
@@ -446,7 +447,7 @@ mod tests {
                 for (columns, by, fits) in [
                     (format!("c{first}, c{second}"), by.clone(), fits),
                     ("view".to_owned(), by.clone(), false),
-                    // With a key of which no two rows have the same.
+                    // With a key that is unique to each row.
                     (
                         format!("name, c{second}, c{first}"),
                         format!("{by}, 1000 - v DESC"),

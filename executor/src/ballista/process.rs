@@ -1,9 +1,9 @@
-//! Ballista's executor put together from its parts.
+//! Ballista's executor, assembled from its parts.
 //!
-//! Ballista's own entry point needs its ports in advance, takes over the process's signals, which an executor inside a
-//! client must not, and serves whoever reaches its ports. The parts are the same: a task server, a runner that tells how
-//! tasks have ended, heartbeats, and a Flight service over the work folder. Each server listens on a port of its own, over
-//! TLS or in the clear, and lets in who proves to be of the cluster.
+//! Ballista's own entry point needs its ports in advance, takes over the process's signals, which an executor inside
+//! a client must not do, and serves any client that reaches its ports. The parts are the same: a task server, a
+//! runner that reports task statuses, heartbeats, and a Flight service over the work folder. Each server listens on
+//! its own port, with or without TLS, and admits only clients that prove they belong to the cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,33 +52,33 @@ use crate::attendance::{self, Asked, Attendance, TaskKey};
 use crate::probe;
 use crate::{Error, ExecutorConfig, Result};
 
-/// How often the connection with the scheduler is tried at most.
+/// Minimum interval between pings of the connection to the scheduler.
 const LEAST_TRIED: Duration = Duration::from_millis(500);
-/// Tasks, and states of tasks, that wait for each slot.
+/// Tasks, and statuses of tasks, that may wait per slot.
 const WAITING: usize = 50;
-/// Tasks that the scheduler is told of at once.
+/// Maximum number of ended tasks in one request to the scheduler.
 const ENDED_AT_ONCE: usize = 256;
-/// Probes that wait to be begun.
+/// Maximum number of probes that wait to begin.
 const PROBES: usize = 32;
 
-/// A running executor of Ballista's; dropping it stops it.
+/// Running Ballista executor; dropping it stops it.
 pub(crate) struct Process {
     config: ExecutorConfig,
     attendance: Attendance,
     tasks: Tasks,
-    /// Those that the scheduler asks for.
+    /// Probes that the scheduler asks for.
     probes: mpsc::Sender<Asked>,
-    /// What was shuffled goes with the registration: nobody would ask for it again.
+    /// Folder of the shuffle files; it goes with the registration, after which no task fetches them.
     _shuffle_dir: TempDir,
     scheduler: Scheduler,
     services: JoinSet<()>,
-    /// It ends when the scheduler does not take heartbeats.
+    /// Heartbeat task; it ends when the scheduler does not accept heartbeats.
     heart: JoinSet<()>,
     stop_requests: mpsc::Receiver<bool>,
     stop: CancellationToken,
 }
 
-/// A channel to the scheduler that says who the executor is, tried until the deadline.
+/// Connects to the scheduler, retrying until the deadline. The channel carries the executor's credentials.
 pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
     let address = || Error::SchedulerAddress {
         address: config.scheduler.clone(),
@@ -87,8 +87,8 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
         .map_err(|_| address())?
         .connect_timeout(Duration::from_secs(2))
         .tcp_nodelay(true)
-        // A scheduler that is cut off closes nothing, and what is sent to it then is sent again ever more seldom:
-        // when it is back, that connection would be of no use for as long as it was gone.
+        // A scheduler that is cut off closes nothing, and TCP resends to it at ever longer intervals: once it is
+        // back, the connection would stay unusable for as long again as the scheduler was gone.
         .http2_keep_alive_interval((config.scheduler_timeout / 4).max(LEAST_TRIED))
         .keep_alive_timeout(config.scheduler_timeout)
         .keep_alive_while_idle(true);
@@ -181,7 +181,7 @@ pub(crate) async fn start(
         tasks: launched,
         stop: request_stop,
     };
-    // Only the scheduler launches tasks: its certificate is for the host that it is dialled by.
+    // Only the scheduler launches tasks: its certificate must be for the host name that the executor dials.
     let host = config.scheduler.rsplit_once(':');
     let host = host.map_or(config.scheduler.as_str(), |(host, _)| host);
     let of_scheduler = ClientCertificate::MemberAt(host.to_owned());
@@ -199,7 +199,7 @@ pub(crate) async fn start(
     };
     services.spawn(runner.run(queued));
 
-    // What it sends may be as large as what the scheduler takes.
+    // Requests may be as large as the scheduler accepts.
     let mut scheduler = SchedulerGrpcClient::new(channel)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(MESSAGE_LIMIT);
@@ -222,7 +222,7 @@ pub(crate) async fn start(
     })
 }
 
-/// Registers with the scheduler, which looks whether it reaches the task server.
+/// Registers with the scheduler, which then checks that it reaches the task server.
 async fn register(
     config: &ExecutorConfig,
     scheduler: &mut Scheduler,
@@ -250,24 +250,24 @@ async fn register(
 }
 
 impl Process {
-    /// Waits until the executor and its scheduler have lost each other, and returns how. Training
-    /// runs that are over meanwhile are passed on.
+    /// Waits until the executor and its scheduler have lost each other, and returns the reason. Passes on finished
+    /// training runs meanwhile.
     pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
         tokio::select! {
             reason = self.attendance.until_over(
                 finished,
                 |tasks| self.tasks.stop(tasks),
-                // The scheduler does not wait for ever.
+                // A full queue drops the probe: the scheduler's wait for it is limited.
                 |probe| drop(self.probes.try_send(probe)),
             ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
             _ = self.heart.join_next() => "the scheduler does not take heartbeats".to_owned(),
-            // One of them gives up on a scheduler that does not take how tasks have ended.
+            // The status task gives up on a scheduler that does not accept statuses.
             _ = self.services.join_next() => "a service of its own ended".to_owned(),
         }
     }
 
-    /// Tells the scheduler that the executor goes, and no more that it lives: it would be registered again.
+    /// Ends heartbeats, which would register the executor again, and tells the scheduler that it leaves.
     pub(crate) async fn take_leave(mut self) {
         self.heart.shutdown().await;
         let goodbye = self.scheduler.executor_stopped(ExecutorStoppedParams {
@@ -282,13 +282,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Removing what was shuffled takes a while, in which nobody listens any more.
+        // Removing shuffle files takes a while, in which the executor no longer serves anything.
         self.heart.abort_all();
         self.stop.cancel();
     }
 }
 
-/// Tells the scheduler of tasks that have ended, for as long as this is polled.
+/// Reports ended tasks to the scheduler, for as long as this is polled.
 async fn say_ended(
     config: ExecutorConfig,
     channel: Authorized,
@@ -298,21 +298,21 @@ async fn say_ended(
     while ended.recv_many(&mut tasks, ENDED_AT_ONCE).await > 0 {
         let told = attendance::end(&config, channel.clone(), std::mem::take(&mut tasks));
         if let Err(error) = told.await {
-            // The scheduler asks again for those that it waits for.
+            // The scheduler asks again for tasks that it waits for.
             tracing::debug!(%error, "the scheduler is not told that tasks have ended");
         }
     }
-    // The engine holds the other end for as long as there is a process.
+    // The engine holds the sender for as long as the process exists.
     std::future::pending().await
 }
 
-/// Who is let in at a port of the executor's.
+/// Returns the admission policy of one port.
 fn proven(config: &ExecutorConfig, secret: &ClusterSecret, port: u16) -> Proven {
     let address = format!("{}:{port}", config.listen.advertise_host());
     Proven::new(secret.clone(), address)
 }
 
-/// Listens on a port of the executor's.
+/// Listens on one of the executor's ports.
 fn listen(address: &ListenAddress) -> std::io::Result<(TcpListener, u16)> {
     let listener = address.listen()?;
     let port = listener.local_addr()?.port();
@@ -334,8 +334,8 @@ fn process_config(config: &ExecutorConfig, port: u16, grpc_port: u16) -> Executo
     }
 }
 
-/// The functions that plans may name: those of a session, of arrays among them, which Ballista's default
-/// leaves out.
+/// Returns the functions that plans may name: those of a session, including array functions, which Ballista's
+/// default leaves out.
 fn functions() -> BallistaFunctionRegistry {
     let session = SessionStateBuilder::new_with_default_features().build();
     BallistaFunctionRegistry::from(&session)
@@ -363,7 +363,7 @@ fn ballista_executor(
     let executor = BallistaExecutor::new(
         structure_executor_metadata(options, vcores),
         &work_dir.display().to_string(),
-        // Plans are decoded with this one.
+        // Plans are decoded with this runtime.
         Arc::new(move |_| Ok(Arc::clone(&shared))),
         sessions,
         Arc::new(functions()),

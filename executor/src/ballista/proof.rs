@@ -1,14 +1,14 @@
-//! Authentication of peers at an executor's ports: processes of its cluster.
+//! Authentication of peers at an executor's ports; peers are processes of the same cluster.
 
 use tonic::{Request, Status};
 use volley_proto::access::{ClusterSecret, proof_of};
 use volley_proto::tls::Peer;
 
-/// Checks proofs that are made for one port of the executor's.
+/// Checker of proofs made for one of the executor's ports.
 #[derive(Debug, Clone)]
 pub(super) struct Proven {
     secret: ClusterSecret,
-    /// As those who prove it dial it, `host:port`.
+    /// Address that peers dial, `host:port`.
     address: String,
 }
 
@@ -17,12 +17,13 @@ impl Proven {
         Self { secret, address }
     }
 
-    /// The cluster's secret.
+    /// Returns the cluster's secret.
     pub(super) fn secret(&self) -> &ClusterSecret {
         &self.secret
     }
 
-    /// Whether a request comes over a connection of the cluster's own: with a proof, and over TLS also with a certificate.
+    /// Checks that a request comes over a connection of the cluster: it carries a proof and, with TLS, a
+    /// certificate.
     pub(super) fn is_peer<T>(&self, request: &Request<T>) -> bool {
         let connection = request.extensions().get::<Peer>();
         if connection.is_some_and(|peer| peer.encrypted && !peer.member) {
@@ -33,8 +34,10 @@ impl Proven {
         proof.is_some_and(|proof| self.secret.is_proof(proof, &self.address))
     }
 
+    /// Checks that a request comes from a peer.
+    ///
     /// # Errors
-    /// When a request does not.
+    /// When it does not.
     pub(super) fn check<T>(&self, request: &Request<T>, action: &str) -> Result<(), Status> {
         if self.is_peer(request) {
             return Ok(());
@@ -43,7 +46,7 @@ impl Proven {
     }
 }
 
-/// Notes who was not let do something, and says so.
+/// Logs a refused request in the audit log, and returns the error to send.
 pub(super) fn refused<T>(request: &Request<T>, action: &str) -> Status {
     let peer = request.extensions().get::<Peer>();
     let peer = peer.map_or_else(|| "-".to_owned(), |peer| peer.address.to_string());

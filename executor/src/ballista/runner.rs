@@ -1,11 +1,11 @@
-//! Runs tasks, and tells the scheduler that the executor lives and how tasks have ended.
+//! Runs tasks, reports their statuses to the scheduler, and sends heartbeats.
 //!
 //! ```text
 //!   task server ──► tasks ──► threads of their own ──► statuses ──► scheduler, many at once
 //! ```
 //!
-//! A status that the scheduler does not take would leave its job waiting for ever: the executor and the scheduler have
-//! lost each other then, and the executor starts over.
+//! If the scheduler did not accept a status, its job would wait for ever: the executor and the scheduler have then
+//! lost each other, and the executor starts over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,26 +26,26 @@ use tokio::time::sleep;
 use volley_proto::access::Authorized;
 use volley_proto::limits::STACK;
 
-/// Heartbeats in a row that the scheduler may not take.
+/// Number of consecutive failed heartbeats after which the executor gives up.
 const MISSED: usize = 5;
-/// Statuses that the scheduler is told at once.
+/// Maximum number of statuses in one request.
 const AT_ONCE: usize = 256;
-/// Tasks yield to what answers the scheduler.
+/// Niceness of task threads, so that they yield to the threads that answer the scheduler.
 const NICE: i32 = 10;
-/// `PRIO_PROCESS`, with 0 for the caller.
+/// `PRIO_PROCESS`, used with 0 for the calling thread.
 const OF_A_PROCESS: u32 = 0;
 
-/// A client of the scheduler's that says who it is.
+/// Authenticated client of the scheduler.
 pub(super) type Scheduler = SchedulerGrpcClient<Authorized>;
 
-/// What tasks run with.
+/// Environment of running tasks.
 pub(super) struct Runner {
     pub(super) executor: Arc<BallistaExecutor>,
     pub(super) engine: Arc<dyn ExecutionEngine>,
     pub(super) statuses: mpsc::Sender<TaskStatus>,
 }
 
-/// Threads of tasks. What runs on them is dropped with them, where it next waits.
+/// Threads of tasks. Dropping them drops their tasks at the next point where these wait.
 struct Threads(Option<Runtime>);
 
 impl Threads {
@@ -69,9 +69,9 @@ impl Drop for Threads {
     }
 }
 
-/// Gives the calling thread a lower priority, where a thread has one of its own: on Linux.
+/// Lowers the priority of the calling thread, on systems where threads have their own: Linux.
 fn yield_to_others() {
-    // Sound: it takes numbers, and what it does not like it refuses.
+    // Sound: the call takes only numbers, and rejects invalid ones.
     #[allow(unsafe_code)]
     let set = unsafe { nix::libc::setpriority(OF_A_PROCESS, 0, NICE) };
     if set != 0 {
@@ -91,7 +91,7 @@ impl Runner {
             let runner = Arc::clone(&runner);
             runtime.spawn(async move {
                 let status = runner.run_task(task).await;
-                // Nobody listens once the executor starts over.
+                // The receiver is gone once the executor starts over.
                 runner.statuses.send(status).await.ok();
             });
         }
@@ -104,7 +104,7 @@ impl Runner {
             stage_id: task.stage_id,
             task_id: task.task_id,
         };
-        // As Volley's engine and its logs know tasks.
+        // Volley's engine and its logs identify tasks in this form.
         let identity = format!(
             "TID {}/{}.{}/{}.{}",
             task.job_id, task.stage_id, task.stage_attempt_num, task.task_id, task.task_attempt_num,
@@ -177,13 +177,13 @@ impl Runner {
             executor_id: self.executor.metadata.id.clone(),
             runtime_stats: stage.collect_runtime_stats_reports(),
             task_column_stats: stage.collect_column_stats(),
-            // The next stage adds these up: without them, its answer would be wrong.
+            // The next stage adds these up: without them, its result would be wrong.
             window_state: stage.collect_window_state_reports()?,
         })
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
@@ -191,7 +191,7 @@ fn now() -> u64 {
     })
 }
 
-/// Tells the scheduler how tasks have ended. Returns when it does not take that.
+/// Reports task statuses to the scheduler. Returns when the scheduler does not accept them.
 pub(super) async fn tell_statuses(
     mut scheduler: Scheduler,
     executor_id: String,
@@ -208,11 +208,11 @@ pub(super) async fn tell_statuses(
             return tracing::error!(reason, "the scheduler does not take how tasks have ended");
         }
     }
-    // The runner holds the other end for as long as there is a process.
+    // The runner holds the sender for as long as the process exists.
     std::future::pending().await
 }
 
-/// Tells the scheduler that the executor lives. Returns when it has not taken that several times in a row.
+/// Sends heartbeats to the scheduler. Returns when several in a row have failed.
 pub(super) async fn heartbeats(
     mut scheduler: Scheduler,
     executor: Arc<BallistaExecutor>,
@@ -241,7 +241,7 @@ pub(super) async fn heartbeats(
     }
 }
 
-/// The memory of this process, where the system tells.
+/// Returns the memory of this process, where the system reports it.
 fn memory() -> Vec<ExecutorMetric> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let metric = |metric| ExecutorMetric {
@@ -252,7 +252,7 @@ fn memory() -> Vec<ExecutorMetric> {
     physical.into_iter().chain(virtual_).map(metric).collect()
 }
 
-/// A number of bytes in a process's status, where it is in KiB.
+/// Returns a KiB value of the process's status in bytes.
 fn bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

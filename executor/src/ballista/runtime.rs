@@ -1,8 +1,8 @@
-//! What tasks share of an executor, and what is each one's own.
+//! Runtime environments of tasks: the parts that all tasks of an executor share, and each task's own.
 //!
-//! All tasks share the object stores, the footers of Parquet files (checked against a file's size and
-//! time of change) and the folder that is spilled to. A task's memory is its own: its slots' share, or less where the
-//! role of its job's owner limits that.
+//! All tasks share the object stores, the footers of Parquet files (checked against a file's size and modification
+//! time) and the spill folder. Each task has its own memory: its slots' share, or less where the role of its job's
+//! owner limits it.
 
 use std::fmt;
 use std::path::Path;
@@ -22,15 +22,15 @@ use volley_engine::settings::{JobSettings, MemoryLimit};
 
 use super::local_files::LocalFiles;
 
-/// Makes the runtimes of an executor's tasks.
+/// Factory of the runtime environments of an executor's tasks.
 pub(super) struct TaskRuntimes {
     shared: Arc<RuntimeEnv>,
     memory_per_slot: usize,
 }
 
 impl TaskRuntimes {
-    /// For tasks that spill to a folder, as much as its disk takes, and have so many bytes of memory a
-    /// slot.
+    /// Creates the factory, for tasks that spill to a folder without limit and have `memory_per_slot` bytes of
+    /// memory per slot.
     pub(super) fn new(spill_dir: &Path, memory_per_slot: usize, stores: &Stores) -> Result<Self> {
         let shared = RuntimeEnvBuilder::new()
             .with_temp_file_path(spill_dir)
@@ -45,14 +45,15 @@ impl TaskRuntimes {
         })
     }
 
-    /// What all tasks share.
+    /// Returns the environment that all tasks share.
     pub(super) fn shared(&self) -> Arc<RuntimeEnv> {
         Arc::clone(&self.shared)
     }
 }
 
 impl SessionRuntimeCache for TaskRuntimes {
-    /// Sessions share what they read: the scheduler plans all in copies of one.
+    /// Returns a runtime with the shared stores and caches in every session: the scheduler plans all jobs in copies
+    /// of one session.
     fn produce_runtime(
         &self,
         _session: &str,
@@ -79,7 +80,7 @@ impl SessionRuntimeCache for TaskRuntimes {
     }
 }
 
-/// A task's memory where it is less than its slots' share, which errors say.
+/// Memory pool of a task that has less than its slots' share; its errors say so.
 #[derive(Debug)]
 struct LimitedPool {
     pool: FairSpillPool,
@@ -116,7 +117,7 @@ impl MemoryPool for LimitedPool {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let grown = self.pool.try_grow(reservation, additional);
         grown.map_err(|error| match error {
-            // It stays what it is: operators spill then, where they can.
+            // The error's class stays: operators that can spill then do so.
             DataFusionError::ResourcesExhausted(reason) => {
                 let MemoryLimit {
                     role,

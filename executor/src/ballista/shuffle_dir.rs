@@ -1,31 +1,31 @@
-//! The folder of an executor's shuffle files: made at registration, gone with it.
+//! The folder of an executor's shuffle files: created at registration, removed with it.
 //!
-//! What is in it is Ballista's, a folder a job. Every task makes some, and the end of a job removes them, many a second
-//! where queries are small. ext4 does not use an inode again in the minutes after it was freed, and to find another it
-//! looks through those of the parent's block group one by one: a task's five files and folders took 1.5 ms each.
-//! So each job's folder goes to a block group with room, as those of the root folder do.
+//! Ballista owns its content, one folder per job. Every task creates files, and the end of a job removes them, many
+//! per second where queries are small. ext4 does not reuse an inode for minutes after it was freed, and searches the
+//! inodes of the parent's block group one by one for another: a task's five files and folders took 1.5 ms each. So
+//! each job's folder goes to a block group with room, like the folders of the root folder.
 
 use std::io;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-/// How folders of shuffle files are called in the work folder.
+/// Name prefix of shuffle folders in the work folder.
 const PREFIX: &str = "shuffle-";
 
-/// Makes one in the work folder.
+/// Creates a shuffle folder in the work folder.
 pub(super) fn create(work_dir: &Path) -> io::Result<TempDir> {
     let made = tempfile::Builder::new()
         .prefix(PREFIX)
         .tempdir_in(work_dir)?;
     if let Err(error) = spread(made.path()) {
-        // File systems other than ext4 have no block groups, and most say so.
+        // File systems other than ext4 have no block groups, and most report an error.
         tracing::debug!(%error, path = %made.path().display(), "jobs' folders are not spread over block groups");
     }
     Ok(made)
 }
 
-/// Removes what executors that crashed have left in the work folder.
+/// Removes shuffle folders that crashed executors have left in the work folder.
 pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(work_dir)? {
         let entry = entry?;
@@ -36,7 +36,7 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the file system place each folder in this one apart from the others.
+/// Tells the file system to place the folders in this one in different block groups.
 #[cfg(target_os = "linux")]
 fn spread(folder: &Path) -> io::Result<()> {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -47,7 +47,7 @@ fn spread(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Others have no such attribute.
+/// Does nothing: other systems have no such attribute.
 #[cfg(not(target_os = "linux"))]
 fn spread(_folder: &Path) -> io::Result<()> {
     Ok(())

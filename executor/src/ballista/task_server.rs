@@ -1,4 +1,4 @@
-//! What the scheduler asks of an executor: to run tasks, to cancel them, and to remove what they have left.
+//! The server for the scheduler's requests: run tasks, cancel them, remove their data.
 //!
 //! ```text
 //!   scheduler ── with a proof ──► LaunchMultiTask: decode ──► queue ──► runner's threads
@@ -6,8 +6,8 @@
 //!                 └──► refused unread               scheduler ◄── UpdateTaskStatus, in bundles
 //! ```
 //!
-//! Ballista has such a server, which binds its port by itself, speaks in the clear, and takes tasks from whoever reaches
-//! it. This one is the same service over a listener of ours, for the scheduler alone.
+//! Ballista's own server binds its port by itself, has no TLS, and accepts tasks from any client that reaches it.
+//! This one is the same service over Volley's listener, for the scheduler alone.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -33,15 +33,15 @@ use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 
 use super::proof::Proven;
 
-/// How long a request may take to arrive and to be done.
+/// Time limit for a request to arrive and be processed.
 const REQUEST: Duration = Duration::from_secs(60);
 
-/// The service's parts.
+/// Parts of the service.
 pub(super) struct TaskServer {
     pub(super) executor: Arc<BallistaExecutor>,
     pub(super) codec: BallistaCodec<LogicalPlanNode, PhysicalPlanNode>,
     pub(super) tasks: mpsc::Sender<TaskDefinition>,
-    /// Told when the scheduler wants the executor to stop.
+    /// Sender of the scheduler's requests to stop the executor.
     pub(super) stop: mpsc::Sender<bool>,
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn serve(
     let service = ExecutorGrpcServer::new(server)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(LAUNCH_LIMIT as usize);
-    // Who proves nothing is refused before anything of the request is decoded.
+    // Requests without a proof are refused before they are decoded.
     let service = InterceptedService::new(service, move |request: Request<()>| {
         proven.check(&request, "take orders")?;
         Ok(request)
@@ -78,7 +78,7 @@ impl ExecutorGrpc for TaskServer {
         ))
     }
 
-    /// A job whose tasks cannot be decoded fails alone.
+    /// Queues tasks to run. If a job's tasks cannot be decoded, only that job fails.
     async fn launch_multi_task(
         &self,
         request: Request<LaunchMultiTaskParams>,
@@ -127,7 +127,7 @@ impl ExecutorGrpc for TaskServer {
         let own = &self.executor.metadata.id;
         if executor_id == *own {
             tracing::info!(reason, force, "told to stop");
-            // One that has been told before is stopping.
+            // A full queue means that the executor is already stopping.
             self.stop.try_send(force).ok();
         } else {
             tracing::warn!(executor_id, own, "told to stop another executor");
@@ -179,7 +179,8 @@ impl ExecutorGrpc for TaskServer {
     }
 }
 
-/// The folders of a job's data: those of the stages, or else the job's. `None` where the id is no name of a folder.
+/// Returns the folders of a job's data: the stages' folders, or the job's if no stage is given. `None` if the id is
+/// not a valid folder name.
 fn folders(work_dir: &Path, job: &str, stages: &[u32]) -> Option<Vec<PathBuf>> {
     let mut components = Path::new(job).components();
     let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else {

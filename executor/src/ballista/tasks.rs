@@ -1,8 +1,8 @@
-//! The executor's tasks: which of them compute, which are to stop, and when one has ended.
+//! The executor's tasks: running tasks, tasks that are to stop, and the detection of their ends.
 //!
-//! A task has ended when nothing holds it any more: not whoever waits for it, no operator of its plan
-//! and no stream. Ballista says that a task is cancelled as soon as nobody waits for it; what its
-//! plan has spawned may compute on, and holds the task's slot meanwhile.
+//! A task has ended when nothing holds it any more: no future that waits for it, no operator of its plan and no
+//! stream. Ballista counts a task as cancelled as soon as no future waits for it; work that its plan has spawned may
+//! continue, and holds the task's slot meanwhile.
 //!
 //! ```text
 //!   begin ──► Running ──► dropped by all ──► "it has ended", unless it has succeeded
@@ -23,10 +23,10 @@ use crate::attendance::TaskKey;
 
 use ballista_core::error::BallistaError;
 
-/// Tasks that were told to stop before they began are remembered, this many.
+/// Number of remembered tasks that were told to stop before they began.
 const REMEMBERED: usize = 4096;
 
-/// The tasks; cheap to clone.
+/// Tasks of the executor; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Tasks {
     shared: Arc<Shared>,
@@ -36,19 +36,19 @@ pub(crate) struct Tasks {
 struct Shared {
     known: Mutex<Known>,
     ended: UnboundedSender<TaskKey>,
-    /// Ends every task.
+    /// Token that ends every task.
     stop: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     running: HashMap<TaskKey, CancellationToken>,
-    /// Told to stop before they had come; the oldest first.
+    /// Tasks told to stop before they arrived, the oldest first.
     stopped: VecDeque<TaskKey>,
 }
 
 impl Tasks {
-    /// No tasks yet, and those that have ended without success, as they do.
+    /// Returns an empty set, and the receiver of tasks that end without success.
     pub(crate) fn new(stop: CancellationToken) -> (Self, UnboundedReceiver<TaskKey>) {
         let (ended, receiver) = unbounded_channel();
         let shared = Arc::new(Shared {
@@ -59,7 +59,7 @@ impl Tasks {
         (Self { shared }, receiver)
     }
 
-    /// A task begins. It has ended when the last clone of what is returned is dropped.
+    /// Begins a task. It has ended when the last clone of the returned value is dropped.
     pub(super) fn begin(&self, task: &TaskIdentity) -> Running {
         let key = TaskKey {
             attempt: task.job_id.clone(),
@@ -83,7 +83,7 @@ impl Tasks {
         }
     }
 
-    /// Tasks are to stop. Those that do not run are said to have ended.
+    /// Stops tasks. Reports those that are not running as ended.
     pub(crate) fn stop(&self, tasks: Vec<TaskKey>) {
         let mut known = self.shared.known.lock();
         for task in tasks {
@@ -92,7 +92,7 @@ impl Tasks {
                 continue;
             }
             if !known.stopped.contains(&task) {
-                // It may be on its way here.
+                // The task may be on its way to this executor.
                 known.stopped.push_back(task.clone());
             }
             if known.stopped.len() > REMEMBERED {
@@ -109,7 +109,7 @@ impl Tasks {
     }
 }
 
-/// A task that runs, for as long as some clone of this is there.
+/// Running task; it runs for as long as a clone of this value exists.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     held: Arc<Held>,
@@ -124,18 +124,20 @@ struct Held {
 }
 
 impl Running {
-    /// Cancelled when it is to stop.
+    /// Returns the token that is cancelled when the task is to stop.
     pub(super) fn cancel(&self) -> &CancellationToken {
         &self.held.cancel
     }
 
-    /// It has succeeded, which whoever runs it says.
+    /// Marks the task as succeeded.
     pub(super) fn succeeds(&self) {
         self.held.succeeded.store(true, Ordering::Relaxed);
     }
 
+    /// Checks that the task may continue.
+    ///
     /// # Errors
-    /// When it is to stop.
+    /// When the task is to stop.
     pub(super) fn check(&self) -> datafusion::error::Result<()> {
         match self.held.cancel.is_cancelled() {
             true => Err(cancelled()),
@@ -153,12 +155,12 @@ impl Drop for Held {
     }
 }
 
-/// The error that a task ends with that is to stop.
+/// Returns the error of a task that is to stop.
 pub(super) fn cancelled() -> DataFusionError {
     DataFusionError::External(Box::new(BallistaError::Cancelled))
 }
 
-/// A task that runs, for tests of what runs in one.
+/// Returns a running task, for tests.
 #[cfg(test)]
 pub(super) fn running() -> Running {
     let (tasks, _ended) = Tasks::new(CancellationToken::new());

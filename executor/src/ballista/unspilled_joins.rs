@@ -1,11 +1,11 @@
-//! Outer, semi and anti nested-loop joins without spilling, which loses rows.
+//! Outer, semi and anti nested-loop joins without spilling, because spilling loses rows.
 //!
-//! DataFusion 55 spills a left side that does not fit into memory, and joins it chunk by chunk. When memory runs out at the
-//! last of its batches, the chunk after that is empty, and the join ends without emitting unmatched right rows; and each
-//! partition emits unmatched left rows by its own matches alone. So these joins run with temporary files disabled, and
-//! fail with "Resources exhausted". Inner joins, and operators below any join, spill as ever.
+//! DataFusion 55 spills a left side that does not fit into memory, and joins it chunk by chunk. When memory runs out
+//! at its last batch, the next chunk is empty, and the join ends without emitting unmatched right rows; and each
+//! partition emits unmatched left rows based on its own matches alone. So these joins run with temporary files
+//! disabled, and fail with "Resources exhausted". Inner joins, and operators below any join, still spill.
 //!
-//! To be dropped when a release emits unmatched rows after an empty last chunk.
+//! To be removed once a DataFusion release emits unmatched rows after an empty last chunk.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::prelude::SessionConfig;
 
-/// The task's runtime environment, for operators below a join that has another.
+/// Runtime environment of the task, for operators below a join that has another.
 struct OfTask(Arc<RuntimeEnv>);
 
-/// The task context to execute an operator with, made of the one that its parent passes.
+/// Returns the context to execute an operator with, given its parent's context.
 ///
 /// # Errors
-/// When no runtime environment can be made.
+/// When no runtime environment can be built.
 pub(super) fn context_of(
     plan: &dyn ExecutionPlan,
     context: Arc<TaskContext>,
@@ -48,7 +48,7 @@ pub(super) fn context_of(
     Ok(with(&context, config, of_task))
 }
 
-/// The context of another configuration and runtime environment.
+/// Returns the context with another configuration and runtime environment.
 pub(super) fn with(
     context: &TaskContext,
     config: SessionConfig,
@@ -78,7 +78,7 @@ mod tests {
     use super::super::tasks::running;
     use super::*;
 
-    /// The number that a query counts, in a task with so many bytes; `None` where they are too few.
+    /// Returns the count that a query computes in a task with this much memory; `None` if memory runs out.
     async fn counted(query: &str, bytes: usize) -> Option<i64> {
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_pool(Arc::new(FairSpillPool::new(bytes)))

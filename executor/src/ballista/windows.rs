@@ -1,13 +1,13 @@
-//! Windows that emit the rows of a partition when it has ended.
+//! Window operators that emit the rows of each partition as soon as it ends.
 //!
-//! DataFusion's operator keeps all rows until its input has ended, computes over them and emits them as one batch, of
-//! which every operator above makes others as large. Its input is sorted by what the windows are partitioned by, so a
-//! partition has ended where the next one begins: rows are held until then, computed in batches of about the
-//! session's size, and a task needs the memory of its largest partition instead of all of them. Between two partitions a
-//! task can stop.
+//! DataFusion's operator keeps all rows until its input ends, computes over them and emits them as one batch, from
+//! which every operator above makes others as large. Its input is sorted by the windows' partition keys, so a
+//! partition ends where the next one begins: rows are held until then and computed in batches of about the session's
+//! size, and a task needs the memory of its largest partition instead of all of them. A task can stop between two
+//! partitions.
 //!
-//! Not here: what a window computes, which are DataFusion's expressions; windows without `PARTITION BY`, whose one
-//! partition ends with the input; those that look back only, which DataFusion streams itself.
+//! Not here: the computation of window functions, which are DataFusion's expressions; windows without `PARTITION
+//! BY`, whose one partition ends with the input; windows that only look back, which DataFusion streams itself.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -36,7 +36,7 @@ use futures::{StreamExt, stream};
 use super::decorator::delegate_to;
 use super::tasks::Running;
 
-/// The operator, which emits partitions as they end if it is one of windows with `PARTITION BY`.
+/// Makes a window operator with `PARTITION BY` emit partitions as they end. Other operators stay unchanged.
 pub(super) fn emit_partitions(
     node: Arc<dyn ExecutionPlan>,
     task: &Running,
@@ -52,7 +52,7 @@ pub(super) fn emit_partitions(
     }
 }
 
-/// Takes a [`WindowAggExec`]'s place.
+/// Replacement of a [`WindowAggExec`].
 #[derive(Debug)]
 struct PartitionedWindows {
     plan: Arc<dyn ExecutionPlan>,
@@ -90,7 +90,7 @@ impl ExecutionPlan for PartitionedWindows {
             return self.plan.execute(partition, context);
         };
         let keys = windows.partition_by_sort_keys()?;
-        // An expression may stand there twice.
+        // An expression may be listed twice.
         let first = windows.window_expr().first();
         let partitioned_by =
             first.map(|window| window.partition_by().iter().collect::<HashSet<_>>());
@@ -124,19 +124,19 @@ impl ExecutionPlan for PartitionedWindows {
     }
 }
 
-/// Rows of a task's partition, those of each partition of the windows side by side.
+/// Rows of one task partition, grouped by the windows' partitions.
 struct Rows {
-    /// `None` once it has ended.
+    /// Input stream, `None` once it has ended.
     input: Option<SendableRecordBatchStream>,
-    /// What the windows are partitioned by.
+    /// Partition keys of the windows.
     keys: Vec<Arc<dyn PhysicalExpr>>,
     windows: Vec<Arc<dyn WindowExpr>>,
     input_schema: SchemaRef,
     schema: SchemaRef,
     batch_size: usize,
-    /// Partitions that have ended and are to be computed.
+    /// Ended partitions, not computed yet.
     ended: Batches,
-    /// The partition that the next row may be of.
+    /// Partition that is still open: the next row may belong to it.
     open: Batches,
     task: Running,
     metrics: BaselineMetrics,
@@ -163,7 +163,7 @@ impl Batches {
 }
 
 impl Rows {
-    /// The next batch of rows with what the windows computed, `None` after the last one.
+    /// Returns the next batch of rows with the windows' columns, `None` after the last one.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(input) = &mut self.input {
             let read = input.next().await.transpose()?;
@@ -176,7 +176,7 @@ impl Rows {
                     self.ended.append(&mut self.open);
                 }
             }
-            // Partitions end where they will, in most batches of input a little before the batch.
+            // Partitions end anywhere: in most input batches a little before the end of the batch.
             let due = self.input.is_none() || self.ended.rows > self.batch_size / 2;
             if due && self.ended.rows > 0 {
                 let batch = self.compute()?;
@@ -186,7 +186,7 @@ impl Rows {
         Ok(None)
     }
 
-    /// Keeps rows until their partition has ended.
+    /// Holds rows until their partition has ended.
     fn hold(&mut self, batch: RecordBatch) -> Result<()> {
         let rows = batch.num_rows();
         if rows == 0 {
@@ -215,8 +215,8 @@ impl Rows {
         Ok(())
     }
 
-    /// The rows of partitions that have ended, with the windows evaluated over each of them. Not in pieces, each of which
-    /// would be taken to have the memory of all.
+    /// Evaluates the windows over each ended partition, and returns all rows as one batch. Slices of it would each
+    /// be counted with the memory of the whole.
     fn compute(&mut self) -> Result<RecordBatch> {
         let ended = std::mem::take(&mut self.ended).batches;
         let batch = concat_batches(&self.input_schema, &ended)?;
@@ -257,12 +257,13 @@ mod tests {
 
     const BATCH: usize = 8;
 
-    /// A thousand rows: by `k`, in partitions of 500, of 1 to 19, and of 290 without a value.
+    /// Table of a thousand rows, with partitions by `k` of 500 rows, of 1 to 19 rows, and of 290 rows where it is
+    /// NULL.
     const TABLE: &str = "CREATE TABLE t AS SELECT value AS id, \
         CASE WHEN value < 500 THEN 0 WHEN value < 710 THEN CAST(1 + sqrt(2 * (value - 500)) AS BIGINT) END AS k, \
         concat('k', value % 13) AS name, (value * 37) % 101 AS v FROM range(1000)";
 
-    /// A query's plan as it is, and with what takes the place of its windows.
+    /// Returns a query's plan unchanged, and with its windows replaced.
     async fn plans(query: &str) -> (SessionContext, [Arc<dyn ExecutionPlan>; 2]) {
         let config = SessionConfig::new()
             .with_target_partitions(1)
@@ -296,7 +297,7 @@ mod tests {
                 ),
                 true,
             ),
-            // As many rows as a batch of input has.
+            // Partitions as large as an input batch.
             (
                 format!("sum(v) OVER (PARTITION BY id / 8 ORDER BY id {looks_ahead})"),
                 true,
