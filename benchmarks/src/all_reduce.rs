@@ -1,7 +1,7 @@
-//! All-reduce between processes of one host: Volley's collectives over TCP, and over Unix sockets
-//! with shared memory, against PyTorch's over gloo.
+//! All-reduce between processes of one host: Volley's collectives over TCP, and over Unix sockets with shared
+//! memory, compared with PyTorch's over gloo.
 //!
-//! How Volley's are started is in `collective`.
+//! `collective` starts Volley's ranks.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut gloo = peers.start("all_reduce.py", &[], dir.path())?;
     let mut comparison = Comparison::new("all-reduce", "All-reduce on one host", METHOD);
     comparison.note_versions(&gloo.ask(&json!({ "versions": true }))?);
-    // With how many times gloo's speed each is to have.
+    // The ratio is the required speed relative to gloo.
     let transports = [
         (Transport::Tcp, "TCP", 2.0),
         (Transport::Unix, "Unix sockets", 4.0),
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 Case::new(name, Unit::Microseconds).at_least(ratio, GLOO)
             };
             let mut cases = transports.map(case);
-            // One round to warm up.
+            // One warm-up round.
             for round in 0..=args.rounds {
                 // The last turn is gloo's.
                 for turn in 0..=transports.len() {

@@ -1,5 +1,5 @@
-//! The barrier between queries and training: from the last feature task's end to the first optimizer
-//! step, on the whole Rossmann job.
+//! The barrier between queries and training: the time from the last feature task's end to the first optimizer step,
+//! on the whole Rossmann job.
 //!
 //! ```text
 //!  feature tasks ─┬─ placement ─┬─ rendezvous ─┬─ streaming ─┬─ agreement, first step ─┬─ training
@@ -8,7 +8,7 @@
 //!                             log          logs         lines                 file in the store
 //! ```
 //!
-//! It asks for a checkpoint after every step, so as to see the first; training is then killed.
+//! It requests a checkpoint after every step, to observe the first one; training is then killed.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::cluster::Cluster;
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::example::{self, Example, Training, command, file, training_defines};
 
-/// How long the features and the first step may take.
+/// Time limit for computing the features, and for the first step.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     batch_size: usize,
 }
 
-/// When what happened.
+/// Times of the events.
 #[derive(Debug)]
 struct Times {
     features: DateTime<Utc>,
@@ -52,7 +52,7 @@ struct Times {
     stepped: DateTime<Utc>,
 }
 
-/// Runs the measurement and writes it into a folder.
+/// Runs the measurement and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let mut comparison = Comparison::new("barrier", "From features to the first step", METHOD);
     let case = |name: &str| Case::new(name, Unit::Seconds);
@@ -150,16 +150,16 @@ fn measure(args: &Args) -> anyhow::Result<Times> {
     Ok(times)
 }
 
-/// When a log last said something.
+/// Returns the time of a log's last line with this text.
 fn last(log: &str, text: &str) -> Option<DateTime<Utc>> {
     let line = log.lines().rfind(|line| line.contains(text))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The training client; killed when dropped.
+/// Training client; killed when dropped.
 struct Client {
     child: Child,
-    /// What it says, and when.
+    /// Lines of its standard error, with their times.
     lines: Receiver<(DateTime<Utc>, String)>,
 }
 
@@ -177,7 +177,7 @@ impl Client {
         Ok(Self { child, lines })
     }
 
-    /// When the first checkpoint's file was made.
+    /// Waits for the first checkpoint's file, and returns its creation time.
     fn first_checkpoint(&mut self, checkpoints: &Path) -> anyhow::Result<DateTime<Utc>> {
         let started = Instant::now();
         loop {
@@ -193,7 +193,7 @@ impl Client {
         }
     }
 
-    /// When it said that the last rank has its rows.
+    /// Returns the time when the client reported that the last rank has its rows.
     fn loaded(&self, ranks: usize) -> anyhow::Result<DateTime<Utc>> {
         let mut loaded = Vec::new();
         while loaded.len() < ranks {
@@ -210,13 +210,13 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 }
 
-/// When the file of the checkpoint at step 1 of any run was made, if there is one.
+/// Returns the creation time of the checkpoint file at step 1 of any run, if there is one.
 fn find_first(checkpoints: &Path) -> Option<SystemTime> {
     let runs = std::fs::read_dir(checkpoints).ok()?;
     runs.flatten().find_map(|run| {

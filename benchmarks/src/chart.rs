@@ -1,6 +1,6 @@
-//! A report's figures as a bar chart: bars that begin at 0, and a line to compare them with.
+//! A bar chart of a report's figures: bars that begin at 0, and a reference line.
 //!
-//! What a bar means is said by whoever makes the chart.
+//! The caller defines the meaning of the bars.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ const COLORS: [RGBColor; 4] = [
     RGBColor(0x8a, 0x5a, 0xa8),
 ];
 
-/// What is drawn.
+/// Data of a chart.
 #[derive(Debug)]
 pub(crate) struct Chart {
-    /// What the bars and the line are.
+    /// Caption of the bars and the line.
     pub(crate) said: &'static str,
-    /// Where the line is.
+    /// Position of the reference line.
     pub(crate) line: f64,
     pub(crate) bars: Vec<ChartBar>,
 }
@@ -31,14 +31,14 @@ pub(crate) struct Chart {
 pub(crate) struct ChartBar {
     pub(crate) label: String,
     pub(crate) value: f64,
-    /// The value as it is written beside the bar.
+    /// Value as written beside the bar.
     pub(crate) written: String,
-    /// The system that it is about: each has a color.
+    /// Index of the measured system; each system has its own color.
     pub(crate) system: usize,
 }
 
 impl Chart {
-    /// Draws it as an SVG file.
+    /// Draws the chart as an SVG file.
     pub(crate) fn draw(&self, title: &str, path: &Path) -> anyhow::Result<()> {
         let height = MARGIN + BAR * self.bars.len() as u32;
         let area = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();

@@ -1,4 +1,4 @@
-//! The processes that are measured.
+//! The measured processes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::machine::peak_memory_mib;
 
 const START: Duration = Duration::from_secs(30);
 
-/// A scheduler and executors; killed when dropped.
+/// Scheduler and executors; killed when dropped.
 pub(crate) struct Cluster {
     address: String,
     processes: Vec<(String, Child)>,
     dir: PathBuf,
 }
 
-/// One run of the `volley` command.
+/// Result of one run of the `volley` command.
 pub(crate) struct Ran {
     pub(crate) stdout: String,
     pub(crate) seconds: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Runs a `volley` command to its end; its rows are written to a file in `dir` first.
+    /// Runs a `volley` command to its end, with its standard output in a file in `dir`.
     pub(crate) fn of(mut volley: Command, args: &[String], dir: &Path) -> anyhow::Result<Self> {
         let output = dir.join("output");
         let started = Instant::now();
@@ -54,20 +54,20 @@ impl Ran {
     }
 }
 
-/// What a cluster is of.
+/// Composition of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout<'a> {
     pub(crate) executors: usize,
-    /// Slots of each.
+    /// Slots of each executor.
     pub(crate) slots: usize,
-    /// Options of the executors, besides those of every benchmark.
+    /// Additional options of the executors.
     pub(crate) options: &'a [&'a str],
-    /// Options of the scheduler, likewise.
+    /// Additional options of the scheduler.
     pub(crate) scheduler_options: &'a [&'a str],
 }
 
 impl Layout<'_> {
-    /// Executors of one slot.
+    /// Returns a layout of executors with one slot each.
     pub(crate) fn of(executors: usize) -> Self {
         Self {
             executors,
@@ -83,7 +83,7 @@ impl Cluster {
         Self::start_with(dir, Layout::of(executors))
     }
 
-    /// Starts a cluster that is not as those of most benchmarks.
+    /// Starts a cluster with a given layout.
     pub(crate) fn start_with(dir: &Path, layout: Layout<'_>) -> anyhow::Result<Self> {
         let Layout {
             executors,
@@ -131,7 +131,7 @@ impl Cluster {
                 .args(options);
             cluster.spawn(&id, &mut executor)?;
         }
-        // Ready when the scheduler has told of every executor.
+        // The cluster is ready when the scheduler has logged every executor.
         let started = Instant::now();
         while started.elapsed() < START {
             let registered = cluster
@@ -146,13 +146,13 @@ impl Cluster {
         bail!("{executors} executors did not register within {START:?}")
     }
 
-    /// Runs `volley` against the cluster; its rows come as lines of JSON.
+    /// Runs `volley` against the cluster, with rows printed as lines of JSON.
     pub(crate) fn run(&self, args: &[String]) -> anyhow::Result<Ran> {
         Ran::of(self.client()?, args, &self.dir)
     }
 
-    /// `volley` against the cluster, to be started: rows as lines of JSON, and its models in
-    /// [`store`](Self::store).
+    /// Returns a `volley` command against the cluster, not started yet: it prints rows as lines of JSON and keeps
+    /// models in [`store`](Self::store).
     pub(crate) fn client(&self) -> anyhow::Result<Command> {
         let mut client = Command::new(binary("volley")?);
         client
@@ -162,17 +162,17 @@ impl Cluster {
         Ok(client)
     }
 
-    /// The scheduler's address.
+    /// Returns the scheduler's address.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where its models are.
+    /// Returns the folder of the cluster's models.
     pub(crate) fn store(&self) -> PathBuf {
         self.dir.join("store")
     }
 
-    /// The most memory each process has held so far, in MiB.
+    /// Returns each process's peak memory so far, in MiB.
     pub(crate) fn peaks(&self) -> Vec<(String, f64)> {
         let peak =
             |(name, child): &(String, Child)| Some((name.clone(), peak_memory_mib(child.id())?));
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a process has logged: `scheduler`, `executor-0` and so on.
+    /// Returns the log of a process: `scheduler`, `executor-0` and so on.
     pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
     }
@@ -201,21 +201,21 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for (_, child) in &mut self.processes {
-            // It may have ended by itself.
+            // The process may already have ended.
             child.kill().ok();
             child.wait().ok();
         }
     }
 }
 
-/// Certificates for processes on loopback.
+/// TLS certificates for processes on loopback.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     dir: PathBuf,
 }
 
 impl Certificates {
-    /// Has `volley` make them, in a new folder.
+    /// Creates certificates in a new folder, by `volley cluster certs`.
     pub(crate) fn make(dir: &Path) -> anyhow::Result<Self> {
         let made = Command::new(binary("volley")?)
             .args(["cluster", "certs", "--hosts", "127.0.0.1", "--out"])
@@ -231,12 +231,12 @@ impl Certificates {
         })
     }
 
-    /// The authority's, a process's own, and its key.
+    /// Returns the files of the authority's certificate, a process's certificate and its key.
     pub(crate) fn files(&self) -> [PathBuf; 3] {
         ["ca.pem", "127.0.0.1.pem", "127.0.0.1.key"].map(|file| self.dir.join(file))
     }
 
-    /// The options of a process of the cluster.
+    /// Returns the TLS options of a process of the cluster.
     pub(crate) fn of_process(&self) -> Vec<String> {
         let options = ["--tls-ca", "--tls-cert", "--tls-key"];
         let given = options.into_iter().zip(self.files());
@@ -245,7 +245,7 @@ impl Certificates {
             .collect()
     }
 
-    /// The options of a client.
+    /// Returns the TLS options of a client.
     pub(crate) fn of_client(&self) -> Vec<String> {
         let mut options = self.of_process();
         options.truncate(2);
@@ -253,8 +253,8 @@ impl Certificates {
     }
 }
 
-/// `volley` with the scheduler and an executor inside, to be started: rows as lines of JSON, and its
-/// models in a folder of this one.
+/// Returns a `volley` command with embedded scheduler and executor, not started yet: it prints rows as lines of JSON
+/// and keeps models in `dir`.
 pub(crate) fn embedded(dir: &Path) -> anyhow::Result<Command> {
     let mut volley = Command::new(binary("volley")?);
     volley.args(["--format", "json", "--store"]);
@@ -262,7 +262,7 @@ pub(crate) fn embedded(dir: &Path) -> anyhow::Result<Command> {
     Ok(volley)
 }
 
-/// A binary of the same build, beside this one, or in the folder that `VOLLEY_BIN` names.
+/// Returns the path of a binary of the same build: beside this one, or in the folder that `VOLLEY_BIN` names.
 pub(crate) fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let path = match std::env::var_os("VOLLEY_BIN") {
         Some(folder) => PathBuf::from(folder).join(name),

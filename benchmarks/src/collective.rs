@@ -1,5 +1,5 @@
-//! Volley's ranks as processes of the trainer's `volley-collective`, which knows how a sum is timed and checked; here they are
-//! started and told of each other. What they are compared with is a benchmark's own.
+//! Volley's ranks as processes of the trainer's `volley-collective`, which times and checks sums. This module starts
+//! the processes and connects them; each benchmark adds its own systems to compare with.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Certificates, binary};
 
-/// Calls in a group; the first is not counted.
+/// Calls in a group; the first call is not counted.
 const CALLS: usize = 8;
 
-/// What is summed.
+/// Size of a message and number of its measurements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message {
     pub(crate) name: &'static str,
     elements: usize,
-    /// Groups of calls in a round.
+    /// Groups of calls per round.
     groups: usize,
 }
 
@@ -33,7 +33,7 @@ pub(crate) const MESSAGES: [Message; 3] = [
         elements: 250_000,
         groups: 40,
     },
-    // Nearly the gradient of the Rossmann network.
+    // About the size of the Rossmann network's gradient.
     Message {
         name: "11 MB",
         elements: 2_750_000,
@@ -41,7 +41,7 @@ pub(crate) const MESSAGES: [Message; 3] = [
     },
 ];
 
-/// How Volley's ranks are connected.
+/// Transport between Volley's ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transport<'a> {
     Tcp,
@@ -49,7 +49,7 @@ pub(crate) enum Transport<'a> {
     Tls(&'a Certificates),
 }
 
-/// What a peer is asked to measure.
+/// Builds the measuring request for a peer.
 pub(crate) fn question(message: Message) -> Value {
     let Message {
         elements, groups, ..
@@ -57,7 +57,7 @@ pub(crate) fn question(message: Message) -> Value {
     json!({ "elements": elements, "groups": groups, "calls": CALLS })
 }
 
-/// Volley's ranks, connected; killed when dropped.
+/// Connected Volley ranks; killed when dropped.
 pub(crate) struct World(Vec<Rank>);
 
 struct Rank {
@@ -67,7 +67,7 @@ struct Rank {
 }
 
 impl World {
-    /// Connects so many processes; sockets and certificates are in a folder.
+    /// Starts and connects the processes. `dir` holds sockets and certificates.
     pub(crate) fn start(
         processes: usize,
         transport: Transport<'_>,
@@ -97,7 +97,7 @@ impl World {
                 .all(|it| over_unix(it) == matches!(transport, Transport::Unix)),
             "ranks listen elsewhere than asked to: {endpoints:?}"
         );
-        // There is nobody to keep it from.
+        // A constant is enough: the secret protects nothing here.
         let secret = [7_u8; 32];
         for (at, rank) in world.0.iter_mut().enumerate() {
             let membership = json!({
@@ -108,7 +108,7 @@ impl World {
         Ok(world)
     }
 
-    /// The median of a call on rank 0, in microseconds.
+    /// Measures a message; returns rank 0's median time per call, in microseconds.
     pub(crate) fn measure(&mut self, message: Message) -> anyhow::Result<f64> {
         let question = question(message);
         for rank in &mut self.0 {
@@ -152,7 +152,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -1,7 +1,7 @@
-//! What a comparison gave: cases, each measured several times for several systems on one machine in
-//! one run, as JSON, Markdown and a chart.
+//! Results of a comparison: cases, each measured several times for several systems on one host in one run, written
+//! as JSON, Markdown and a chart.
 //!
-//! It says nothing of how anything was measured: that is in each comparison's own module.
+//! The method of measurement is described in each comparison's own module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::chart::{Chart, ChartBar};
 use crate::report::Report;
 
-/// The system that the others are compared with.
+/// System that the others are compared with.
 pub(crate) const VOLLEY: &str = "Volley";
 
-/// A comparison and everything needed to read it.
+/// A comparison, with everything needed to read it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Comparison {
     #[serde(flatten)]
@@ -23,18 +23,18 @@ pub(crate) struct Comparison {
     pub(crate) cases: Vec<Case>,
 }
 
-/// One thing measured for each system.
+/// Quantity measured for each system.
 #[derive(Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) unit: Unit,
-    /// By system: one figure a round.
+    /// Figures by system, one per round.
     pub(crate) samples: BTreeMap<String, Vec<f64>>,
-    /// What Volley is to reach.
+    /// Targets for Volley.
     pub(crate) bars: Vec<Bar>,
 }
 
-/// What figures are in.
+/// Unit of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -46,13 +46,13 @@ pub(crate) enum Unit {
     Queries,
 }
 
-/// A figure that Volley is to reach.
+/// Target for Volley.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bar {
-    /// So many times as good as a system.
+    /// Minimum ratio between Volley and another system; above 1, Volley must be better.
     Ratio { against: String, at_least: f64 },
-    /// No more than this, in the case's unit.
+    /// Maximum value, in the case's unit.
     AtMost { value: f64 },
 }
 
@@ -68,13 +68,14 @@ impl Unit {
         }
     }
 
-    /// Whether a larger figure is the better one.
+    /// Returns whether a larger figure is better.
     fn more_is_better(self) -> bool {
         self == Self::RowsPerSecond
     }
 }
 
-/// The middle one of some figures, or the mean of the two in the middle; NaN of none.
+/// Returns the median of some figures, the mean of the two middle ones if their number is even; NaN if there are
+/// none.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -86,7 +87,7 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The least figure that this share of them does not exceed.
+/// Returns a percentile: the smallest figure that at least this share of the figures does not exceed.
 pub(crate) fn percentile(figures: &[f64], share: f64) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -107,26 +108,26 @@ impl Case {
         }
     }
 
-    /// With a ratio to reach.
+    /// Adds a minimum ratio to another system as a target.
     pub(crate) fn at_least(mut self, at_least: f64, against: &str) -> Self {
         let against = against.to_owned();
         self.bars.push(Bar::Ratio { against, at_least });
         self
     }
 
-    /// With a figure to stay under.
+    /// Adds a maximum value as a target.
     pub(crate) fn at_most(mut self, value: f64) -> Self {
         self.bars.push(Bar::AtMost { value });
         self
     }
 
-    /// Adds a round's figure of a system.
+    /// Adds a system's figure of one round.
     pub(crate) fn push(&mut self, system: &str, figure: f64) {
         let samples = self.samples.entry(system.to_owned()).or_default();
         samples.push(figure);
     }
 
-    /// How many times as good Volley is as another system, by the medians.
+    /// Returns the ratio between Volley's and another system's median; above 1, Volley is better.
     pub(crate) fn ratio(&self, against: &str) -> Option<f64> {
         let of = |system: &str| self.samples.get(system).map(|samples| median(samples));
         let (volley, other) = (of(VOLLEY)?, of(against)?);
@@ -144,7 +145,7 @@ impl Case {
         })
     }
 
-    /// Systems in the order of tables and charts: Volley first.
+    /// Returns the systems in the order of tables and charts: Volley first.
     pub(crate) fn systems(&self) -> Vec<&str> {
         let mut systems: Vec<_> = self.samples.keys().map(String::as_str).collect();
         systems.sort_by_key(|system| *system != VOLLEY);
@@ -160,23 +161,23 @@ impl Comparison {
         }
     }
 
-    /// Notes versions that a peer has answered with.
+    /// Records versions that a peer has reported.
     pub(crate) fn note_versions(&mut self, answer: &serde_json::Value) {
         self.report.note_versions(answer);
     }
 
-    /// Adds a remark, once.
+    /// Adds a remark, unless it is already there.
     pub(crate) fn remark(&mut self, remark: String) {
         self.report.remark(remark);
     }
 
-    /// Writes it as JSON, Markdown and a chart into a folder.
+    /// Writes the comparison into a folder, as JSON, Markdown and a chart.
     pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
         self.report
             .write(folder, self, &self.figures(), &self.chart())
     }
 
-    /// A line for each system of each case, as Markdown.
+    /// Formats one line per case and system, as Markdown.
     fn figures(&self) -> String {
         let mut text = "Medians, with the least and the greatest of all rounds. A ratio is how many \
              times as good Volley is.\n\n| case | system | median | least to greatest | rounds | ratio | \
@@ -190,7 +191,7 @@ impl Comparison {
         text
     }
 
-    /// The ratios, where there is something to compare with.
+    /// Returns a chart of the ratios, for the cases that have them.
     fn chart(&self) -> Chart {
         let mut systems: Vec<&str> = Vec::new();
         let mut bars = Vec::new();
@@ -256,7 +257,7 @@ impl Comparison {
     }
 }
 
-/// Three figures that mean something, or all of an integer's.
+/// Formats a value with three significant digits, or all digits of its integer part if there are more.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 100.0 => 0,

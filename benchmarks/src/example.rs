@@ -1,5 +1,5 @@
-//! The Rossmann example on a cluster, for comparisons: its features as Parquet, which any system
-//! reads, and its network trained on some or all of them. The statements are the example's own.
+//! The Rossmann example on a cluster, for comparisons: exports its features as Parquet, which any system reads, and
+//! trains its network on all or some of them. The statements are those of the example.
 //!
 //! It measures nothing.
 
@@ -11,39 +11,39 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 
-/// Where the features of the training rows are, under the folder of Parquet files.
+/// Path of the training rows' features, below the folder of Parquet files.
 pub(crate) const TRAIN: &str = "features/dataset=train/";
 
-/// The example on a cluster.
+/// The example, on a cluster.
 pub(crate) struct Example<'a> {
     pub(crate) cluster: &'a Cluster,
-    /// The folder of the seven tables.
+    /// Folder of the seven tables.
     pub(crate) data: &'a Path,
-    /// Where Parquet files are, and go.
+    /// Folder of Parquet files, for input and output.
     pub(crate) out: &'a Path,
 }
 
-/// How to train the example's network.
+/// Settings for training the example's network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Training {
-    /// On so many rows of the sample.
+    /// Number of the sample's rows to train on.
     pub(crate) rows: usize,
     pub(crate) ranks: usize,
-    /// Rows of one rank in one step.
+    /// Rows per rank and step.
     pub(crate) batch_size: usize,
     pub(crate) epochs: usize,
-    /// As `CREATE MODEL` names it.
+    /// Device, as `CREATE MODEL` names it.
     pub(crate) device: &'static str,
 }
 
 /// A published model.
 pub(crate) struct Trained {
-    /// Of its version.
+    /// Folder of the model's version.
     pub(crate) folder: PathBuf,
     pub(crate) history: Vec<Epoch>,
 }
 
-/// What is read of an epoch's record.
+/// Fields read from an epoch's record.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Epoch {
     rows: f64,
@@ -54,7 +54,7 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Rows of all ranks in a second of its steps; evaluation and checkpoints are not among them.
+    /// Returns the rows per second over all ranks; time counts in steps, not in evaluation and checkpoints.
     pub(crate) fn rows_per_second(&self) -> f64 {
         self.rows / (self.compute_seconds + self.reduce_seconds)
     }
@@ -63,7 +63,7 @@ impl Epoch {
 impl Example<'_> {
     /// Writes the features of all rows: [`TRAIN`] and others.
     ///
-    /// In row groups of a size that tasks and threads share out evenly; the default is one group.
+    /// The row groups have a size that tasks and threads share evenly; the default would be one group.
     pub(crate) fn export(&self) -> anyhow::Result<()> {
         let mut args = ["tables.sql", "features.sql", "export.sql"]
             .map(file)
@@ -73,8 +73,8 @@ impl Example<'_> {
         Ok(())
     }
 
-    /// Writes the features of some training rows from all over the table, numbered from 0 by a
-    /// column `row`, and returns where: `sample.parquet`.
+    /// Writes the features of a sample of training rows from all over the table to `sample.parquet`, and returns its
+    /// path. The column `row` numbers the rows from 0.
     pub(crate) fn sample(&self, rows: usize) -> anyhow::Result<PathBuf> {
         let defines = [("rows", rows.to_string())];
         let statements = r#"
@@ -92,7 +92,7 @@ impl Example<'_> {
         Ok(self.out.join("sample.parquet"))
     }
 
-    /// Trains the example's network on the first rows of the sample; nothing is evaluated.
+    /// Trains the example's network on the first rows of the sample, without evaluation.
     pub(crate) fn train(&self, training: &Training) -> anyhow::Result<Trained> {
         let rows = training.rows.to_string();
         let view = r#"
@@ -101,7 +101,7 @@ impl Example<'_> {
             SELECT 'TRAIN' AS split, * FROM sample WHERE "row" < ${rows}"#;
         let mut defines = training_defines(training).to_vec();
         defines.push(("rows", rows));
-        // Ranks that are measured beside each other share a GPU.
+        // Ranks measured side by side share a GPU.
         let share = training.device != "cpu";
         let device = format!("device = '{}', device_share = {share}", training.device);
         let statement = statement(&device)?;
@@ -115,7 +115,7 @@ impl Example<'_> {
         Ok(trained)
     }
 
-    /// Runs `-c` and `-f` arguments, of which the last trains a model.
+    /// Runs `-c` and `-f` arguments, the last of which trains a model.
     pub(crate) fn publish(
         &self,
         defines: &[(&str, String)],
@@ -146,7 +146,7 @@ impl Example<'_> {
         Ok(self.cluster.run(&args)?.stdout)
     }
 
-    /// `${data}`, `${out}` and others as arguments.
+    /// Returns `${data}`, `${out}` and further variables as arguments.
     pub(crate) fn defines(&self, more: &[(&str, String)]) -> Vec<String> {
         let folders = [("data", self.data), ("out", self.out)];
         let folders = folders.map(|(name, path)| (name, path.display().to_string()));
@@ -156,7 +156,7 @@ impl Example<'_> {
     }
 }
 
-/// What `train.sql` asks for.
+/// Returns the variables of `train.sql`.
 pub(crate) fn training_defines(training: &Training) -> [(&'static str, String); 4] {
     [
         ("ranks", training.ranks.to_string()),
@@ -166,7 +166,7 @@ pub(crate) fn training_defines(training: &Training) -> [(&'static str, String); 
     ]
 }
 
-/// The example's `CREATE MODEL` with another option.
+/// Returns the example's `CREATE MODEL` statement with an added option.
 pub(crate) fn statement(option: &str) -> anyhow::Result<String> {
     let path = path("train.sql");
     let statement = std::fs::read_to_string(&path)?;
@@ -179,17 +179,17 @@ pub(crate) fn statement(option: &str) -> anyhow::Result<String> {
     Ok(statement.replace(last, &format!("{last}, {option}")))
 }
 
-/// A file of the example, as an argument.
+/// Returns the argument for a file of the example.
 pub(crate) fn file(name: &str) -> String {
     format!("--file={}", path(name).display())
 }
 
-/// SQL as an argument.
+/// Returns the argument for an SQL statement.
 pub(crate) fn command(sql: &str) -> String {
     format!("--command={sql}")
 }
 
-/// Where a file of the example is.
+/// Returns the path of a file of the example.
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../examples/rossmann")

@@ -1,8 +1,8 @@
-//! The Rossmann features, from seven CSV files to two Parquet files, by Volley and by what people use
-//! today. Everything from reading the first byte to writing the last one counts.
+//! The Rossmann features, from seven CSV files to two Parquet files, computed by Volley and by systems in wide use.
+//! The time from reading the first byte to writing the last one counts.
 //!
-//! Every round's files are compared with Volley's, whatever their order: a system that writes other
-//! rows ends the comparison.
+//! The output of every round is compared with Volley's, in any order of rows: a system that writes different rows
+//! ends the comparison.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ enum System {
     PolarsCollected,
 }
 
-/// Rounds before those that count: the JVM compiles what it runs often, and is faster in the third.
+/// Warm-up rounds: the JVM compiles code that it runs often, and is faster in the third round.
 const WARM_UP: usize = 2;
 
 impl System {
@@ -84,7 +84,7 @@ impl System {
         }
     }
 
-    /// Where it wrote a data set, as `summary_duckdb.py` is asked.
+    /// Returns the location of a data set that the system wrote, as a request to `summary_duckdb.py`.
     fn rows(self, out: &Path, dataset: &str) -> Value {
         match self {
             Self::Spark => partition(out, dataset),
@@ -94,7 +94,7 @@ impl System {
         }
     }
 
-    /// How many times as fast Volley is to be beside processes that run already.
+    /// Returns the required speedup of Volley over a system whose processes already run.
     fn bar(self) -> Option<f64> {
         match self {
             Self::Spark => Some(6.0),
@@ -104,7 +104,7 @@ impl System {
         }
     }
 
-    /// How many times as fast one command is to be as one of each.
+    /// Returns the required speedup when each system is started as one command.
     fn bar_of_commands(self) -> Option<f64> {
         match self {
             Self::Polars => Some(1.5),
@@ -122,7 +122,7 @@ const METHOD: &str = "The Rossmann features, from seven CSV files to Parquet fil
     before: `volley`, which has the scheduler and an executor inside, and Python with the others. Every round's rows were \
     compared with Volley's: the same number, the same rows.";
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let peers = Peers::install("sql")?;
     let dir = tempfile::Builder::new()
@@ -189,25 +189,25 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// The systems under way.
+/// The systems being compared.
 struct Contest<'a> {
     peers: &'a Peers,
     systems: &'a [System],
-    /// Where they are processes that run already.
+    /// Volley's cluster, if its processes already run.
     cluster: Option<Cluster>,
-    /// By system, likewise.
+    /// Running peers by system; `None` if they are started for each measurement.
     running: Vec<Option<Peer>>,
-    /// Tells what is in Parquet files.
+    /// Peer that summarizes Parquet files.
     summary: Peer,
     client_peak_mib: f64,
-    /// By data set: how many rows Volley wrote.
+    /// Number of rows that Volley wrote, by data set.
     rows: BTreeMap<&'static str, u64>,
     data: &'a Path,
     dir: PathBuf,
 }
 
 impl<'a> Contest<'a> {
-    /// Of commands, each started when it is measured; in a new folder.
+    /// Creates a contest in a new folder, in which each system is started when it is measured.
     fn new(
         peers: &'a Peers,
         dir: &Path,
@@ -231,7 +231,7 @@ impl<'a> Contest<'a> {
         })
     }
 
-    /// Starts processes, which are measured running from now on.
+    /// Starts the systems' processes; from now on they are measured while running.
     fn start(&mut self) -> anyhow::Result<()> {
         self.cluster = Some(Cluster::start(&self.dir, 2)?);
         for (running, system) in self.running.iter_mut().zip(self.systems) {
@@ -241,8 +241,8 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Each system once, whoever was first in a round last in the next: its seconds, when its rows have
-    /// been found to be Volley's.
+    /// Runs each system once, in an order that rotates by round, and returns their seconds after checking that their
+    /// rows equal Volley's.
     fn round(&mut self, round: usize) -> anyhow::Result<Vec<(&'static str, f64)>> {
         let mut figures = Vec::new();
         for turn in 0..=self.systems.len() {
@@ -304,7 +304,7 @@ impl<'a> Contest<'a> {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Makes the folder that a turn writes to: a peer's by the index of its system, Volley's by the next one.
+    /// Creates the output folder of a turn: a peer's turn is the index of its system, Volley's the next one.
     fn folder(&self, turn: usize) -> anyhow::Result<PathBuf> {
         let path = self.dir.join(turn.to_string());
         fs::create_dir(&path)?;
@@ -317,12 +317,12 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// Where a system is started: Spark leaves files there.
+/// Returns the working folder of a system: Spark leaves files there.
 fn own(dir: &Path, system: System) -> PathBuf {
     dir.join(format!("{system:?}"))
 }
 
-/// What is in the two data sets.
+/// Asks for summaries of the two data sets.
 fn summaries(
     mut ask: impl FnMut(&'static str) -> anyhow::Result<Value>,
 ) -> anyhow::Result<BTreeMap<&'static str, Value>> {
@@ -330,7 +330,8 @@ fn summaries(
     ["train", "test"].into_iter().map(&mut summary).collect()
 }
 
-/// A data set of those that one pass wrote, and the columns that are there for the other one only.
+/// Returns the location of a data set written in one pass with the other, and the columns that belong only to the
+/// other.
 fn partition(out: &Path, dataset: &str) -> Value {
     let without: &[&str] = match dataset {
         "train" => &["Id", "Open"],
@@ -339,7 +340,7 @@ fn partition(out: &Path, dataset: &str) -> Value {
     json!({"path": out.join(format!("features/dataset={dataset}")), "without": without})
 }
 
-/// Fails with the first difference between Volley's rows and another system's.
+/// Fails on the first difference between Volley's rows and another system's.
 fn same(volley: &Value, other: &Value) -> anyhow::Result<()> {
     let rows = |of: &Value| of["rows"].clone();
     let (ours, theirs) = (rows(volley), rows(other));

@@ -1,7 +1,7 @@
-//! Training on one NVIDIA GPU: whether it learns what the CPU learns, how fast it is beside PyTorch
-//! on the same GPU, and how busy it keeps the GPU.
+//! Training on one NVIDIA GPU: compares its losses with the CPU's, its speed with PyTorch's on the same GPU, and
+//! measures the utilization of the GPU.
 //!
-//! Ranks that share a GPU are Volley alone: PyTorch's collectives for GPUs need one each.
+//! Only Volley runs several ranks on one GPU: PyTorch's collectives for GPUs need one GPU per rank.
 
 pub(crate) mod networks;
 
@@ -19,14 +19,14 @@ use crate::peers::Peers;
 
 const GPU: &str = "cuda:0";
 const EPOCHS: usize = 2;
-/// By what share losses of GPU and CPU may differ: sums are in another order, and may have fewer
-/// digits (TF32).
+/// Tolerated relative difference between losses on GPU and CPU: sums are in another order, and may have fewer digits
+/// (TF32).
 const LOSSES_WITHIN: f64 = 0.01;
-/// How many rows are trained on to compare losses, if they are more than one batch.
+/// Number of rows to compare losses on, unless one batch has more.
 const COMPARED_ROWS: usize = 8192;
-/// Precision of products on both sides.
+/// Precision of matrix products on both sides.
 const PRECISION: &str = "tf32";
-/// Forms of PyTorch, with their names in `training_gpu.py`.
+/// PyTorch variants, with their names in `training_gpu.py`.
 const FORMS: [(&str, &str); 3] = [
     ("PyTorch, eager", "eager"),
     ("PyTorch, torch.compile", "compile"),
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     batches: Vec<usize>,
 }
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let gpu = query("name,driver_version").context(
         "this measures training on an NVIDIA GPU, and nvidia-smi finds none on this machine",
@@ -74,7 +74,8 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         .report
         .versions
         .insert("GPU and driver".to_owned(), gpu);
-    // Of every batch: what a device computes depends on how many rows there are. Few batches, for the CPU's sake.
+    // Losses are compared for every batch size, because the GPU's computation depends on it; over few batches,
+    // because the CPU is slow.
     for training in trainings.iter().filter(|training| training.ranks == 1) {
         let steps = (COMPARED_ROWS / training.batch_size).max(1);
         let rows = steps * training.batch_size;
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 let busy = Busy::start(&dir.path().join("busy"))?;
                 match peer.ask(&question) {
                     Ok(answer) => {
-                        // The first epoch has no speed.
+                        // The first epoch warms up; the second one's speed counts.
                         let speed = answer["rows_per_second"][EPOCHS - 2].as_f64();
                         case.push(system, speed.context("no speed")?);
                         let loss = answer["losses"][EPOCHS - 1].as_f64();
@@ -137,7 +138,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
             told(losses)
         ));
         comparison.cases.push(case);
-        // A lent machine may be gone before the last case.
+        // Writes the results after each case, in case the run is cut short.
         comparison.write(results)?;
     }
     Ok(())
@@ -156,7 +157,7 @@ fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
             ..=256 => 300,
             ..=2048 => 80,
             ..=16384 => 20,
-            // Two ranks' batches are to be in the table.
+            // The table must hold the batches of two ranks.
             _ => 6,
         };
         Training {
@@ -170,7 +171,7 @@ fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
     args.batches.iter().map(of).collect()
 }
 
-/// Systems with a figure each.
+/// Formats systems with one figure each.
 fn told<'a>(figures: impl IntoIterator<Item = (&'a str, f64)>) -> String {
     let told = figures
         .into_iter()
@@ -178,7 +179,7 @@ fn told<'a>(figures: impl IntoIterator<Item = (&'a str, f64)>) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Trains the same on the GPU and on the CPU, and says how near the losses are.
+/// Runs the same training on the GPU and on the CPU, and describes the difference of the losses.
 fn same_losses(example: &Example<'_>, training: Training) -> anyhow::Result<String> {
     let losses =
         |trained: Trained| -> Vec<f64> { trained.history.iter().map(|epoch| epoch.loss).collect() };
@@ -203,7 +204,7 @@ fn same_losses(example: &Example<'_>, training: Training) -> anyhow::Result<Stri
     ))
 }
 
-/// What nvidia-smi says of the first GPU.
+/// Queries fields of the first GPU with nvidia-smi.
 fn query(fields: &str) -> anyhow::Result<String> {
     let query = format!("--query-gpu={fields}");
     let output = Command::new("nvidia-smi")
@@ -218,7 +219,7 @@ fn query(fields: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Samples how busy the GPU is, until it is asked or dropped.
+/// Sampler of the GPU's utilization, running until `share` is called or it is dropped.
 struct Busy {
     nvidia_smi: Child,
     samples: PathBuf,
@@ -240,7 +241,7 @@ impl Busy {
         })
     }
 
-    /// The median so far, in percent.
+    /// Returns the median utilization so far, in percent.
     fn share(self) -> anyhow::Result<f64> {
         let samples = std::fs::read_to_string(&self.samples)?;
         let samples: Vec<f64> = samples
@@ -253,7 +254,7 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         self.nvidia_smi.kill().ok();
         self.nvidia_smi.wait().ok();
     }

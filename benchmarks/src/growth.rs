@@ -1,5 +1,5 @@
-//! The Rossmann features with more and more stores, on the same two executors with the same memory:
-//! whether the time grows no faster than the rows. Nothing is compared with.
+//! The Rossmann features with a growing number of stores, on the same two executors with the same memory: checks
+//! that the time grows no faster than the rows. It compares with no other system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,13 @@ pub(crate) struct Args {
     data: Option<PathBuf>,
 }
 
-/// Stores of the real tables.
+/// Number of stores in the real tables.
 const STORES: u32 = 1115;
 
-/// How much more than its share of the rows a scale's time may be.
+/// Maximum factor by which a scale's time may exceed proportional growth.
 const ALLOWANCE: f64 = 1.15;
 
-/// Runs the measurements and writes them into a folder.
+/// Runs the measurements and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(
         !args.scales.contains(&0),
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     };
     let mut comparison = Comparison::new("growth", "Rossmann features as the tables grow", method);
     let mut memory = Vec::new();
-    // Seconds of one times the stores, by the first scale.
+    // Seconds of scale 1, estimated from the first scale.
     let mut base = None;
     for scale in &args.scales {
         let data = tables(&folder, *scale)?;
@@ -91,10 +91,10 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// The tables at a scale, made where they are not there yet.
+/// Returns the folder of the tables at a scale; generates them if they are missing.
 fn tables(folder: &Path, scale: u32) -> anyhow::Result<PathBuf> {
     let data = folder.join(format!("rossmann-{scale}x"));
-    // Written last.
+    // This file is written last.
     if !data.join("test.csv").exists() {
         let stores = (STORES * scale).to_string();
         eprintln!("{scale}×: generating the tables of {stores} stores");
@@ -107,11 +107,11 @@ fn tables(folder: &Path, scale: u32) -> anyhow::Result<PathBuf> {
     Ok(data)
 }
 
-/// What a scale took.
+/// Measurements of one scale.
 struct Measured {
-    /// By round.
+    /// Seconds by round.
     seconds: Vec<f64>,
-    /// By process, in MiB.
+    /// Peak memory by process, in MiB.
     peaks: Vec<(String, f64)>,
 }
 
@@ -124,7 +124,7 @@ fn measure(args: &Args, scale: u32, data: &Path, dir: &Path) -> anyhow::Result<M
     };
     let cluster = Cluster::start_with(&dir, layout)?;
     let (mut seconds, mut client_peak) = (Vec::new(), 0.0_f64);
-    // One round to warm up.
+    // One warm-up round.
     for round in 0..=args.rounds {
         let out = dir.join("out");
         fs::create_dir(&out)?;

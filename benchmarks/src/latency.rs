@@ -1,8 +1,8 @@
-//! How long the smallest statements take, one after the other in one session, as their reader sees it:
+//! Latency of the smallest statements, run one after the other in one session, as the reader of the output sees it:
 //! from the last row of one statement to the last row of the next.
 //!
-//! It tells what a statement costs before it does any work: planning, the way to the scheduler and the
-//! executors, and the way of the rows back. Nothing is compared with.
+//! It measures a statement's overhead before any work: planning, the requests to the scheduler and the executors,
+//! and the return of the rows. It compares with no other system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     sessions: usize,
 }
 
-/// Statements before those that count.
+/// Warm-up statements.
 const WARM_UP: usize = 20;
 
 const METHOD: &str = "One `volley` command runs a statement again and again; its standard output is \
@@ -36,7 +36,7 @@ const METHOD: &str = "One `volley` command runs a statement again and again; its
     speaks TLS. Embedded: both inside the `volley` command, as it starts them by itself. The join is of two CSV files of ten rows. \
     Twenty statements of each session come first and do not count. A sample is a session's p50 or p99.";
 
-/// A statement to measure.
+/// Statement to measure.
 struct Smallest {
     name: &'static str,
     rows: usize,
@@ -56,7 +56,7 @@ const STATEMENTS: [Smallest; 2] = [
     },
 ];
 
-/// Runs the measurements and writes them into a folder.
+/// Runs the measurements and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "--rounds 0: expected at least 1");
     let dir = tempfile::Builder::new()
@@ -125,16 +125,16 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// What answers statements.
+/// Engine that answers the statements.
 struct Engine {
     name: &'static str,
-    /// The processes, where they are not the client's own.
+    /// Processes of the cluster; `None` if the client embeds them.
     cluster: Option<Cluster>,
-    /// A folder of its own.
+    /// Folder of the engine.
     dir: PathBuf,
-    /// What a client is given besides.
+    /// Additional options of the client.
     options: Vec<String>,
-    /// Milliseconds that p50 and p99 are to stay under.
+    /// Upper limits of p50 and p99, in milliseconds.
     at_most: [Option<f64>; 2],
 }
 
@@ -164,7 +164,7 @@ impl Engine {
         })
     }
 
-    /// A `volley` command, to be started.
+    /// Returns a `volley` command, not started yet.
     fn client(&self) -> anyhow::Result<Command> {
         let mut volley = match &self.cluster {
             Some(cluster) => cluster.client()?,
@@ -175,7 +175,7 @@ impl Engine {
     }
 }
 
-/// Writes the tables of the join and gives the statements that make them known.
+/// Writes the tables of the join, and returns the statements that register them.
 fn tables(dir: &Path) -> anyhow::Result<String> {
     let mut statements = String::new();
     for (table, column, kind) in [("a", "size", "INT"), ("b", "name", "VARCHAR")] {
@@ -191,7 +191,8 @@ fn tables(dir: &Path) -> anyhow::Result<String> {
     Ok(statements)
 }
 
-/// Milliseconds from each of the last statements' last rows to the one before.
+/// Returns the latencies of the last `count` statements, in milliseconds: from the previous statement's last row to
+/// their own.
 fn latencies(rows: &[Instant], rows_each: usize, count: usize) -> Option<Vec<f64>> {
     let ends: Vec<_> = rows
         .chunks_exact(rows_each)

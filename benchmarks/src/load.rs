@@ -1,5 +1,5 @@
-//! Many clients at once on a cluster of real processes: whether a query is lost, whether an answer is wrong, and how
-//! long the smallest one takes meanwhile.
+//! Many clients at once on a cluster of real processes: counts lost queries and wrong answers, and measures the
+//! latency of the smallest query meanwhile.
 //!
 //! ```text
 //!   clients 0, 1     train, again and again: two gangs         queue training
@@ -7,8 +7,8 @@
 //!   the others       SELECT 1, and small queries, in turn      queue default
 //! ```
 //!
-//! A client is a session on a thread of this process: 32 `volley` commands on two cores would measure themselves. Every
-//! answer is compared with the one that was given before there was any load. Nothing is compared with.
+//! Each client is a session on a thread of this process: 32 `volley` commands on two cores would measure their own
+//! start. Every answer is compared with the answer given before there was load. It compares with no other system.
 
 use std::fs;
 use std::io::Write;
@@ -39,13 +39,13 @@ pub(crate) struct Args {
     pause: u64,
 }
 
-/// Clients that train.
+/// Number of clients that train.
 const GANGS: usize = 2;
 
-/// Rows of the table that is summed, trained on and made features of.
+/// Rows of the table used for sums, training and features.
 const ROWS: usize = 100_000;
 
-/// Scheduler's options: queues of those that keep the cluster busy.
+/// Options of the scheduler: queues for the clients that keep the cluster busy.
 const QUEUES: &[&str] = &[
     "--queue",
     "default=4",
@@ -57,7 +57,7 @@ const QUEUES: &[&str] = &[
 
 const SELECT_1: &str = "SELECT 1";
 
-/// Small queries, in turn.
+/// Small queries, asked in turn.
 const SMALL: [&str; 4] = [
     SELECT_1,
     "SELECT count(*), sum(a.id) FROM a JOIN b ON a.id = b.id",
@@ -65,12 +65,12 @@ const SMALL: [&str; 4] = [
     "SELECT kind, count(*) AS n, sum(amount) AS total FROM sales GROUP BY kind ORDER BY kind",
 ];
 
-/// A moving mean for each store, as the Rossmann features have.
+/// Query with a moving mean per store, like the Rossmann features.
 const FEATURES: &str = "SELECT store, count(*) AS days, max(mean) AS most, min(mean) AS least FROM (\
     SELECT store, avg(amount) OVER (PARTITION BY store ORDER BY day ROWS BETWEEN 6 PRECEDING AND CURRENT ROW) AS mean \
     FROM sales) GROUP BY store ORDER BY store";
 
-/// Runs the clients and writes what they saw into a folder.
+/// Runs the clients and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(
         args.clients > GANGS + 1 && args.seconds > 0,
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         let (scene, handle) = (Arc::clone(&scene), runtime.handle().clone());
         let client = Client {
             number,
-            // Not all at once.
+            // Starts are spread over time.
             delay: Duration::from_millis(args.pause * number as u64 / args.clients as u64),
             pause: Duration::from_millis(args.pause),
             deadline,
@@ -151,17 +151,17 @@ fn report(args: &Args, seen: Seen, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// What all clients know.
+/// Setup shared by all clients.
 struct Scene {
     scheduler: String,
     store: Url,
     tables: String,
-    /// What small queries and features are answered, by their text.
+    /// Expected answers of the small queries and of the features, by query text.
     answers: Vec<(&'static str, String)>,
 }
 
 impl Scene {
-    /// Asks each query once.
+    /// Connects and asks each query once, to know the answers.
     fn new(cluster: &Cluster, tables: String, runtime: &Runtime) -> anyhow::Result<Self> {
         let store = std::path::absolute(cluster.store())?;
         fs::create_dir_all(&store)?;
@@ -187,7 +187,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A session with the tables, whose jobs are in a queue.
+    /// Opens a session with the tables, whose jobs go to a queue.
     async fn session(&self, queue: &str) -> anyhow::Result<Session> {
         let mut config = SessionConfig::new(&self.scheduler, self.store.clone());
         config.settings = vec![("volley.queue".to_owned(), queue.to_owned())];
@@ -202,7 +202,7 @@ impl Scene {
     }
 }
 
-/// The rows of a script's last statement, as a table of text.
+/// Runs a script and returns the rows of its last statement, as a text table.
 async fn answer(session: &Session, script: &str) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     for statement in session.parse(script)? {
@@ -219,13 +219,13 @@ struct Client {
     deadline: Instant,
 }
 
-/// What clients saw.
+/// Results of the clients.
 #[derive(Debug, Default)]
 struct Seen {
     answered: usize,
     lost: Vec<String>,
     wrong: Vec<String>,
-    /// Milliseconds of each.
+    /// Milliseconds of each query; so too in the other fields.
     select_1: Vec<f64>,
     small: Vec<f64>,
     features: Vec<f64>,
@@ -273,7 +273,7 @@ impl Client {
             match answered {
                 Ok(answer) => {
                     seen.answered += 1;
-                    // Training tells of its ranks, and how long each took.
+                    // Training answers with its ranks and their times, which vary.
                     if queue != "training" && !scene.is_right(query, &answer) {
                         seen.wrong
                             .push(format!("client {number}, {query}: {answer}"));
@@ -296,7 +296,7 @@ impl Client {
     }
 }
 
-/// Writes the tables and gives the statements that make them known.
+/// Writes the tables, and returns the statements that register them.
 fn tables(dir: &Path) -> anyhow::Result<String> {
     let table = |name: &str, columns: &str, rows: &mut dyn Iterator<Item = String>| {
         let path = dir.join(format!("{name}.csv"));

@@ -1,10 +1,10 @@
-//! The machine a run was made on, and what its processes used, as the kernel says.
+//! The host of a run, and the memory of processes, as the kernel reports them.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// The machine.
+/// Host of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
@@ -21,7 +21,7 @@ impl Machine {
             line.and_then(|line| line.split_once(':'))
                 .map(|(_, value)| value.trim().to_owned())
         };
-        // Virtual machines name no more than a maker; what a processor can do is told by its family and model.
+        // Virtual machines may report only a maker's name; family and model identify the processor.
         let cpu = read("/proc/cpuinfo");
         let processor = ["model name", "cpu family", "model\t"].map(|name| field(&cpu, name));
         let processor = match processor {
@@ -41,7 +41,7 @@ impl Machine {
     }
 }
 
-/// The most memory a living process has held so far, in MiB: `VmHWM`.
+/// Returns a living process's peak memory so far, in MiB (`VmHWM`).
 pub(crate) fn peak_memory_mib(process: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -49,7 +49,7 @@ pub(crate) fn peak_memory_mib(process: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// The processes that a process has started, and those that they have, and so on.
+/// Returns the ids of all descendants of a process.
 pub(crate) fn descendants(process: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task"));
     let tasks = tasks.into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! `volley-benchmarks`: Volley against what people use today, on a cluster of real processes.
+//! `volley-benchmarks`: Volley compared with systems in wide use, on a cluster of real processes.
 //!
-//! Each command starts what it compares, alternates between the systems in rounds, and writes what it
-//! measured as JSON, Markdown and a chart. `rossmann` and `barrier` compare
-//! with nothing: they say where the time and the memory of the main job go.
+//! Each command starts the systems it compares, alternates between them in rounds, and writes its measurements as
+//! JSON, Markdown and a chart. `rossmann` and `barrier` compare with no other system: they show where the time and
+//! the memory of the main job go.
 
 mod all_reduce;
 mod barrier;

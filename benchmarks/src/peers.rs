@@ -1,10 +1,10 @@
-//! The systems that Volley is compared with: Python programs under `benchmarks/peers`, in virtual
-//! environments that are made for them, never a dependency of Volley. A group of peers has an
-//! environment of its own, so that comparing SQL does not install what comparing training needs.
+//! The systems that Volley is compared with: Python programs under `benchmarks/peers`, in virtual environments
+//! created for them, never a dependency of Volley. Each group of peers has its own environment, so that comparing
+//! SQL does not install the packages for comparing training.
 //!
-//! A peer is started once and then asked, a line of JSON at a time on its standard input, so that
-//! rounds of several systems alternate while each stays warm. It answers each with a line of JSON on
-//! its standard output; `{"error": …}` is a failure. Its standard error goes to a log.
+//! A peer is started once and then receives requests, each a line of JSON on its standard input, so that rounds of
+//! several systems alternate while each stays warm. It answers each request with a line of JSON on its standard
+//! output; `{"error": …}` is a failure. Its standard error goes to a log.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 
 use crate::machine::{descendants, peak_memory_mib};
 
-/// Whatever is asked is answered by then.
+/// Timeout of each answer.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// The environment that peers run in.
+/// Python environment of a group of peers.
 pub(crate) struct Peers {
     python: PathBuf,
 }
 
 impl Peers {
-    /// Makes a group's environment in the user's cache folder, or brings it up to date, with what
-    /// `peers/requirements-{group}.txt` lists. Where `VOLLEY_PYTHON` names a Python that has it, nothing is installed.
+    /// Creates or updates a group's environment in the user's cache folder, with the packages in
+    /// `peers/requirements-{group}.txt`. If `VOLLEY_PYTHON` names a Python that has them, nothing is installed.
     pub(crate) fn install(group: &str) -> anyhow::Result<Self> {
         if let Some(python) = std::env::var_os("VOLLEY_PYTHON") {
             let python = PathBuf::from(python);
@@ -59,12 +59,12 @@ impl Peers {
         Ok(Self { python })
     }
 
-    /// A program that the group's packages brought.
+    /// Returns the command for a program installed with the group's packages.
     pub(crate) fn program(&self, name: &str) -> Command {
         Command::new(self.python.with_file_name(name))
     }
 
-    /// Starts a peer: a script under `benchmarks/peers`. Its log is `{name}.log` in `dir`.
+    /// Starts a peer: a script under `benchmarks/peers`. Its log is `{script}.log` in `dir`.
     pub(crate) fn start(&self, script: &str, args: &[&str], dir: &Path) -> anyhow::Result<Peer> {
         let log = dir.join(format!("{script}.log"));
         let mut child = Command::new(&self.python)
@@ -98,24 +98,24 @@ impl Peers {
     }
 }
 
-/// A peer under way; killed when dropped.
+/// Running peer; killed when dropped.
 pub(crate) struct Peer {
     script: String,
     child: Child,
-    /// Its standard input, until nothing more is to be asked.
+    /// Standard input of the peer; closed when it receives no more requests.
     questions: Option<ChildStdin>,
     answers: Receiver<String>,
     log: PathBuf,
 }
 
 impl Peer {
-    /// Asks it something, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(crate) fn ask(&mut self, question: &Value) -> anyhow::Result<Value> {
         let Self { script, log, .. } = self;
         let questions = self.questions.as_mut();
         writeln!(questions.context("it has no standard input")?, "{question}")
             .with_context(|| format!("{script} has ended: see {}", log.display()))?;
-        // Libraries print to standard output too: an answer is a line that is an object.
+        // Libraries print to standard output too: only a line that is an object is an answer.
         let answer: Value = loop {
             let line = self.answers.recv_timeout(DEADLINE).with_context(|| {
                 format!("no answer of {script} to {question}: see {}", log.display())
@@ -131,25 +131,25 @@ impl Peer {
         Ok(answer)
     }
 
-    /// Asks for something that is measured in seconds.
+    /// Sends a request whose answer is a time, in seconds.
     pub(crate) fn seconds(&mut self, question: &Value) -> anyhow::Result<f64> {
         let answer = self.ask(question)?;
         let seconds = answer["seconds"].as_f64();
         seconds.with_context(|| format!("{} gave no seconds: {answer}", self.script))
     }
 
-    /// Versions of what it runs on, by name.
+    /// Asks for the versions of the peer's software, by name.
     pub(crate) fn versions(&mut self) -> anyhow::Result<BTreeMap<String, String>> {
         let answer = self.ask(&json!({"versions": true}))?;
         serde_json::from_value(answer["versions"].clone())
             .with_context(|| format!("{} gave no versions: {answer}", self.script))
     }
 
-    /// Waits until it has ended, which it does when nothing more is to be asked.
+    /// Closes the peer's input, and waits until the peer has ended.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         self.questions = None;
         let (script, log) = (&self.script, &self.log);
-        // What it still prints is no answer; its standard output ends with it.
+        // Remaining output is not an answer; it ends when the peer does.
         let ended = loop {
             match self.answers.recv_timeout(DEADLINE) {
                 Ok(_) => {}
@@ -170,7 +170,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The most memory that it and its processes that live have held so far, in MiB, added up.
+    /// Returns the sum of the peak memory of the peer and its living descendants, in MiB.
     pub(crate) fn peak_mib(&self) -> f64 {
         let own = self.child.id();
         let all = descendants(own).into_iter().chain([own]);
@@ -181,7 +181,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         let started_by_it = descendants(self.child.id());
-        // It may have ended by itself.
+        // The process may already have ended.
         self.child.kill().ok();
         self.child.wait().ok();
         for process in started_by_it {
@@ -190,7 +190,7 @@ impl Drop for Peer {
     }
 }
 
-/// Where the peers' programs are.
+/// Returns the folder of the peers' programs.
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("peers")
 }

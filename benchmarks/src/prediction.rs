@@ -1,7 +1,7 @@
-//! Prediction: `ML.PREDICT` over all training rows' features on a cluster, against PyTorch.
+//! Prediction: `ML.PREDICT` over the features of all training rows on a cluster, compared with PyTorch.
 //!
-//! Timed is the way from a Parquet file to a count and a mean of the predictions, so that nothing
-//! but two numbers is handed over. It says nothing of computing the features.
+//! The time runs from a Parquet file to the count and the mean of the predictions, so that only two numbers are
+//! returned. Computing the features is not included.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,11 @@ use crate::example::{Example, TRAIN, Training, command};
 use crate::peers::{Peer, Peers};
 
 const PYTORCH: &str = "PyTorch";
-/// Batch sizes that PyTorch tries; the fastest is compared with.
+/// Batch sizes that PyTorch tries; the fastest one is used for the comparison.
 const BATCHES: [usize; 4] = [512, 2048, 8192, 32768];
-/// Rows that it tries them on.
+/// Number of rows for trying batch sizes.
 const TRIAL: usize = 65_536;
-/// Means that differ by more than this share are not of the same predictions.
+/// Tolerated relative difference between the means of predictions.
 const MEANS_WITHIN: f64 = 1e-4;
 
 #[derive(Debug, clap::Args)]
@@ -34,14 +34,14 @@ pub(crate) struct Args {
     executors: usize,
 }
 
-/// What a system predicted.
+/// Result of a system's prediction.
 struct Predicted {
     seconds: f64,
     rows: u64,
     mean: f64,
 }
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let peers = Peers::install("training")?;
     let dir = tempfile::Builder::new()
@@ -118,7 +118,7 @@ const METHOD: &str = "A count and a mean of the predictions for the features of 
     model, with as many threads as there are executors; PyArrow reads, its kernels look up categories, \
     and the network predicts batch by batch in inference mode. Rounds alternate.";
 
-/// Has PyTorch use the batch size that it is fastest with.
+/// Finds PyTorch's fastest batch size and sets it in the request.
 fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usize> {
     let mut best = (f64::INFINITY, BATCHES[0]);
     question["first"] = TRIAL.into();

@@ -1,7 +1,7 @@
-//! How good predictions are with defaults: Volley's network and linear models on public tables that come inside
-//! packages, beside what people would otherwise use, on the same rows.
+//! Quality of predictions with default options: Volley's network and linear models on public tables that ship inside
+//! packages, compared with systems in wide use on the same rows.
 //!
-//! It says nothing of speed.
+//! It does not measure speed.
 
 mod board;
 mod peer;
@@ -55,7 +55,7 @@ const METHOD: &str = "Public tables that come inside scikit-learn and the packag
     Volley's with `data_split_method = 'no_split'`, both of the same inputs, in which a value of a category that \
     was not fitted stands for the mean of those that were.";
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.seeds > 0, "--seeds 0: expected at least 1");
     let peers = Peers::install("quality")?;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     board.report.write(results, &board, &figures, &chart)
 }
 
-/// The tables of these names, or all.
+/// Returns the tables with these names, or all tables if no names are given.
 fn chosen(tables: Vec<Table>, names: &[String]) -> anyhow::Result<Vec<Table>> {
     let known: Vec<_> = tables.iter().map(|table| table.name.clone()).collect();
     for name in names {
@@ -108,7 +108,7 @@ fn chosen(tables: Vec<Table>, names: &[String]) -> anyhow::Result<Vec<Table>> {
     Ok(tables.into_iter().filter(chosen).collect())
 }
 
-/// Has every system fit and predict a table with a seed.
+/// Makes every system fit and predict a table with one seed.
 fn measure(
     args: &Args,
     seed: u64,

@@ -1,7 +1,7 @@
-//! What every report has, whatever it measured: name and title, method, command, machine, versions and remarks,
-//! written as JSON, Markdown and a chart.
+//! The common part of all reports: name and title, method, command, machine, versions and remarks, written as JSON,
+//! Markdown and a chart.
 //!
-//! It knows nothing of the figures: whoever has them gives their tables as Markdown and draws their chart.
+//! Callers own the figures: they pass their tables as Markdown and draw their chart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,22 +16,22 @@ use crate::chart::Chart;
 use crate::comparison::VOLLEY;
 use crate::machine::Machine;
 
-/// Everything needed to read figures and to make them again.
+/// Context needed to read figures and to reproduce them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// Part of the files' names, such as `training`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// How it was measured, in a few sentences of Markdown.
+    /// Method of measurement, in a few sentences of Markdown.
     pub(crate) method: String,
-    /// The command that makes it again.
+    /// Command that reproduces the report.
     pub(crate) command: String,
     #[serde(serialize_with = "rfc3339")]
     pub(crate) at: DateTime<Utc>,
     pub(crate) machine: Machine,
-    /// Versions of whatever took part.
+    /// Versions of the software involved.
     pub(crate) versions: BTreeMap<String, String>,
-    /// What a reader should know of these figures, one sentence each.
+    /// Notes on these figures for the reader, one sentence each.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Notes versions that a peer has answered with.
+    /// Records versions that a peer has reported.
     pub(crate) fn note_versions(&mut self, answer: &serde_json::Value) {
         for (of, is) in answer.as_object().into_iter().flatten() {
             let is = is.as_str().map_or_else(|| is.to_string(), str::to_owned);
@@ -58,14 +58,14 @@ impl Report {
         }
     }
 
-    /// Adds a remark, once.
+    /// Adds a remark, unless it is already there.
     pub(crate) fn remark(&mut self, remark: String) {
         if !self.remarks.contains(&remark) {
             self.remarks.push(remark);
         }
     }
 
-    /// Writes `all`, which holds this report, as JSON, its figures as Markdown, and its chart into a folder.
+    /// Writes `all`, which contains this report, as JSON, the figures as Markdown, and the chart, into a folder.
     pub(crate) fn write(
         &self,
         folder: &Path,
@@ -86,7 +86,7 @@ impl Report {
         Ok(())
     }
 
-    /// The report for people.
+    /// Formats the report as Markdown.
     fn markdown(&self, figures: &str, chart: &str) -> String {
         let mut text = String::new();
         let Machine {

@@ -1,4 +1,4 @@
-//! The Rossmann job's phases, measured.
+//! Time and memory of the Rossmann job's phases.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
@@ -45,11 +45,11 @@ struct Report {
     batch_size: usize,
     seed: u64,
     phases: Vec<Phase>,
-    /// One row a rank, as training returned it.
+    /// Rows that training returned, one per rank.
     rank_rows: Vec<Value>,
-    /// One record an epoch, from the model's manifest.
+    /// Records of the model's manifest, one per epoch.
     history: Vec<Value>,
-    /// Rows of `submission.csv`.
+    /// Number of rows in `submission.csv`.
     predictions: usize,
     peak_memory_mib: Vec<(String, f64)>,
 }
@@ -131,7 +131,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
     })
 }
 
-/// What `volley` is told to run these files of the example.
+/// Returns the arguments of `volley` to run these files of the example.
 fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
     let Args {
         data,
@@ -153,7 +153,7 @@ fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
     scripts(&defines, files)
 }
 
-/// What `volley` is told to run files of the example with variables.
+/// Returns the arguments of `volley` to run files of the example with variables.
 pub(crate) fn scripts(defines: &[(&str, String)], files: &[&str]) -> Vec<String> {
     let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
     let defines = defines
@@ -170,12 +170,12 @@ fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::
 }
 
 impl Report {
-    /// The day of the run, as `YYYY-MM-DD` in UTC.
+    /// Returns the day of the run, as `YYYY-MM-DD` in UTC.
     fn day(&self) -> String {
         self.at.format("%Y-%m-%d").to_string()
     }
 
-    /// The report for people.
+    /// Formats the report as Markdown.
     fn markdown(&self) -> String {
         let mut text = String::new();
         let number = |value: &Value, digits: usize| {

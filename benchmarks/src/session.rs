@@ -1,7 +1,7 @@
-//! Statements run by one `volley` command, one after the other in one session, and how long each took.
+//! Statements run by one `volley` command, one after the other in one session, with the time of each.
 //!
-//! What is measured is inside the session: neither the command's start nor its end, nor the parsing of
-//! the script, which `volley` does before the first statement.
+//! Times are measured inside the session: they exclude the command's start and end, and the parsing of the script,
+//! which `volley` does before the first statement.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-/// A session that takes longer is ended.
+/// Time limit of a session, after which it is killed.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// What a session gave.
+/// Output of a session.
 pub(crate) struct Session {
-    /// Rows as JSON, with the time at which each was there to be read.
+    /// Rows as JSON, with the time when each could be read.
     pub(crate) lines: Vec<(Instant, String)>,
-    /// What was said besides rows.
+    /// Standard error of the session.
     pub(crate) said: String,
     status: ExitStatus,
 }
 
-/// A statement that was run.
+/// Statement that was run.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Statement {
-    /// As `volley --timing` tells, in thousandths.
+    /// Time as `volley --timing` prints it, with a resolution of 1 ms.
     pub(crate) seconds: f64,
     pub(crate) rows: Vec<Value>,
 }
 
 impl Session {
-    /// Runs `volley`, which is told of the engine to use, with a script.
+    /// Runs a script in `volley`; the command already names the engine to use.
     pub(crate) fn run(mut volley: Command, script: &str, dir: &Path) -> anyhow::Result<Self> {
         let (file, log) = (dir.join("script.sql"), dir.join("session.log"));
         fs::write(&file, script)?;
@@ -68,7 +68,7 @@ impl Session {
         })
     }
 
-    /// Fails when a statement has.
+    /// Fails if a statement has failed.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.status.success(),
@@ -79,7 +79,7 @@ impl Session {
         Ok(())
     }
 
-    /// Why it ended before its last statement, if it did.
+    /// Returns the reason why the session ended before its last statement, if it did.
     pub(crate) fn error(&self) -> Option<String> {
         let reasons = self.said.lines().filter(|line| timing(line).is_none());
         (!self.status.success()).then(|| {
@@ -88,14 +88,14 @@ impl Session {
         })
     }
 
-    /// The statements that were run to their ends, in order.
+    /// Returns the completed statements, in order.
     pub(crate) fn statements(&self) -> anyhow::Result<Vec<Statement>> {
         let lines = self.lines.iter().map(|(_, line)| line.as_str());
         statements(&self.said, lines)
     }
 }
 
-/// The statements, of what was said and of their rows, which follow one another.
+/// Splits the output into statements: their times and their rows, which follow one another.
 fn statements<'a>(
     said: &str,
     mut lines: impl Iterator<Item = &'a str>,
@@ -111,7 +111,7 @@ fn statements<'a>(
     said.lines().filter_map(timing).map(statement).collect()
 }
 
-/// The rows and the seconds of `(3 rows in 0.123 s)`, or of `(in 0.123 s)`.
+/// Parses the rows and the seconds of `(3 rows in 0.123 s)`, or of `(in 0.123 s)`.
 fn timing(line: &str) -> Option<(usize, f64)> {
     let inside = line.strip_prefix('(')?.strip_suffix(" s)")?;
     let (rows, seconds) = inside.split_once("in ")?;

@@ -1,7 +1,7 @@
-//! What the scheduler's decisions take, of a cluster and jobs that there are only in virtual time.
+//! Cost of the scheduler's decisions, for a cluster and jobs that exist only in virtual time.
 //!
-//! The control core is the scheduler's own, in this process; [`volley_scheduler::simulation`] plays it the events of a
-//! cluster. Nothing is compared with, and no other process is started.
+//! The control core is the scheduler's own, in this process; [`volley_scheduler::simulation`] feeds it the events of
+//! a cluster. It compares with no other system and starts no other process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     rounds: u64,
 }
 
-/// Jobs that train.
+/// Number of jobs that train.
 const GANGS: usize = 2;
 
 /// Virtual time between submissions.
@@ -49,7 +49,7 @@ const METHOD: &str = "The control core that the scheduler runs, on one thread, i
     its graphs and plans, and the network are left out. The first round warms up and does not count. A sample is a \
     round's figure.";
 
-/// Runs the simulation and writes what it took into a folder.
+/// Runs the simulation and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(
         args.executors > 0 && args.jobs > GANGS && args.rounds > 0,
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// Microseconds of an event, an offer or a task.
+/// Cases in microseconds: per event, offer or task.
 struct Cases {
     list: Vec<Case>,
 }

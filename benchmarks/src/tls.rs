@@ -1,6 +1,7 @@
-//! What TLS costs: a query that does little but shuffle its rows, and sums of ranks, each over TLS and in the clear.
+//! Cost of TLS: a query that does little but shuffle its rows, and sums of ranks, each with and without TLS.
 //!
-//! It says nothing of a network: both ends are on one host and share its cores, so encryption is paid for in full.
+//! It says nothing about a network: both ends are on one host and share its cores, so the full cost of encryption
+//! shows.
 
 use std::path::{Path, PathBuf};
 
@@ -21,10 +22,10 @@ pub(crate) struct Args {
     rows: usize,
 }
 
-/// What encrypts nothing.
+/// Name of the system without encryption.
 const PLAIN: &str = "Volley without TLS";
 
-/// Ranks whose numbers are summed.
+/// Number of ranks in the sums.
 const RANKS: usize = 2;
 
 const METHOD: &str = "The shuffle is a query that groups rows by a key of which each row has its own, and takes the greatest of a text of 200 \
@@ -35,14 +36,14 @@ const METHOD: &str = "The shuffle is a query that groups rows by a key of which 
     command, its start included. Sums are those of `all-reduce`: of two ranks, over TCP, with and without TLS, by turns. One round \
     of each warms up.";
 
-/// A cluster, and what a client of it is given.
+/// Cluster, with the options of its clients.
 struct Side {
     name: &'static str,
     cluster: Cluster,
     options: Vec<String>,
 }
 
-/// Runs the measurements and writes them into a folder.
+/// Runs the measurements and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let Args { rounds, rows } = args;
     ensure!(*rounds > 0, "--rounds 0: expected at least 1");
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     comparison.write(results)
 }
 
-/// Sums of ranks over TLS and in the clear.
+/// Measures sums of ranks with and without TLS.
 fn sums(rounds: usize, certificates: &Certificates, dir: &Path) -> anyhow::Result<Vec<Case>> {
     let transports = [
         (PLAIN, Transport::Tcp),
@@ -139,7 +140,7 @@ impl Side {
         })
     }
 
-    /// The statement that writes the rows.
+    /// Returns the statement that writes the rows.
     fn table(&self, rows: usize) -> String {
         let digits: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]
             .iter()
@@ -152,12 +153,12 @@ impl Side {
         )
     }
 
-    /// Where the rows are.
+    /// Returns the folder of the rows.
     fn rows(&self) -> PathBuf {
         self.cluster.store().with_file_name("rows/")
     }
 
-    /// Asks, and returns the seconds that it took.
+    /// Runs the query, checks its answer and returns its seconds.
     fn ask(&self, rows: usize) -> anyhow::Result<f64> {
         let sql = format!(
             "SELECT count(*) AS n, sum(length(t)) AS digits FROM (SELECT k, max(t) AS t FROM '{}' GROUP BY k)",

@@ -1,9 +1,8 @@
-//! TPC-H and TPC-DS: their queries over Parquet files, by Volley, Spark, and DataFusion and `DuckDB` on their
-//! own.
+//! TPC-H and TPC-DS: their queries over Parquet files, run by Volley, Spark, and DataFusion and `DuckDB` alone.
 //!
-//! Every answer of every round is held against that of DataFusion alone. What fails or is wrong has no
-//! figure and is told in the report; there is no mean of what is left. It is no audited result of
-//! either: neither refreshes nor concurrent streams are run.
+//! Every answer of every round is compared with that of DataFusion alone. A query that fails or is wrong has no
+//! figure and is listed in the report; then there is no mean of the remaining ones. The result is not an audited
+//! result of either benchmark: neither refreshes nor concurrent streams are run.
 
 mod answer;
 mod board;
@@ -66,17 +65,17 @@ impl System {
     }
 }
 
-/// Tables, the queries about them, and how fast Volley is to be.
+/// Tables, their queries, and the targets for Volley.
 #[derive(Debug)]
 pub(crate) struct Suite {
-    /// Of its folder of queries, and what `tpcgen-cli` calls it.
+    /// Name of its folder of queries, and of the suite in `tpcgen-cli`.
     name: &'static str,
     title: &'static str,
     tables: &'static [&'static str],
     queries: usize,
-    /// How many times as fast Volley is to be as a system, by the geometric mean.
+    /// Required speedup over a system, by the geometric mean over all queries.
     mean: &'static [(f64, &'static str)],
-    /// The same of every query.
+    /// Required speedup over a system in every single query.
     each: &'static [(f64, &'static str)],
 }
 
@@ -87,7 +86,7 @@ pub(crate) const TPCH: Suite = Suite {
         "customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier",
     ],
     queries: 22,
-    // In at most 1.15 times DataFusion's time.
+    // At most 1.15 times DataFusion's time.
     mean: &[(3.0, SPARK), (0.87, REFERENCE)],
     each: &[],
 };
@@ -122,16 +121,16 @@ pub(crate) const TPCDS: Suite = Suite {
         "web_site",
     ],
     queries: 99,
-    // In at most 1.2 times DataFusion's time, and no query in more than five times DuckDB's.
+    // At most 1.2 times DataFusion's time overall, and five times DuckDB's in every query.
     mean: &[(0.83, REFERENCE)],
     each: &[(0.2, DUCKDB)],
 };
 
-/// Rounds before those that count: the JVM compiles what it runs often.
+/// Warm-up rounds: the JVM compiles code that it runs often.
 const WARM_UP: usize = 2;
 const SPARK: &str = "Spark";
 const DUCKDB: &str = "DuckDB";
-/// What every answer is held against.
+/// System whose answers all others are compared with.
 const REFERENCE: &str = "DataFusion alone";
 
 const METHOD: &str = "The queries with the parameters that answers are validated with, the same text for every \
@@ -143,7 +142,7 @@ const METHOD: &str = "The queries with the parameters that answers are validated
     each before those that count warm them up. Every answer of every round was held against that of DataFusion alone, row by row in order, numbers \
     within 10⁻⁴ + 10⁻⁶ of their size.";
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.scale > 0.0, "--scale {}: expected more", args.scale);
     let peers = Peers::install("sql")?;
@@ -173,7 +172,7 @@ pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow:
     for round in 0..WARM_UP + args.rounds {
         let mut answers = Vec::new();
         for turn in 0..=others.len() {
-            // Whoever is first in a round is last in the next.
+            // The order of the systems rotates by round.
             let turn = (turn + round) % (others.len() + 1);
             answers.push(match others.get_mut(turn) {
                 Some((system, peer)) => (*system, ask_all(peer, &queries)),
@@ -190,7 +189,7 @@ pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow:
 }
 
 impl Suite {
-    /// The tables' files by name, made where they are not there yet.
+    /// Returns the tables' files by name; generates them if any is missing.
     fn tables(
         &self,
         peers: &Peers,
@@ -215,10 +214,10 @@ impl Suite {
             .collect())
     }
 
-    /// The queries by name, in order.
+    /// Returns the queries by name, in order.
     fn queries(&self, scale: f64) -> anyhow::Result<Vec<(String, String)>> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(self.name);
-        // A parameter of TPC-H's query 11.
+        // Parameter of TPC-H's query 11.
         let fraction = format!("{:.10}", 0.0001 / scale);
         let query = |number| {
             let name = format!("q{number:02}");
@@ -241,7 +240,7 @@ fn ask_all(peer: &mut Peer, queries: &[(String, String)]) -> Answers {
     queries.iter().map(ask).collect()
 }
 
-/// Runs the queries in one session; where one fails, the others in another one.
+/// Runs the queries in one session; after a failed query, runs the remaining ones in a new session.
 fn volley(
     cluster: &Cluster,
     tables: &BTreeMap<String, PathBuf>,

@@ -1,8 +1,7 @@
-//! Training speed: the Rossmann network on the Rossmann features, against PyTorch.
+//! Training speed: the Rossmann network on the Rossmann features, compared with PyTorch.
 //!
-//! Both read the same rows from the same Parquet file and train two epochs from fresh weights; the
-//! second is measured. It says nothing of the seconds before the first step (`barrier` does), nor
-//! of evaluation.
+//! Both read the same rows from the same Parquet file and train two epochs from fresh weights; the second is
+//! measured. The seconds before the first step are not included (`barrier` measures them), nor is evaluation.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,12 +15,12 @@ use crate::comparison::{Case, Comparison, Unit, VOLLEY, number};
 use crate::example::{Example, Training};
 use crate::peers::{Peer, Peers};
 
-/// The first warms up, the last is measured.
+/// Number of epochs: the first warms up, the last is measured.
 const EPOCHS: usize = 2;
-/// Losses of both that differ by more than this share are not of the same training.
+/// Tolerated relative difference between the losses of both systems.
 const LOSSES_WITHIN: f64 = 0.2;
 const PYTORCH: &str = "PyTorch";
-/// What runs PyTorch: the system that bars are against, and what may be faster.
+/// PyTorch variants and their arguments: the first is the system of the targets, the others may be faster.
 const VARIANTS: [(&str, &[&str]); 3] = [
     (PYTORCH, &[]),
     ("PyTorch, tuned malloc", &["--tuned-malloc"]),
@@ -47,11 +46,11 @@ pub(crate) struct Args {
     eager_only: bool,
 }
 
-/// Processes and threads of a world: as an argument, `RANKSxTHREADS`.
+/// Processes and threads of a world; written `RANKSxTHREADS` as an argument.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     ranks: usize,
-    /// Threads of each rank.
+    /// Threads per rank.
     threads: usize,
 }
 
@@ -80,10 +79,10 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A system's training, measured.
+/// Measurements of one training.
 struct Measured {
     rows_per_second: f64,
-    /// Mean over the last epoch's rows.
+    /// Mean loss over the last epoch's rows.
     loss: f64,
 }
 
@@ -94,7 +93,7 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-/// Runs the comparison and writes it into a folder.
+/// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let data = std::path::absolute(&args.data)?;
     let peers = Peers::install("training")?;
@@ -129,7 +128,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     for round in 0..args.rounds {
         for (at, (world, training)) in trainings.iter().enumerate() {
             for turn in 0..=pytorch.len() {
-                // Whoever is first in a round is last in the next.
+                // The order of the systems rotates by round.
                 let turn = (turn + round) % (pytorch.len() + 1);
                 let (system, measured) = match turn.checked_sub(1).map(|peer| &mut pytorch[peer]) {
                     None => (VOLLEY, volley(&example(*world), training)),
@@ -179,11 +178,11 @@ const METHOD: &str = "The network of `examples/rossmann/train.sql` on some rows 
     fused Adam, one embedding table for all features, tensors in memory, and for two ranks \
     DistributedDataParallel over gloo. Rounds alternate between the systems.";
 
-/// World and training of each case.
+/// Returns the world and the training of each case.
 fn trainings(args: &Args) -> Vec<(usize, Training)> {
     let of = |(world, Shape { ranks, .. }): (usize, &Shape)| {
         let of = |batch_size: &usize| {
-            // Long enough to measure, short enough to repeat.
+            // The number of steps is large enough to measure, and small enough to repeat.
             let steps = match batch_size {
                 ..=256 => 150,
                 ..=2048 => 40,
@@ -203,7 +202,7 @@ fn trainings(args: &Args) -> Vec<(usize, Training)> {
     args.worlds.iter().enumerate().flat_map(of).collect()
 }
 
-/// An empty case, with its bar where there is one.
+/// Returns an empty case, with its target if there is one.
 fn case(shape: Shape, training: &Training) -> Case {
     let batch_size = training.batch_size;
     let case = Case::new(format!("{shape}, batch {batch_size}"), Unit::RowsPerSecond);
@@ -252,7 +251,7 @@ fn ask(
     })
 }
 
-/// Checks that all have trained the same: finite losses, near Volley's.
+/// Checks that all systems trained alike: losses are finite and near Volley's.
 fn check(case: &str, losses: &[(&str, f64)]) -> anyhow::Result<()> {
     let volley = losses.iter().find(|(system, _)| *system == VOLLEY);
     let (_, volley) = volley.context("Volley was not measured")?;
