@@ -1,7 +1,8 @@
-//! Networks of every kind, and what trains them, on one NVIDIA GPU: whether each learns what it learns on the CPU.
+//! Networks of every kind and their training methods on one NVIDIA GPU: checks that each learns the same as on the
+//! CPU.
 //!
-//! How fast the GPU is beside PyTorch is the module above; whether outputs and gradients of one batch are the CPU's is a
-//! unit test of the trainer.
+//! The module above compares the GPU's speed with PyTorch's; a unit test of the trainer compares outputs and
+//! gradients of one batch with the CPU's.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,10 @@ use crate::cluster::Cluster;
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, number};
 use crate::example::{Example, Trained, command};
 
-/// Training on the same machine's processors.
+/// Name of the training on the same host's processors.
 const ON_CPU: &str = "Volley, device = 'cpu'";
-/// By what share the losses of GPU and CPU may differ: sums are in another order, may have fewer digits (TF32), and each
-/// step goes on from the last one's.
+/// Tolerated relative difference between losses on GPU and CPU: sums are in another order, may have fewer digits
+/// (TF32), and each step builds on the previous one.
 const LOSSES_WITHIN: f64 = 0.02;
 
 #[derive(Debug, clap::Args)]
@@ -31,11 +32,11 @@ pub(crate) struct Args {
     only: String,
 }
 
-/// What is trained, with defaults but for the options.
+/// Training to compare, with default options except for the given ones.
 struct Training {
     name: &'static str,
     rows: usize,
-    /// What is selected of the sample.
+    /// Columns selected from the sample.
     columns: &'static str,
     options: &'static str,
 }
@@ -171,10 +172,11 @@ const TRAININGS: [Training; 26] = [
     ),
 ];
 
-/// Trains each on the GPU and on the CPU, and writes what came.
+/// Runs each training on the GPU and on the CPU, and writes the results.
 ///
 /// # Errors
-/// When losses of one differ, or one cannot be trained; after all of them, and what came is written.
+/// When the losses of a training differ, or it cannot be trained; after all trainings have run and their results are
+/// written.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let gpu = query("name,driver_version")?;
     let dir = tempfile::Builder::new()
@@ -208,7 +210,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 failed.push(name);
             }
         }
-        // A lent machine may be gone before the last case.
+        // Writes the results after each case, in case the run is cut short.
         comparison.write(results)?;
     }
     ensure!(
@@ -223,7 +225,7 @@ const METHOD: &str = "Rows of the Rossmann features, from one Parquet file; each
     `CREATE MODEL`'s defaults but for what its name says, by `device = 'cuda:0'` and by `device = 'cpu'` from the same \
     seed. Rows a second are those of the last epoch. Two ranks share the GPU.";
 
-/// How fast each device is, what was lost in each epoch, and whether it is the same.
+/// Compares one training on both devices: speed, losses by epoch, and whether the losses agree.
 fn compared(
     example: &Example<'_>,
     training: &Training,
@@ -245,7 +247,7 @@ fn compared(
     let (on_gpu, on_cpu) = (losses(&gpu), losses(&cpu));
     let apart = |(gpu, cpu): (&f64, &f64)| (gpu - cpu).abs() / cpu.abs();
     let most = on_gpu.iter().zip(&on_cpu).map(apart).fold(0.0, f64::max);
-    // Written so that NaN is not the same.
+    // This form treats NaN as a difference.
     let same = on_gpu.len() == on_cpu.len() && most <= LOSSES_WITHIN;
     let told = |losses: &[f64]| {
         let losses: Vec<_> = losses.iter().map(|loss| number(*loss)).collect();

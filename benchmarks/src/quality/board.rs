@@ -1,5 +1,4 @@
-//! Scores of all tables and what is made of them: the bars that Volley's defaults are to reach, tables as
-//! Markdown, a chart.
+//! Scores of all tables and their evaluation: targets for Volley's defaults, tables as Markdown, and a chart.
 //!
 //! It runs nothing.
 
@@ -14,34 +13,34 @@ use crate::chart::{Chart, ChartBar};
 use crate::comparison::VOLLEY;
 use crate::report::Report;
 
-/// Linear models are equal whose scores differ by less than this with each seed.
+/// Maximum difference of the scores, with each seed, at which linear models count as equal.
 const EQUAL_WITHIN: f64 = 0.0005;
 
-/// The comparison.
+/// Results of the comparison.
 #[derive(Debug, Serialize)]
 pub(super) struct Board {
     #[serde(flatten)]
     pub(super) report: Report,
     pub(super) tables: Vec<Scored>,
-    /// Set by [`Board::judge`].
+    /// Bars, set by [`Board::judge`].
     pub(super) bars: Vec<Bar>,
 }
 
-/// A table, with the scores of every system.
+/// Table with the scores of every system.
 #[derive(Debug, Serialize)]
 pub(super) struct Scored {
     pub(super) table: Table,
-    /// By system: one a seed.
+    /// Scores by system, one per seed.
     pub(super) scores: BTreeMap<&'static str, Vec<Score>>,
-    /// Of Volley's linear model, and scikit-learn's.
+    /// Scores of Volley's linear model and of scikit-learn's.
     pub(super) linear: [Vec<Score>; 2],
 }
 
-/// Something that is to hold on a share of the tables.
+/// Statement with the tables on which it holds; a target if it must hold on a share of them.
 #[derive(Debug, Serialize)]
 pub(super) struct Bar {
     what: String,
-    /// The least share of tables, where it is a bar.
+    /// Required share of tables, if the bar is a target.
     to_reach: Option<f64>,
     holds_on: Vec<String>,
     fails_on: Vec<String>,
@@ -67,18 +66,18 @@ impl Scored {
         }
     }
 
-    /// Adds a seed's score of a system.
+    /// Adds a system's score with one seed.
     pub(super) fn push(&mut self, system: &'static str, score: Score) {
         self.scores.entry(system).or_default().push(score);
     }
 
-    /// Mean and standard deviation of a system's scores over the seeds.
+    /// Returns the mean and the standard deviation of a system's scores over the seeds.
     fn of(&self, system: &str) -> Option<(f64, f64)> {
         let scores = scores(self.scores.get(system)?);
         Some((mean(&scores), deviation(&scores)))
     }
 
-    /// What linear models are compared by: log loss of classes, which tells more than accuracy, or r².
+    /// Returns the figures to compare linear models by: log loss for classes, which is finer than accuracy, or r².
     fn linear(&self) -> [Vec<f64>; 2] {
         let of = |score: &Score| score.log_loss.unwrap_or(score.score);
         self.linear
@@ -86,7 +85,7 @@ impl Scored {
             .map(|all| all.iter().map(of).collect())
     }
 
-    /// By how much the linear models differ, with the seed that they differ most with.
+    /// Returns the largest difference between the linear models over the seeds.
     fn linear_difference(&self) -> f64 {
         let [volley, other] = self.linear();
         let differences = volley.iter().zip(&other).map(|(a, b)| (a - b).abs());
@@ -103,7 +102,7 @@ impl Scored {
 }
 
 impl Board {
-    /// Counts on how many tables each bar's sentence holds.
+    /// Counts the tables on which each bar's statement holds.
     pub(super) fn judge(&mut self) {
         let bar = |what: String, to_reach, holds: &dyn Fn(&Scored) -> Option<bool>| {
             let mut bar = Bar {
@@ -161,7 +160,7 @@ impl Board {
         self.bars = bars.into_iter().flatten().collect();
     }
 
-    /// Its tables of figures, as Markdown.
+    /// Formats the tables of figures, as Markdown.
     pub(super) fn figures(&self) -> String {
         // Writing to a string does not fail.
         let mut text = "| | tables | to be reached | fails on |\n|---|---|---|---|\n".to_owned();
@@ -247,7 +246,7 @@ impl Board {
         text + "\n"
     }
 
-    /// A row a table, a column a system, of those that have such figures.
+    /// Formats a table with one row per table and one column per system, for the tables that have such figures.
     fn table(
         &self,
         text: &mut String,
@@ -284,7 +283,7 @@ impl Board {
         }
     }
 
-    /// Those that were measured: Volley, then the others as they are listed.
+    /// Returns the measured systems: Volley, then the others in their listed order.
     fn systems(&self) -> Vec<&'static str> {
         let all = [VOLLEY].into_iter().chain(System::ALL.map(System::name));
         let measured = |system: &&str| {
@@ -294,7 +293,7 @@ impl Board {
         all.filter(measured).collect()
     }
 
-    /// By how much Volley's mean score is above those that there are bars for.
+    /// Returns a chart of Volley's mean score minus that of each system with a target.
     pub(super) fn chart(&self) -> Chart {
         let mut bars = Vec::new();
         for scored in &self.tables {

@@ -1,4 +1,4 @@
-//! The systems beside Volley, and the tables, which the Python program `peers/quality.py` has.
+//! The systems to compare with, and the tables, as the Python program `peers/quality.py` provides them.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl System {
         }
     }
 
-    /// As the peer is asked for it.
+    /// Returns the system's name in requests to the peer.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Mlp => "mlp",
@@ -56,36 +56,36 @@ impl System {
     }
 }
 
-/// What the peer calls scikit-learn's linear models.
+/// Name of scikit-learn's linear models in requests to the peer.
 pub(super) const LINEAR: &str = "linear";
 
-/// A table, as the peer describes it.
+/// Table, as the peer describes it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) name: String,
-    /// What it is called in which package.
+    /// Name and package of the table's source.
     pub(super) source: String,
-    /// Whether its label is a number.
+    /// True if the label is a number.
     pub(super) regression: bool,
     pub(super) rows: usize,
-    /// Whether these are drawn from more.
+    /// True if the rows are a sample of more.
     pub(super) sampled: bool,
-    /// Features that are numbers.
+    /// Number of numeric features.
     pub(super) numbers: usize,
     pub(super) categories: usize,
-    /// In all features together.
+    /// Number of nulls in all features together.
     pub(super) nulls: usize,
     pub(super) classes: Option<usize>,
 }
 
-/// A table's rows, split by a seed.
+/// Rows of a table, split with a seed.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// Parquet, with the label as `y`.
+    /// Parquet file of the training rows, with the label as `y`.
     pub(super) train: PathBuf,
-    /// Parquet, with a column `row` that counts from 0, and no label.
+    /// Parquet file of the held-out rows, with a column `row` that counts from 0, and no label.
     pub(super) holdout: PathBuf,
-    /// Of the holdout.
+    /// Labels of the held-out rows.
     pub(super) labels: Labels,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn tables(peer: &mut Peer) -> anyhow::Result<Vec<Table>> {
     Ok(serde_json::from_value(answer["tables"].clone())?)
 }
 
-/// Writes a table's parts into a folder.
+/// Exports a table's parts into a folder.
 pub(super) fn export(
     peer: &mut Peer,
     table: &Table,
@@ -114,7 +114,7 @@ pub(super) fn export(
     })
 }
 
-/// Has a system, by its key, fit the one part and predict the other.
+/// Makes a system, named by its key, fit the training rows and predict the held-out rows.
 pub(super) fn predict(
     peer: &mut Peer,
     system: &str,

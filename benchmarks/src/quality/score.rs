@@ -1,6 +1,6 @@
-//! How good predictions are: r² of numbers, accuracy and log loss of classes, by the same code for every system.
+//! Scores of predictions: r² for numbers, accuracy and log loss for classes, by the same code for every system.
 //!
-//! It knows nothing of who predicted.
+//! It does not know which system predicted.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The least probability that a class is taken to have, as in `ML.EVALUATE`.
+/// Minimum probability assumed for a class, as in `ML.EVALUATE`.
 const LEAST_PROBABILITY: f64 = 1e-15;
 
-/// Labels of the rows that were held out.
+/// Labels of the held-out rows.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Labels {
     Numbers(Vec<f64>),
     Classes(Vec<String>),
 }
 
-/// What a system predicted for these rows, in their order.
+/// Predictions of a system for these rows, in their order.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Predictions {
     Numbers(Vec<f64>),
-    /// Of each class.
+    /// Probability of each class.
     Probabilities(Vec<BTreeMap<String, f64>>),
 }
 
-/// How good predictions are.
+/// Quality of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Score {
-    /// r² of numbers, accuracy of classes: more is better.
+    /// r² for numbers, accuracy for classes: more is better.
     pub(super) score: f64,
-    /// Of classes: less is better.
+    /// Log loss for classes: less is better.
     pub(super) log_loss: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ impl Labels {
     }
 }
 
-/// A class as text: numbers and booleans as JSON has them.
+/// Returns a class as text; numbers and booleans in their JSON form.
 pub(super) fn text(class: &Value) -> String {
     class
         .as_str()
@@ -81,7 +81,7 @@ fn same_length(labels: usize, predictions: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 1 less the share of the labels' squared deviations that the errors have.
+/// Returns r²: 1 minus the ratio of the errors' to the labels' sum of squared deviations.
 fn r2(labels: &[f64], predicted: &[f64]) -> f64 {
     let mean = mean(labels);
     let all: f64 = labels.iter().map(|y| (y - mean).powi(2)).sum();
@@ -93,7 +93,7 @@ fn of_classes(labels: &[String], predicted: &[BTreeMap<String, f64>]) -> Score {
     let rows = labels.len() as f64;
     let (mut right, mut loss) = (0.0, 0.0);
     for (label, probabilities) in labels.iter().zip(predicted) {
-        // Of equals the first.
+        // Of equal probabilities, the first class wins.
         let likeliest = probabilities
             .iter()
             .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(a.0)));
@@ -107,12 +107,12 @@ fn of_classes(labels: &[String], predicted: &[BTreeMap<String, f64>]) -> Score {
     }
 }
 
-/// The mean of some figures; NaN of none.
+/// Returns the mean of some figures; NaN if there are none.
 pub(super) fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// The standard deviation of the figures as a sample; 0 of fewer than two.
+/// Returns the sample standard deviation of some figures; 0 for fewer than two.
 pub(super) fn deviation(figures: &[f64]) -> f64 {
     let mean = mean(figures);
     let squares: f64 = figures.iter().map(|x| (x - mean).powi(2)).sum();
@@ -146,7 +146,7 @@ mod tests {
         let score = Score::of(&labels, &Predictions::Probabilities(predicted)).unwrap();
         let expected = -(0.75_f64.ln() + 0.5_f64.ln() + 1e-15_f64.ln()) / 3.0;
         assert!((score.log_loss.unwrap() - expected).abs() < 1e-12);
-        // Of equals the first is taken, and a class that was never seen is wrong.
+        // Of equal probabilities, the first class wins; a class never seen is wrong.
         assert!((score.score - 1.0 / 3.0).abs() < 1e-12);
         assert!(Score::of(&labels, &Predictions::Numbers(vec![1.0; 3])).is_err());
     }

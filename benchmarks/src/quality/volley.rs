@@ -1,6 +1,6 @@
-//! Volley's side: a session that trains a network and a linear model of one part of a table and predicts the other.
+//! Volley's side: a session that trains a network and a linear model on one part of a table and predicts the other.
 //!
-//! It sees no label of the part that it predicts.
+//! It sees no labels of the part that it predicts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,14 +13,14 @@ use super::score::{Predictions, text};
 use crate::cluster::Cluster;
 use crate::session::{Session, Statement};
 
-/// What it predicted.
+/// Predictions of both models.
 #[derive(Debug)]
 pub(super) struct Predicted {
     pub(super) network: Predictions,
     pub(super) linear: Predictions,
 }
 
-/// Trains both models and predicts with them; the network has more options than its defaults where some are given.
+/// Trains both models and predicts with them; `options` adds to the network's defaults.
 pub(super) fn predict(
     cluster: &Cluster,
     table: &Table,
@@ -47,7 +47,7 @@ pub(super) fn predict(
             &more.unwrap_or_default(),
             table.regression
         ),
-        // An equal optimum is of equal rows.
+        // Equal optima need equal rows: no split.
         statements(
             "linear",
             table,
@@ -71,7 +71,7 @@ pub(super) fn predict(
     })
 }
 
-/// One that trains and one that predicts.
+/// Returns a statement that trains and one that predicts.
 fn statements(
     model: &str,
     table: &Table,
@@ -92,7 +92,7 @@ fn statements(
     )
 }
 
-/// The predictions of a statement's rows, in the holdout's order.
+/// Returns the predictions in a statement's rows, in the order of the held-out rows.
 fn predictions(statement: &Statement, regression: bool) -> anyhow::Result<Predictions> {
     let mut rows = Vec::new();
     for row in &statement.rows {
@@ -124,7 +124,7 @@ fn number(predicted: &Value) -> anyhow::Result<f64> {
         .with_context(|| format!("no number: {predicted}"))
 }
 
-/// Of `[{"label": class, "prob": p}, …]`.
+/// Parses the probabilities of `[{"label": class, "prob": p}, …]`.
 fn probabilities(predicted: &Value) -> anyhow::Result<BTreeMap<String, f64>> {
     let classes = predicted.as_array().context("no list of classes")?;
     let of = |class: &Value| Ok((text(&class["label"]), number(&class["prob"])?));

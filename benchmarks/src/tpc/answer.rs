@@ -1,17 +1,17 @@
-//! A query's rows, from whatever system, and whether they are another's.
+//! A query's rows from any system, and their comparison with another system's.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// The rows of an answer, in order. Columns go by their names.
+/// Rows of an answer, in order. Columns are matched by name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     rows: Vec<BTreeMap<String, Value>>,
 }
 
 impl Answer {
-    /// Of rows as objects.
+    /// Builds an answer from rows as objects.
     pub(super) fn of_rows(rows: Vec<Value>) -> Self {
         let object = |row| match row {
             Value::Object(row) => row,
@@ -28,7 +28,7 @@ impl Answer {
         }
     }
 
-    /// Of what a peer said: names in `columns`, and values in `rows`.
+    /// Builds an answer from a peer's reply: names in `columns`, and values in `rows`.
     pub(super) fn of_peer(said: &Value) -> Self {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let names = list(&said["columns"]);
@@ -40,7 +40,7 @@ impl Answer {
         }
     }
 
-    /// The first difference from what is expected.
+    /// Returns the first difference from the expected answer.
     pub(super) fn differs(&self, expected: &Self) -> Option<String> {
         let (found, wanted) = (self.rows.len(), expected.rows.len());
         if found != wanted {
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-/// Whether two values are the same; numbers within a tolerance, for averages are rounded by some.
+/// Compares two values; numbers with a tolerance, because some systems round averages.
 fn same(a: &Value, b: &Value) -> bool {
     match (number(a), number(b)) {
         (Some(a), Some(b)) => (a - b).abs() <= 1e-4 + 1e-6 * a.abs().max(b.abs()),
@@ -69,7 +69,7 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A number, also one that is written as text to keep its digits.
+/// Returns a number, even if it is written as text to keep its digits.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),

@@ -1,21 +1,21 @@
-//! What systems answered to the queries of a suite, round after round: seconds of what is right, reasons of
-//! what is not.
+//! Answers of the systems to a suite's queries, over several rounds: seconds of right answers, reasons of wrong
+//! ones.
 
 use std::collections::BTreeMap;
 
 use super::answer::Answer;
 use crate::comparison::{Case, Unit};
 
-/// By query, in order: the seconds and the answer, or why there is none.
+/// Results by query, in order: the seconds and the answer, or the error.
 pub(super) type Answers = Vec<Result<(f64, Answer), String>>;
 
-/// What each system has answered so far.
+/// Results of each system so far.
 pub(super) struct Board {
-    /// The system that the others' answers are held against.
+    /// System whose answers all others are compared with.
     reference: &'static str,
-    /// By system and query: seconds by round.
+    /// Seconds by system, query and round.
     seconds: BTreeMap<&'static str, BTreeMap<usize, Vec<f64>>>,
-    /// By system and query: what went wrong, the first time.
+    /// First error by system and query.
     wrong: BTreeMap<&'static str, BTreeMap<usize, String>>,
 }
 
@@ -28,7 +28,7 @@ impl Board {
         }
     }
 
-    /// Enters a round's answers; the seconds of those that are right, if they count.
+    /// Enters a round's answers; records the seconds of right ones if `counts` is true.
     pub(super) fn enter(&mut self, answers: Vec<(&'static str, Answers)>, counts: bool) {
         let reference = answers.iter().find(|(system, _)| *system == self.reference);
         let reference: Vec<_> = match reference {
@@ -61,7 +61,7 @@ impl Board {
         }
     }
 
-    /// The geometric mean, and each query, with how many times as fast as a system Volley is to be.
+    /// Returns the cases of the geometric mean and of each query, with their target ratios.
     pub(super) fn cases(
         &self,
         names: &[&str],
@@ -111,7 +111,7 @@ impl Board {
     }
 }
 
-/// The seconds of all queries, by round.
+/// Returns the seconds of all queries, by round.
 fn rounds(queries: &BTreeMap<usize, Vec<f64>>) -> Vec<Vec<f64>> {
     let count = queries.values().map(Vec::len).min().unwrap_or_default();
     let round = |round: usize| queries.values().map(|seconds| seconds[round]).collect();
