@@ -1,5 +1,5 @@
-//! Gaussian radial basis functions, `custom('rbf', units)` or `custom('rbf', units, sharpness)`: how near a row is to
-//! trained centers (Broomhead & Lowe 1988).
+//! Gaussian radial basis functions, `custom('rbf', units)` or `custom('rbf', units, sharpness)`: proximity of a row
+//! to trained centers (Broomhead & Lowe 1988).
 //!
 //! ```text
 //!  d_c = mean over f of (x_f − μ_cf)²      y_c = exp(−e^s_c · d_c)
@@ -11,18 +11,18 @@ use std::error::Error;
 
 use volley_executor::custom::{CustomBatch, CustomLayer, CustomOperation, Initializer, Parameter};
 
-/// The layer: what is made for a network with it.
+/// Layer type, which builds the operations of networks.
 #[derive(Debug)]
 pub(crate) struct Rbf;
 
-/// The layer for rows of so many numbers.
+/// Operation for rows of a given width.
 #[derive(Debug)]
 struct Functions {
     /// F
     inputs: usize,
     /// C
     units: usize,
-    /// What e^s starts as.
+    /// Initial value of e^s.
     sharpness: f32,
 }
 
@@ -61,7 +61,7 @@ impl CustomOperation for Functions {
             name: name.to_owned(),
             shape: shape.to_vec(),
             initializer,
-            // Centers and sharpness are no weights: smaller is not simpler.
+            // Centers and sharpness are not weights: smaller is not simpler.
             penalized: false,
         };
         let sharpness = Initializer::Constant(self.sharpness.ln());
@@ -124,7 +124,7 @@ impl CustomOperation for Functions {
     }
 }
 
-/// The mean squared difference of two rows' numbers.
+/// Returns the mean squared difference of two rows.
 fn distance(x: &[f32], center: &[f32]) -> f32 {
     let squares = x.iter().zip(center).map(|(x, m)| (x - m) * (x - m));
     squares.sum::<f32>() / x.len() as f32

@@ -1,5 +1,5 @@
-//! No join of the features may lose or duplicate rows. Counts before and after each, as
-//! `checks.sql` does.
+//! Checks that no join of the features loses or duplicates rows, by counting before and after each join, like
+//! `checks.sql`.
 
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::Int64Type;
@@ -11,7 +11,7 @@ use datafusion::prelude::*;
 use crate::Error;
 use crate::features::{sales, sales_store, stores, trends, weather_by_state};
 
-/// Runs every join of the features and compares the rows before and after.
+/// Runs every join of the features and compares the row counts before and after.
 ///
 /// # Errors
 ///
@@ -43,10 +43,10 @@ struct Counted {
     after: u64,
 }
 
-/// In the order in which the joins build on each other: the first difference is the cause.
+/// Counts in the order in which the joins build on each other: the first difference is the cause.
 async fn count_joins(ctx: &SessionContext) -> Result<Vec<Counted>> {
-    // The rows of each state and day: all that the joins on State and Date need to see. Small
-    // enough to keep, so that the sales are read once.
+    // Row counts by state and day: enough for the joins on State and Date, and small enough to keep, so that the
+    // sales are read only once.
     let days = sales_store(ctx)
         .await?
         .aggregate(
@@ -125,7 +125,7 @@ async fn rows(frame: DataFrame) -> Result<u64> {
     Ok(frame.count().await? as u64)
 }
 
-/// The sum of `n`; 0 of no rows.
+/// Returns the sum of `n`; 0 if there are no rows.
 async fn total(frame: DataFrame) -> Result<u64> {
     let batches = frame
         .aggregate(vec![], vec![sum(ident("n"))])?

@@ -1,54 +1,54 @@
-//! What can go wrong with the Rossmann job, up to where training begins.
+//! Errors of the Rossmann job, up to the start of training.
 
 use std::path::PathBuf;
 
 use datafusion::error::DataFusionError;
 
-/// An error of the Rossmann job's data: making it, reading it, or joining it.
+/// Error in generating, reading or joining the Rossmann job's data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Data for no store was asked for.
+    /// Data for 0 stores was requested.
     #[error("cannot generate data for 0 stores; ask for at least 1")]
     NoStores,
     /// A directory or file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// What was to be written.
+        /// Path of the directory or file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A table's file is not where it should be.
+    /// A table's file is missing.
     #[error("table {table} needs {}, which is not there", path.display())]
     MissingTable {
-        /// The table.
+        /// Name of the table.
         table: &'static str,
-        /// Its file.
+        /// Path of its file.
         path: PathBuf,
     },
     /// The engine could not plan or run a part of the job.
     #[error("cannot {action}")]
     Query {
-        /// Which part, as a verb and what it is done to.
+        /// The part of the job, as a verb and its object.
         action: &'static str,
-        /// What the engine said.
+        /// The engine's error.
         source: Box<DataFusionError>,
     },
     /// A join lost or duplicated rows.
     #[error("the join of {join} lost or duplicated rows: {before} before, {after} after")]
     JoinChangedRows {
-        /// The join, by the tables it joins.
+        /// The joined tables.
         join: &'static str,
-        /// Rows that went in.
+        /// Rows before the join.
         before: u64,
-        /// Rows that came out.
+        /// Rows after the join.
         after: u64,
     },
 }
 
 impl Error {
-    /// For `map_err`: the engine failed at `action`.
+    /// Returns a function for `map_err` that reports a failure of the engine at `action`.
     pub(crate) fn query(action: &'static str) -> impl FnOnce(DataFusionError) -> Self {
         move |source| Self::Query {
             action,

@@ -8,9 +8,9 @@
 //!               on Store, Date                                                     └─ training_set
 //! ```
 //!
-//! Train and test travel together: the elapsed days of the first test rows reach back into train.
-//! The left side of a join is the small one: it is the one that is hashed, or sent to every task.
-//! Names are case-sensitive, so columns are named with `ident`, never `col`.
+//! Train and test stay together: the elapsed days of the first test rows reach back into train. The left side of a
+//! join is the small one: it is hashed, or sent to every task. Names are case-sensitive, so columns are named with
+//! `ident`, never `col`.
 
 use datafusion::arrow::datatypes::DataType::{Date32, Float32, Int32};
 use datafusion::common::ScalarValue;
@@ -68,26 +68,25 @@ pub const CONTINUOUS: [&str; 18] = [
     "AfterSchoolHoliday",
 ];
 
-/// What is predicted.
+/// Predicted column.
 pub const LABEL: &str = "Sales";
 
-/// The column of the training set that says what a row is for: `TRAIN`, `EVAL` or `TEST`.
+/// Column with each row's role in the training set: `TRAIN`, `EVAL` or `TEST`.
 pub const SPLIT: &str = "split";
 
-/// The finished features, planned and not yet run.
+/// The finished features, planned but not run yet.
 #[derive(Debug, Clone)]
 pub struct Features {
-    /// `Date`, `Sales` and the features, where something was sold.
+    /// `Date`, `Sales` and the features, of rows with sales.
     pub train: DataFrame,
     /// `Id`, `Date`, `Open` and the features.
     pub test: DataFrame,
-    /// `split`, `Date`, `Sales` and the features of both. The `TEST` rows have no `Sales` and lend
-    /// their values to the vocabularies only.
+    /// `split`, `Date`, `Sales` and the features of both. The `TEST` rows have no `Sales` and only contribute values
+    /// to the vocabularies.
     pub training_set: DataFrame,
 }
 
-/// Plans the features over the tables that [`register_tables`](super::register_tables), or
-/// `tables.sql`, has registered.
+/// Plans the features over the tables registered by [`register_tables`](super::register_tables) or by `tables.sql`.
 ///
 /// # Errors
 ///
@@ -131,7 +130,7 @@ fn with_features<const N: usize>(first: [Expr; N]) -> Vec<Expr> {
         .collect()
 }
 
-/// One row: the first and the last date of test.
+/// Returns one row with the first and the last date of test.
 async fn test_dates(ctx: &SessionContext) -> Result<DataFrame> {
     ctx.table("test").await?.aggregate(
         vec![],
@@ -142,8 +141,8 @@ async fn test_dates(ctx: &SessionContext) -> Result<DataFrame> {
     )
 }
 
-/// Train and test, one under the other: test rows have an `Id`, and train rows have `Sales`. A flag is
-/// held when its text is not "0"; null stays null.
+/// Returns the union of train and test: test rows have an `Id`, train rows have `Sales`. A flag is true when its
+/// text is not "0"; null stays null.
 pub(crate) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
     let columns = |id: Expr, sales: Expr| {
         let flags = ["Open", "Promo", "StateHoliday", "SchoolHoliday"]
@@ -171,8 +170,8 @@ pub(crate) async fn sales(ctx: &SessionContext) -> Result<DataFrame> {
     train.union(test)
 }
 
-/// Adds, for each event, the days since the last date on which it held (else since the store's
-/// first date), and the days to the next one (else to the store's last date), counted as negative.
+/// Adds two columns for each event: the days since its last date (else since the store's first date), and the days
+/// to its next date (else to the store's last date), counted as negative.
 fn sales_elapsed(sales: DataFrame) -> Result<DataFrame> {
     let first = over_store(WindowFunctionDefinition::AggregateUDF(min_udaf()), None)?;
     let last = over_store(WindowFunctionDefinition::AggregateUDF(max_udaf()), None)?;
@@ -209,9 +208,9 @@ fn days_since(date: Expr, name: &str) -> Expr {
     cast(ident("Date") - date, Float32).alias(name)
 }
 
-/// An aggregate of dates over the rows of the same store: of all of them, or of those where an event
-/// is held and whose dates lie between two bounds. Of dates, not rows: rows of one date see the
-/// same past.
+/// Returns an aggregate of dates over the rows of the same store: over all of them, or over those with an event and
+/// a date between two bounds. The window ranges over dates, not rows, so that rows of the same date see the same
+/// past.
 fn over_store(
     function: WindowFunctionDefinition,
     event: Option<(&str, WindowFrameBound, WindowFrameBound)>,
@@ -228,8 +227,7 @@ fn over_store(
     }
 }
 
-/// One row a store. Since when it has had a competitor, and has taken part in Promo2: null means
-/// not at all.
+/// Returns one row per store. The dates of its competitor and of its start in Promo2 are null if it has neither.
 pub(crate) async fn stores(ctx: &SessionContext) -> Result<DataFrame> {
     let states = ctx
         .table("store_states")
@@ -271,7 +269,7 @@ pub(crate) async fn stores(ctx: &SessionContext) -> Result<DataFrame> {
         ])
 }
 
-/// A column as a continuous feature: null is 0.
+/// Returns a column as a continuous feature: null becomes 0.
 fn number(name: &str) -> Expr {
     cast(coalesce(vec![ident(name), lit(0)]), Float32).alias(name)
 }
@@ -280,8 +278,8 @@ fn part(part: &str, date: &str) -> Expr {
     date_part(lit(part), ident(date))
 }
 
-/// One row a state and week, filed under the calendar year and the ISO week of its first day.
-/// The whole of Germany has no state.
+/// Returns one row per state and week, keyed by the calendar year and the ISO week of the week's first day. The
+/// state is null for the whole of Germany.
 pub(crate) async fn trends(ctx: &SessionContext) -> Result<DataFrame> {
     let state = when(
         ident("file").eq(lit("Rossmann_DE")),
@@ -305,7 +303,7 @@ pub(crate) async fn trends(ctx: &SessionContext) -> Result<DataFrame> {
         ])
 }
 
-/// One row a state and date.
+/// Returns one row per state and date.
 pub(crate) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> {
     let names = ctx.table("state_names").await?;
     let mut columns = vec![
@@ -324,7 +322,7 @@ pub(crate) async fn weather_by_state(ctx: &SessionContext) -> Result<DataFrame> 
         .select(columns)
 }
 
-/// The parts of a date that are features, and what they are called in SQL.
+/// Parts of a date that are features, with their names in SQL.
 const CALENDAR: [(&str, &str); 4] = [
     ("Year", "year"),
     ("Month", "month"),
@@ -344,8 +342,8 @@ const WEATHER: [&str; 9] = [
     "CloudCover",
 ];
 
-/// Everything known of a state on a date. Joined before it meets the sales, of which there are a
-/// hundred times more.
+/// Returns all features of a state on a date. They are joined before the sales, which have a hundred times more
+/// rows.
 async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
     let same_week = || {
         [
@@ -379,10 +377,10 @@ async fn state_days(ctx: &SessionContext) -> Result<DataFrame> {
     )
 }
 
-/// Sales with their elapsed days and their store.
+/// Returns the sales with their elapsed days and their store.
 ///
-/// The projection keeps the optimizer from merging this join with the next and pairing every store
-/// with every day of its state first, which are as many rows as the sales.
+/// The projection keeps the optimizer from merging this join with the next one. It would first pair every store with
+/// every day of its state, which gives as many rows as the sales have.
 pub(crate) async fn sales_store(ctx: &SessionContext) -> Result<DataFrame> {
     let sales = sales_elapsed(sales(ctx).await?)?;
     let joined = stores(ctx).await?.join_on(
@@ -398,7 +396,7 @@ pub(crate) async fn sales_store(ctx: &SessionContext) -> Result<DataFrame> {
     joined.select(columns)
 }
 
-/// The last join, and with it every feature.
+/// Returns the last join, which contains every feature.
 fn join_state_days(state_days: DataFrame, sales_store: DataFrame) -> Result<DataFrame> {
     let on = [
         ident("day_state").eq(ident("State")),
@@ -430,7 +428,8 @@ fn join_state_days(state_days: DataFrame, sales_store: DataFrame) -> Result<Data
         .select(columns)
 }
 
-/// Whole periods of `days` from the date `since` to this row's, counting at most `limit` days.
+/// Returns the number of whole periods of `days` from the date `since` to this row's date, counting at most `limit`
+/// days.
 fn periods_since(since: &str, limit: i64, days: i64) -> Expr {
     let elapsed = coalesce(vec![ident("Date") - ident(since), lit(0_i64)]);
     let clamped = greatest(vec![lit(0_i64), least(vec![lit(limit), elapsed])]);

@@ -1,7 +1,7 @@
-//! Seven tables of the shape of the competition's, for those who do not have them.
+//! Generated tables with the shape of the competition's seven, for users who do not have those.
 //!
-//! The same columns, quoting, nulls, dates and, at full size, row counts; sales that depend on
-//! what the features tell. The same seed makes the same bytes on every platform.
+//! Columns, quoting, nulls, dates and, at full size, row counts are the same; the sales depend on the features. The
+//! same seed gives the same bytes on every platform.
 //!
 //! ```text
 //! seed ─┬─ stores ──> store.csv, store_states.csv ──┐
@@ -28,18 +28,18 @@ use weather::Weather;
 
 use crate::Error;
 
-/// Stores of the competition's tables.
+/// Number of stores in the competition's tables.
 pub const FULL_SIZE: u32 = stores::FULL_SIZE;
 
-/// Far from the streams of stores, weather and trends.
+/// Stream of the sales' random numbers, far from those of stores, weather and trends.
 const SALES_STREAM: u64 = 1 << 42;
 
-/// How much data to make, and which.
+/// Size and seed of the generated data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GenerateOptions {
-    /// Stores, at least 1. Weather and trends have their full size whatever their number.
+    /// Number of stores, at least 1. Weather and trends always have their full size.
     pub stores: u32,
-    /// The same seed makes the same bytes.
+    /// Seed: the same seed gives the same bytes.
     pub seed: u64,
 }
 
@@ -52,30 +52,29 @@ impl Default for GenerateOptions {
     }
 }
 
-/// What [`generate`] wrote.
+/// Summary of the files that [`generate`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GenerateSummary {
-    /// The tables, in the order in which they were written.
+    /// Tables, in the order in which they were written.
     pub tables: Vec<GeneratedTable>,
 }
 
 /// One table's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GeneratedTable {
-    /// The table's name.
+    /// Name of the table.
     pub name: &'static str,
-    /// Where it lies.
+    /// Path of its file.
     pub path: PathBuf,
-    /// Rows, not counting the header.
+    /// Number of rows, without the header.
     pub rows: u64,
 }
 
-/// Writes the seven tables into `dir`, which is made where it is not there. Files of the same
-/// names are overwritten.
+/// Writes the seven tables into `dir`, which is created if missing. Overwrites files of the same names.
 ///
 /// # Errors
 ///
-/// [`Error::NoStores`] when `options.stores` is 0; [`Error::Write`] names what could not be written.
+/// [`Error::NoStores`] when `options.stores` is 0; [`Error::Write`] with the path that could not be written.
 pub fn generate(dir: &Path, options: &GenerateOptions) -> Result<GenerateSummary, Error> {
     if options.stores == 0 {
         return Err(Error::NoStores);
@@ -115,13 +114,13 @@ type Out = BufWriter<File>;
 struct World {
     seed: u64,
     stores: Vec<Store>,
-    /// By state and day.
+    /// Days, by state and day.
     days: Vec<Vec<Day>>,
-    /// By state and day.
+    /// Weather, by state and day.
     weather: Vec<Vec<Weather>>,
-    /// By region, in the order of the file, and week.
+    /// Regions in the order of the file, with their trends by week.
     trends: Vec<(Option<&'static str>, Vec<i32>)>,
-    /// By state: the index of its region in `trends`, Germany's where it has none.
+    /// Index into `trends` of each state's region; Germany's if the state has none.
     region: Vec<usize>,
 }
 
@@ -172,7 +171,7 @@ impl World {
     }
 }
 
-/// A field that is empty where there is no value.
+/// Formats a field, empty if there is no value.
 fn field<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
@@ -201,7 +200,7 @@ fn write_store(world: &World, out: &mut Out) -> io::Result<u64> {
     Ok(world.stores.len() as u64)
 }
 
-/// The tables that others added to the competition's quote only where they must.
+/// Writes a table that others added to the competition's; these quote fields only where necessary.
 fn write_plain<'a>(
     out: &mut Out,
     header: &[&str],
@@ -257,7 +256,7 @@ fn write_weather(world: &World, out: &mut Out) -> io::Result<u64> {
     write_plain(out, &weather::HEADER, rows)
 }
 
-/// The newest day first, and the stores of a day by their numbers.
+/// Writes `train.csv`: the newest day first, and the stores of each day by number.
 fn write_train(world: &World, out: &mut Out) -> io::Result<u64> {
     writeln!(
         out,
@@ -289,7 +288,7 @@ fn write_train(world: &World, out: &mut Out) -> io::Result<u64> {
     Ok(rows)
 }
 
-/// The newest day first. One store does not say whether it opens on the last working days.
+/// Writes `test.csv`: the newest day first. One store leaves `Open` empty on the last working days.
 fn write_test(world: &World, out: &mut Out) -> io::Result<u64> {
     const SILENT_DAYS: u32 = 13;
     writeln!(

@@ -1,8 +1,8 @@
 //! The Rossmann store sales job: seven CSV tables in, a forecast for every store and day out.
 //!
-//! The job is told twice, as the SQL that [`sql`] embeds and as DataFrames in [`features`]; a test
-//! holds the two to the same rows. [`generate`] makes tables of the same shape for those who do
-//! not have the competition's. Training itself is not here: `train.sql` and the estimator do it.
+//! The job exists twice, as the SQL that [`sql`] embeds and as DataFrames in [`features`]; a test checks that both
+//! give the same rows. [`generate`] makes tables of the same shape for users who do not have the competition's.
+//! Training itself is not here: `train.sql` and the estimator do it.
 //!
 //! ```text
 //! generate ──> seven CSV files ──> register_tables ──> check_joins ──> features ──> training

@@ -1,7 +1,7 @@
-//! The seven tables, as they lie in a directory: every column with its type, nothing inferred.
+//! The seven tables of a directory, with declared types for all columns, none inferred.
 //!
-//! The same as `tables.sql`. An empty field, quoted or not, is null; an `Id`, by which test rows are
-//! told, cannot be.
+//! They are the same as in `tables.sql`. An empty field, quoted or not, is null; but `Id`, which marks test rows,
+//! cannot be null.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use datafusion::prelude::{CsvReadOptions, SessionContext};
 
 use crate::Error;
 
-/// A table's columns, in the order of its file.
+/// Columns of a table, in the order of its file.
 type Columns = &'static [(&'static str, DataType)];
 
 const TRAIN: Columns = &[
@@ -98,7 +98,7 @@ const TABLES: [(&str, Columns); 7] = [
 ///
 /// # Errors
 ///
-/// [`Error::MissingTable`] names a file that is not there; nothing is read beyond that.
+/// [`Error::MissingTable`] for a missing file; nothing else is read.
 pub async fn register_tables(ctx: &SessionContext, dir: &Path) -> Result<(), Error> {
     for (table, columns) in TABLES {
         let path = dir.join(format!("{table}.csv"));

@@ -1,4 +1,4 @@
-//! The job told twice, and once more by definition, has the same rows.
+//! Tests that both forms of the job give the same rows, and that they agree with the features' definition.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn session() -> SessionContext {
     SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2))
 }
 
-/// Runs every statement of a file, and returns what the last one reads.
+/// Runs every statement of a file, and returns the last one's query.
 async fn run_sql(
     ctx: &SessionContext,
     text: &str,
@@ -118,14 +118,14 @@ fn sql_and_dataframes_make_the_same_rows() {
     });
 }
 
-/// The operators of a plan, from the last to run to the first.
+/// Returns the operators of a plan, from the last to run to the first.
 fn operators(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn ExecutionPlan>> {
     let below = plan.children().into_iter().flat_map(operators);
     std::iter::once(Arc::clone(plan)).chain(below).collect()
 }
 
-/// The sales are sorted once, for all windows, and meet first their stores, then the days of their
-/// states: joining stores with days first would make as many rows as there are sales.
+/// Checks that the sales are sorted once, for all windows, and joined first with their stores, then with the days of
+/// their states: joining stores with days first would make as many rows as there are sales.
 #[test]
 fn the_sales_are_sorted_once_and_joined_in_order() {
     run(|| async {
@@ -198,7 +198,7 @@ fn joins_that_keep_all_rows_pass_both_checks() {
     });
 }
 
-/// What is done to a file.
+/// Change to a file's text.
 type Change = Box<dyn Fn(String) -> String + Send>;
 
 #[test]
@@ -240,7 +240,7 @@ fn a_join_that_changes_rows_is_named() {
             let dir = generated(2);
             let path = dir.path().join(file);
             let text = std::fs::read_to_string(&path).unwrap();
-            // A line that is gone must not leave its last field behind.
+            // A removed line must not leave its last field behind.
             let changed = change(text);
             let changed: String = changed
                 .lines()
@@ -284,7 +284,7 @@ fn a_missing_table_is_named() {
     });
 }
 
-/// A row of train or test: its store, its date in days, and whether each event held.
+/// Row of train or test: its store, its date in days, and whether each event held.
 type Row = (i32, i32, [bool; 3]);
 /// Store, date, and `After` and `Before` of each event.
 type Elapsed = (i32, i32, [i32; 6]);
@@ -312,7 +312,7 @@ fn read_rows(dir: &Path) -> Vec<Row> {
     rows
 }
 
-/// The definition, word for word: every row looks at every other row of its store.
+/// Computes the elapsed days by their definition: every row looks at every other row of its store.
 fn elapsed_by_definition(rows: &[Row]) -> Vec<Elapsed> {
     let of = |&(store, date, _): &Row| {
         let dates = || rows.iter().filter(|row| row.0 == store).map(|row| row.1);
@@ -336,8 +336,8 @@ fn elapsed_by_definition(rows: &[Row]) -> Vec<Elapsed> {
 fn elapsed_days_are_those_of_the_definition() {
     run(|| async {
         let dir = generated(4);
-        // Beside the dates that the refurbished and the late store miss: dates that come twice, one
-        // of them with an event, and events that are null.
+        // Adds to the dates missed by the refurbished and the late store: dates that occur twice, one of them with
+        // an event, and events that are null.
         let path = dir.path().join("train.csv");
         let mut text = std::fs::read_to_string(&path).unwrap();
         text += "1,3,2014-03-12,10,1,1,1,\"a\",\"1\"\n2,3,2014-03-12,10,1,1,,\"\",\n";
@@ -372,7 +372,7 @@ fn elapsed_days_are_those_of_the_definition() {
     });
 }
 
-/// The directory of the competition's tables, for those who have them.
+/// Returns the directory of the competition's tables, if it is configured.
 fn competition(test: &str) -> Option<PathBuf> {
     let dir = std::env::var_os("VOLLEY_ROSSMANN_DATA").map(PathBuf::from);
     if dir.is_none() {
@@ -392,8 +392,8 @@ async fn numbers(ctx: &SessionContext, query: &str) -> Vec<f64> {
 
 #[test]
 fn the_real_tables_have_the_published_facts() {
-    // Published means, which were summed in f32: exact to two units in the last place of one. The
-    // sums beside them are of whole numbers, exact, and also those of a computation with pandas.
+    // Published means, which were summed in f32: exact to two units in the last place. The sums beside them are of
+    // whole numbers and exact; a computation with pandas gives the same.
     const MEANS: [(&str, f64, f64); 11] = [
         ("CompetitionDistance", 5444.026, 4_596_597_520.0),
         ("CompetitionMonthsOpen", 12.555809, 10_601_347.0),

@@ -1,4 +1,4 @@
-//! The days of the data, and what they are in each of the German states.
+//! The days of the data, with their holidays and promotions in each German state.
 
 use std::ops::Range;
 
@@ -8,24 +8,24 @@ use chrono::{Datelike, Days, NaiveDate, Weekday};
 pub(super) const TRAIN_DAYS: u32 = 942;
 /// Days of test, from 2015-08-01 to 2015-09-17.
 pub(super) const TEST_DAYS: u32 = 48;
-/// Half of 2014, when some stores were closed for refurbishment and have no rows.
+/// Days of the second half of 2014, when some stores were closed for refurbishment and have no rows.
 pub(super) const REFURBISHMENT: Range<u32> = 546..730;
 
-/// The date of a day, counted from 2013-01-01.
+/// Returns the date of a day, counted from 2013-01-01.
 pub(super) fn date(day: u32) -> NaiveDate {
     NaiveDate::from_ymd_opt(2013, 1, 1).expect("2013 has a first day") + Days::new(day.into())
 }
 
-/// A German state, as the tables know it.
+/// German state, with its names in the tables.
 #[derive(Debug)]
 pub(super) struct State {
-    /// As the weather calls it.
+    /// Name in the weather table.
     pub(super) name: &'static str,
-    /// As the stores call it.
+    /// Code in the stores' table.
     pub(super) code: &'static str,
-    /// As the trends call it, where they know it.
+    /// Code in the trends' table, if it is there.
     pub(super) trend: Option<&'static str>,
-    /// How many of 1,115 stores it has.
+    /// Number of its stores, of 1,115 in total.
     pub(super) stores: u32,
     /// First day of the summer holidays, as (month, day), in 2013, 2014 and 2015.
     summer: [(u32, u32); 3],
@@ -47,7 +47,7 @@ const fn state(
     }
 }
 
-/// All sixteen, by name. Lower Saxony and Bremen share their stores under the code of the former.
+/// All sixteen states, by name. Lower Saxony and Bremen share their stores under the former's code.
 pub(super) static STATES: [State; 16] = [
     state(
         "BadenWuerttemberg",
@@ -115,14 +115,14 @@ pub(super) static STATES: [State; 16] = [
     ),
 ];
 
-/// What a day is in one state.
+/// Properties of a day in one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Day {
     pub(super) date: NaiveDate,
-    /// `0`, or the kind of holiday: `a` public, `b` Easter, `c` Christmas.
+    /// Kind of holiday: `a` public, `b` Easter, `c` Christmas; `0` if none.
     pub(super) holiday: char,
     pub(super) school_holiday: bool,
-    /// Promotions run in every store, Monday to Friday of every other week.
+    /// True on days with promotions, which run in every store, Monday to Friday of every other week.
     pub(super) promo: bool,
 }
 
@@ -139,7 +139,7 @@ impl Day {
         }
     }
 
-    /// Monday is 1.
+    /// Returns the weekday; Monday is 1.
     pub(super) fn weekday(&self) -> u32 {
         self.date.weekday().number_from_monday()
     }
@@ -177,7 +177,7 @@ fn is_school_holiday(state: &State, date: NaiveDate) -> bool {
         )
 }
 
-/// Easter Sunday, by Butcher's rule.
+/// Returns Easter Sunday, by Butcher's rule.
 fn easter(year: i32) -> NaiveDate {
     let (golden, century, of_century) = (year % 19, year / 100, year % 100);
     let epact =

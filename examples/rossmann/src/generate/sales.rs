@@ -1,7 +1,7 @@
-//! What a store sells on a day.
+//! Sales of a store on a day.
 //!
-//! An ordinary day of the store, times what weekday, promotion, month, holidays, competition and
-//! weather make of it, times noise of a tenth: an error that no model can go below.
+//! They are the product of the store's ordinary day, factors for weekday, promotion, month, holidays, competition
+//! and weather, and noise with a standard deviation of about a tenth: an error that no model can go below.
 
 use chrono::Datelike;
 
@@ -10,11 +10,11 @@ use super::dice::Dice;
 use super::stores::Store;
 use super::weather::Weather;
 
-/// The most that was ever sold.
+/// Largest sales in the competition's tables.
 const LARGEST: f64 = 41_551.0;
 const NOISE: f64 = 0.09;
 
-/// What sales depend on beside the store.
+/// Conditions that sales depend on besides the store.
 #[derive(Debug)]
 pub(super) struct Occasion<'a> {
     /// Days since 2013-01-01.
@@ -23,25 +23,25 @@ pub(super) struct Occasion<'a> {
     pub(super) weather: &'a Weather,
     /// Searches in the store's state and week.
     pub(super) trend: i32,
-    /// A public holiday is tomorrow, or was yesterday.
+    /// True if a public holiday is tomorrow or was yesterday.
     pub(super) beside_holiday: bool,
 }
 
-/// One store's day.
+/// Sales of one store on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sold {
     pub(super) sales: u32,
     pub(super) customers: u32,
 }
 
-/// Whether a store opens on a day.
+/// Returns whether a store opens on a day.
 pub(super) fn is_open(store: &Store, day: &Day) -> bool {
     (day.holiday == '0' || store.open_on_holidays) && (day.weekday() != 7 || store.open_on_sundays)
 }
 
-/// Sales and customers of an open store.
+/// Draws sales and customers of an open store.
 pub(super) fn draw_sales(store: &Store, occasion: &Occasion<'_>, dice: &mut Dice) -> Sold {
-    // Stores that open and sell nothing are one in fifteen thousand.
+    // One in fifteen thousand open days has no sales.
     if dice.chance(0.000_064) {
         return Sold {
             sales: 0,
@@ -58,7 +58,7 @@ pub(super) fn draw_sales(store: &Store, occasion: &Occasion<'_>, dice: &mut Dice
     }
 }
 
-/// Sales without noise.
+/// Returns the sales without noise.
 fn expected(store: &Store, occasion: &Occasion<'_>) -> f64 {
     const MONTHS: [f64; 12] = [
         0.93, 0.95, 1.0, 1.01, 1.02, 1.0, 0.99, 0.97, 0.96, 0.96, 1.04, 1.22,
@@ -110,7 +110,7 @@ fn expected(store: &Store, occasion: &Occasion<'_>) -> f64 {
         }
 }
 
-/// A new competitor takes customers, the nearer the more; within two years they come back.
+/// Returns the factor of a new competitor: it takes customers, more if it is near; within two years they come back.
 fn competition(store: &Store, day: &Day) -> f64 {
     let (Some(distance), Some((month, year))) =
         (store.competition_distance, store.competition_since)
@@ -125,7 +125,7 @@ fn competition(store: &Store, day: &Day) -> f64 {
     1.0 - 0.12 * pull * (1.0 - f64::from(months) / 24.0)
 }
 
-/// A round of Promo2 starts in four months of the year, and lasts that month.
+/// Returns the factor of Promo2: its rounds start in four months of the year and last that month.
 fn promo2(store: &Store, day: &Day) -> f64 {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sept", "Oct", "Nov", "Dec",

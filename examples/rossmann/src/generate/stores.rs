@@ -1,9 +1,10 @@
-//! The stores: what `store.csv` and `store_states.csv` say of them, and what only their sales tell.
+//! The stores: their data in `store.csv` and `store_states.csv`, and properties that show only in their sales.
 
 use super::calendar::{REFURBISHMENT, STATES, TRAIN_DAYS};
 use super::dice::Dice;
 
-/// Stores of the competition, of which so many were refurbished, and so many are in test.
+/// Number of stores in the competition's tables; of these, the numbers of refurbished stores and of stores in test
+/// follow.
 pub(super) const FULL_SIZE: u32 = 1115;
 const REFURBISHED: u32 = 180;
 const IN_TEST: u32 = 856;
@@ -11,37 +12,37 @@ const IN_TEST: u32 = 856;
 /// A store. The second half of the fields is in no table.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// 1-based.
+    /// Number of the store, from 1.
     pub(super) number: u32,
     /// Index into [`STATES`].
     pub(super) state: usize,
     pub(super) kind: char,
     pub(super) assortment: char,
-    /// Metres to the nearest competitor.
+    /// Distance to the nearest competitor, in metres.
     pub(super) competition_distance: Option<u32>,
-    /// Month and year in which it opened.
+    /// Month and year in which the competitor opened.
     pub(super) competition_since: Option<(u32, i32)>,
-    /// Week and year since which the store takes part in Promo2, and how often its rounds start.
+    /// Week and year when the store joined Promo2, and the months in which its rounds start.
     pub(super) promo2: Option<(u32, i32, &'static str)>,
 
     pub(super) refurbished: bool,
-    /// The one store whose first row is of 2013-01-02.
+    /// True for the one store whose first row is of 2013-01-02.
     pub(super) starts_late: bool,
     pub(super) in_test: bool,
     pub(super) open_on_sundays: bool,
     pub(super) open_on_holidays: bool,
-    /// Sales of an ordinary day.
+    /// Sales on an ordinary day.
     pub(super) level: f64,
-    /// What a promotion adds, as a fraction.
+    /// Increase by a promotion, as a fraction.
     pub(super) promo_lift: f64,
-    /// Saturday's share of an ordinary day.
+    /// Saturday's sales, as a fraction of an ordinary day's.
     pub(super) saturday: f64,
-    /// What a customer pays.
+    /// Average spending of a customer.
     pub(super) basket: f64,
 }
 
 impl Store {
-    /// Whether train has a row of this store for this day.
+    /// Returns whether train has a row of this store for this day.
     pub(super) fn has_row(&self, day: u32) -> bool {
         day < TRAIN_DAYS
             && !(self.refurbished && REFURBISHMENT.contains(&day))
@@ -94,7 +95,7 @@ impl Store {
     }
 }
 
-/// The stores of a data set, in the order of their numbers.
+/// Draws the stores of a data set, in the order of their numbers.
 pub(super) fn draw_stores(count: u32, seed: u64) -> Vec<Store> {
     let mut stores: Vec<Store> = (1..=count)
         .map(|number| Store::draw(number, &mut Dice::new(seed, u64::from(number))))
@@ -111,12 +112,12 @@ pub(super) fn draw_stores(count: u32, seed: u64) -> Vec<Store> {
     stores
 }
 
-/// What `of` stores of the full size are when there are `stores`.
+/// Scales a number of stores from the full size to `stores`.
 fn scaled(of: u32, stores: u32) -> usize {
     ((u64::from(of) * u64::from(stores) + u64::from(FULL_SIZE) / 2) / u64::from(FULL_SIZE)) as usize
 }
 
-/// Many competitors are near and a few far: between these deciles, in metres.
+/// Draws a competitor's distance: many are near and a few are far. The deciles are in metres.
 fn distance(dice: &mut Dice) -> Option<u32> {
     const DECILES: [u32; 11] = [
         20, 250, 520, 1_020, 1_550, 2_330, 3_500, 5_200, 8_700, 15_000, 60_000,
@@ -174,7 +175,7 @@ fn promo2(dice: &mut Dice) -> (u32, i32, &'static str) {
         ("Feb,May,Aug,Nov", 130),
         ("Mar,Jun,Sept,Dec", 106),
     ]);
-    // Nobody had joined after spring of the last year.
+    // No store joined after spring of the last year.
     let week = if year == 2015 {
         WEEKS[dice.below(8)]
     } else {

@@ -1,4 +1,4 @@
-//! How often people searched for the shop, by week, in Germany and in the states.
+//! Search interest in the shop, by week, in Germany and its states.
 
 use chrono::{Datelike, Days, NaiveDate};
 
@@ -8,10 +8,10 @@ use super::dice::Dice;
 /// Weeks, Sunday to Saturday, from 2012-12-02 to 2015-10-03.
 pub(super) const WEEKS: usize = 148;
 
-/// Far from the streams of stores and weather.
+/// Stream of the trends' random numbers, far from those of stores and weather.
 const STREAM: u64 = 1 << 41;
 
-/// The files of `googletrend.csv` in their order: Germany, then the states by their codes.
+/// Returns the regions of `googletrend.csv` in their order: Germany (`None`), then the states by their codes.
 pub(super) fn regions() -> Vec<Option<&'static str>> {
     let mut states: Vec<_> = STATES
         .iter()
@@ -22,7 +22,7 @@ pub(super) fn regions() -> Vec<Option<&'static str>> {
     [None].into_iter().chain(states).collect()
 }
 
-/// One region's searches, 0 to 100, by week. More before Christmas, and slowly more every year.
+/// Draws one region's searches by week, 0 to 100. They rise before Christmas, and slowly every year.
 pub(super) fn draw_trend(region: Option<&str>, seed: u64) -> Vec<i32> {
     let stream = regions()
         .iter()
@@ -44,17 +44,17 @@ pub(super) fn draw_trend(region: Option<&str>, seed: u64) -> Vec<i32> {
         .collect()
 }
 
-/// The week of `googletrend.csv` that the features join to a day.
+/// Returns the week of `googletrend.csv` that the features join to a day.
 ///
-/// They match the calendar year and the ISO week of the day with those of the week's first day, a
-/// Sunday: so the days from Monday to that Sunday see the week that the Sunday begins.
+/// They match the calendar year and the ISO week of the day with those of the week's first day, a Sunday: so the
+/// days from Monday to that Sunday see the week that the Sunday begins.
 pub(super) fn week_of(day: u32) -> usize {
     // Week 0 begins on 2012-12-02, four weeks and two days before day 0, a Tuesday.
     let sunday = day / 7 * 7 + 5 + if day % 7 > 5 { 7 } else { 0 };
     ((sunday + 30) / 7) as usize
 }
 
-/// As the file writes a week.
+/// Formats a week as in the file.
 pub(super) fn label(week: usize) -> String {
     let first = first_day(week);
     format!("{first} - {}", first + Days::new(6))

@@ -1,13 +1,13 @@
 //! The weather of every state and day.
 //!
-//! Temperature follows the season and remembers yesterday. What of it sells less or more than
-//! usual is in [`Weather::mean_temperature`] and [`Weather::rain`].
+//! Temperature follows the season and depends on the previous day. Sales depend on [`Weather::mean_temperature`] and
+//! [`Weather::rain`].
 
 use super::calendar::{STATES, TEST_DAYS, TRAIN_DAYS, date};
 use super::dice::Dice;
 use chrono::Datelike;
 
-/// Far from the streams of the stores.
+/// Base of the weather's random streams, far from those of the stores.
 const STREAM: u64 = 1 << 40;
 
 pub(super) const HEADER: [&str; 24] = [
@@ -37,7 +37,7 @@ pub(super) const HEADER: [&str; 24] = [
     "WindDirDegrees",
 ];
 
-/// A day's weather in one state, as `weather.csv` has it.
+/// Weather of a day in one state, as in `weather.csv`.
 #[derive(Debug)]
 pub(super) struct Weather {
     pub(super) mean_temperature: i32,
@@ -47,14 +47,14 @@ pub(super) struct Weather {
 }
 
 impl Weather {
-    /// The row of `weather.csv`.
+    /// Returns the row of `weather.csv`.
     pub(super) fn row(&self, state: usize, day: u32) -> Vec<String> {
         let key = [STATES[state].name.to_owned(), date(day).to_string()];
         key.into_iter().chain(self.fields.iter().cloned()).collect()
     }
 }
 
-/// Every day of train and test, in one state.
+/// Draws every day of train and test, in one state.
 pub(super) fn draw_weather(state: usize, seed: u64) -> Vec<Weather> {
     let mut dice = Dice::new(seed, STREAM + state as u64);
     let climate = dice.between(-1.0, 1.0);
@@ -67,7 +67,7 @@ pub(super) fn draw_weather(state: usize, seed: u64) -> Vec<Weather> {
         .collect()
 }
 
-/// Degrees to expect on a day: between the middles of the months, a straight line.
+/// Returns the expected temperature of a day in °C, interpolated between the middles of the months.
 fn season(day: u32) -> f64 {
     const MONTHS: [f64; 12] = [
         0.5, 1.2, 4.8, 9.3, 13.9, 16.9, 19.0, 18.4, 14.3, 9.8, 5.0, 2.0,
@@ -161,7 +161,7 @@ fn round(value: f64) -> i32 {
     value.round() as i32
 }
 
-/// 25 is `0.25`, 250 is `2.5`, 0 is `0`.
+/// Formats hundredths: 25 is `0.25`, 250 is `2.5`, 0 is `0`.
 fn hundredths(value: i32) -> String {
     let text = format!("{}.{:02}", value / 100, value % 100);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
