@@ -1,5 +1,5 @@
-//! The one direction of dependencies, between the crates and inside of them, what each crate links, and what comes from
-//! others.
+//! Architecture rules: one direction of dependencies between crates and inside them, the packages that each crate
+//! links, and the packages from outside.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// What each crate may depend on in this workspace.
+/// Workspace crates that each crate may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("volley-proto", &[]),
     ("volley-engine", &["volley-proto"]),
@@ -58,8 +58,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What crates, built alone with these features, must not link, whatever the way: a package, and all whose names go on
-/// after a hyphen.
+/// Packages that crates, built alone with these features, must not link, directly or indirectly: each name, and all
+/// names that continue it after a hyphen.
 const FORBIDDEN: &[(&str, &str, &[&str])] = &[
     (
         "volley-proto",
@@ -80,13 +80,13 @@ const FORBIDDEN: &[(&str, &str, &[&str])] = &[
     ("volley-executor", "", &["ballista-scheduler"]),
 ];
 
-/// The rules inside of a crate.
+/// Dependency rules inside a crate.
 struct Inside {
-    /// Its folder.
+    /// Folder of the crate.
     folder: &'static str,
-    /// What puts it together, and may name all of it.
+    /// Modules at the top, which may name all others.
     roots: &'static [&'static str],
-    /// What each other folder, or file, at the root of its sources may name of the others.
+    /// For each other folder or file at the root of the sources: the parts that it may name.
     parts: &'static [(&'static str, &'static [&'static str])],
     /// Words that must not be in the code of a part.
     forbidden: &'static [(&'static str, &'static [&'static str])],
@@ -177,7 +177,7 @@ const EXECUTOR: Inside = Inside {
     forbidden: &[
         ("attendance", &["ballista_core", "datafusion"]),
         ("probe", &["ballista_core", "datafusion"]),
-        // Steps, gradients and how ranks meet are the trainer's.
+        // Steps, gradients and the meeting of ranks belong to the trainer.
         ("rank", &["Communicator", "Options"]),
     ],
 };
@@ -195,7 +195,7 @@ const TRAINER: Inside = Inside {
         ("model", &["encode", "network", "testing"]),
         ("network", &["device", "random", "testing", "threads"]),
         ("random", &[]),
-        // Of tests.
+        // Code for tests.
         (
             "testing",
             &["collective", "device", "network", "random", "train"],
@@ -284,8 +284,8 @@ fn no_crate_links_what_it_must_not() {
     }
 }
 
-/// The packages that a crate links when it is built alone. Cargo's metadata has the features that the whole workspace
-/// asks for.
+/// Returns the packages that a crate links when it is built alone. Cargo's metadata would use the features that the
+/// whole workspace enables.
 fn linked(name: &str, features: &str) -> BTreeSet<String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -319,7 +319,7 @@ fn crates_point_one_way_inside() {
             if roots.contains(&part.as_str()) {
                 continue;
             }
-            // Modules that the file is in, its own among them.
+            // Depth of the file's module below the root.
             let depth = path.iter().filter(|name| *name != "mod").count();
             let path = format!("{folder}/src/{}", path.display());
             let code = code(&fs::read_to_string(&file).unwrap());
@@ -345,7 +345,7 @@ fn crates_point_one_way_inside() {
     }
 }
 
-/// That nothing that parts may name leads back to them; errors are of all.
+/// Checks that no part can reach itself through the parts it may name; errors, which all parts use, are left out.
 #[test]
 fn no_rule_inside_a_crate_allows_a_circle() {
     for Inside { folder, parts, .. } in INSIDE {
@@ -366,7 +366,7 @@ fn no_rule_inside_a_crate_allows_a_circle() {
     }
 }
 
-/// The Rust files under a folder.
+/// Returns the Rust files under a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -380,20 +380,21 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A file without its comments.
+/// Removes a file's comments.
 fn code(text: &str) -> String {
     let lines = text.lines();
     let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The items at the crate's root that code names, by `crate::` or, from a module so deep, by enough of `super::`.
+/// Returns the items at the crate's root that code names, by `crate::` or, from a module of this depth, by the
+/// matching number of `super::`.
 fn named(code: &str, depth: usize) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
     let to_root = ["crate::".to_owned(), "super::".repeat(depth)];
     for path in to_root {
         for (at, _) in code.match_indices(&path) {
-            // A longer path ends so too.
+            // A longer path also ends with this one.
             if path != "crate::" && code[..at].ends_with("super::") {
                 continue;
             }
@@ -413,7 +414,7 @@ fn named(code: &str, depth: usize) -> BTreeSet<String> {
     named
 }
 
-/// What a group of imports has, up to its closing brace: groups within are of their item.
+/// Returns the items of an import group, up to its closing brace; nested groups count to their item.
 fn items(group: &str) -> Vec<&str> {
     let (mut items, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in group.char_indices() {
@@ -434,7 +435,7 @@ fn items(group: &str) -> Vec<&str> {
     items
 }
 
-/// Whether code has a word, and not only as a part of another.
+/// Checks that code contains a word, not just as part of a longer one.
 fn has_word(code: &str, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {

@@ -1,14 +1,14 @@
-//! What the workspace is built from: licences, where packages come from, which of them there may be one of, and which
-//! are known to be unmaintained.
+//! The packages that the workspace is built from: their licences and sources, packages allowed in one version only,
+//! and packages known to be unmaintained.
 //!
-//! `deny.toml` says the same of licences and sources to `cargo deny`, which knows of advisories too and needs the internet for them. This needs
-//! only what a build needs.
+//! `deny.toml` has the same rules for licences and sources for `cargo deny`, which also knows advisories and needs
+//! the internet for them. This test needs only what a build needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// Licences that what is linked may have; of several to choose from, one.
+/// Permitted licences of linked packages; if a package offers several, one must be permitted.
 const LICENCES: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -27,8 +27,8 @@ const LICENCES: &[&str] = &[
     "bzip2-1.0.6",
 ];
 
-/// Packages whose types or state cross the boundaries of crates, or that are worth having once: a second version would
-/// be another trait, another pool or another TLS library.
+/// Packages allowed in one version only, because their types or state cross crate boundaries or because one is
+/// enough: a second version would be another trait, another pool or another TLS library.
 const ONCE: &[&str] = &[
     "arrow",
     "arrow-flight",
@@ -50,7 +50,7 @@ const ONCE: &[&str] = &[
     "url",
 ];
 
-/// Packages that are known to be unmaintained, whether they are here or not: a list kept by hand, not RustSec's database.
+/// Packages known to be unmaintained, used here or not: a list kept by hand, not RustSec's database.
 const UNMAINTAINED: &[&str] = &[
     "adler",
     "ansi_term",
@@ -78,7 +78,7 @@ const UNMAINTAINED: &[&str] = &[
     "yaml-rust",
 ];
 
-/// Of these, the ones that are here all the same, and why.
+/// Unmaintained packages that are used nevertheless, with reasons.
 const EXCUSED: &[(&str, &str)] = &[
     (
         "bincode",
@@ -92,7 +92,7 @@ const EXCUSED: &[(&str, &str)] = &[
 
 fn metadata() -> Metadata {
     let mut command = MetadataCommand::new();
-    // What is shipped; other platforms' packages are in the lock file all the same.
+    // Only the packages of the shipped platform; the lock file also contains those of other platforms.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     command.other_options(
         ["--locked", "--filter-platform", target.as_str()]
@@ -102,7 +102,8 @@ fn metadata() -> Metadata {
     command.exec().unwrap()
 }
 
-/// Whether a licence's expression can be met with these: `OR`, `AND` and parentheses, and `/` as it was written once.
+/// Checks that a licence expression can be met with these licences. It may use `OR`, `AND`, parentheses, and the old
+/// form `/`.
 fn is_met(expression: &str, licences: &[&str]) -> bool {
     let spaced = expression
         .replace('/', " OR ")
@@ -210,7 +211,7 @@ fn packages_come_from_the_registry_as_they_were_locked() {
         });
     let elsewhere: Vec<_> = elsewhere.map(|package| package.id.to_string()).collect();
     assert!(elsewhere.is_empty(), "{elsewhere:#?}");
-    // Of every platform: a checksum for each that is not ours.
+    // For all platforms: every package that is not the workspace's has a checksum.
     let lock = std::fs::read_to_string(metadata.workspace_root.join("Cargo.lock")).unwrap();
     for package in lock.split("[[package]]").skip(1) {
         let field = |name: &str| package.lines().find_map(|line| line.strip_prefix(name));
