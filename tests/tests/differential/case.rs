@@ -1,4 +1,4 @@
-//! A case: tables, settings and a question, all of which one seed decides.
+//! Test cases: tables, settings and a question, all determined by one seed.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::sides::{Rules, Script};
 use crate::tables::{self, Table};
 use crate::writes::{self, Write};
 
-/// What is asked, of what, and how.
+/// One test case.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) kind: Kind,
@@ -22,16 +22,16 @@ pub(crate) struct Case {
     pub(crate) question: Question,
 }
 
-/// What is asked.
+/// Question of a case.
 #[derive(Debug, Clone)]
 pub(crate) enum Question {
     Query(Query),
-    /// Rows are written and read back.
+    /// Write of rows, and reading them back.
     Write(Write),
 }
 
 impl Case {
-    /// The case of a seed.
+    /// Draws the case of a seed.
     pub(crate) fn draw(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let kind = Kind {
@@ -65,19 +65,19 @@ impl Case {
         case
     }
 
-    /// Leaves out tables that the question does not name.
+    /// Drops tables that the question does not name.
     pub(crate) fn drop_unused(&mut self) {
         let text = self.text();
         let named = |table: &Table| text.contains(&format!(" {} ", table.name));
         self.tables.retain(named);
     }
 
-    /// Writes the files of its tables.
+    /// Writes the files of the tables.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         self.tables.iter().try_for_each(|table| table.write(dir))
     }
 
-    /// What is asked of a side that writes into this folder, if it writes.
+    /// Returns the script for a side; writes go to the folder `out`.
     pub(crate) fn script(&self, dir: &Path, out: &Path) -> Script {
         let tables = self.tables.iter().flat_map(|table| table.statements(dir));
         let mut statements: Vec<_> = tables.collect();
@@ -92,8 +92,9 @@ impl Case {
         }
     }
 
-    /// The reference's script: it gives all rows that the answer may be of, `INTERSECT ALL` and `EXCEPT ALL` are
-    /// spelled out, tables have no keys, as those that are declared are none, and files are not cut within values.
+    /// Returns the reference's script. It returns all rows that the answer may be drawn from, `INTERSECT ALL` and
+    /// `EXCEPT ALL` are spelled out, tables have no declared keys, because those do not hold, and files are not
+    /// split within values.
     pub(crate) fn reference(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         for table in &mut case.tables {
@@ -112,8 +113,8 @@ impl Case {
         case.script(dir, out)
     }
 
-    /// The same where DataFusion alone errs on how it is put: with its rules mended, `IN` spelled out, structs read as a
-    /// whole, and without what it takes statistics for, which leave out NaN.
+    /// Returns the reference's script in a form that avoids known errors of DataFusion alone: rules are mended, `IN`
+    /// is spelled out, structs are read as a whole, and optimizations based on statistics, which omit NaN, are off.
     pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         match &mut case.question {
@@ -130,7 +131,7 @@ impl Case {
         }
     }
 
-    /// What the question leaves open.
+    /// Returns the freedom that the question leaves to answers.
     pub(crate) fn asked(&self) -> Asked {
         match &self.question {
             Question::Query(query) => Asked {
@@ -141,7 +142,7 @@ impl Case {
         }
     }
 
-    /// The question in one line.
+    /// Returns the question in one line.
     pub(crate) fn text(&self) -> String {
         match &self.question {
             Question::Query(query) => format!("{query} "),
@@ -149,7 +150,7 @@ impl Case {
         }
     }
 
-    /// Everything that is needed to ask it by hand.
+    /// Describes the case in enough detail to ask it by hand.
     pub(crate) fn describe(&self) -> String {
         let mut said = format!("-- executors: {}", self.kind.executors);
         said += if self.kind.little_memory {

@@ -1,4 +1,4 @@
-//! Clusters of real processes, each used for many questions, and replaced when it is not well.
+//! Clusters of real processes, each used for many questions, and replaced when it is unhealthy.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 
 use volley_tests::{Cluster, Setup};
 
-/// What a cluster is like.
+/// Configuration of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
-    /// Executors of one slot each.
+    /// Number of executors, of one slot each.
     pub(crate) executors: usize,
-    /// Whether queries have so little memory that sorts spill.
+    /// True if queries have so little memory that sorts spill.
     pub(crate) little_memory: bool,
 }
 
-/// The memory of an executor that has little.
+/// Memory of an executor in clusters with little memory.
 const LITTLE: &str = "3MiB";
-/// A task that was cancelled has ended by then.
+/// Time limit for cancelled tasks to end.
 const TO_REST: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(50);
 
-/// The clusters that were needed so far.
+/// Clusters started so far.
 #[derive(Debug, Default)]
 pub(crate) struct Clusters {
     running: Mutex<HashMap<Kind, Arc<Cluster>>>,
 }
 
 impl Clusters {
-    /// The cluster of a kind, started if there is none.
+    /// Returns the cluster of a kind; starts it if there is none.
     pub(crate) fn of(&self, kind: Kind) -> Arc<Cluster> {
         let mut running = self.running.lock().expect("nobody panics with it");
         let cluster = running.entry(kind).or_insert_with(|| {
@@ -44,9 +44,10 @@ impl Clusters {
         Arc::clone(cluster)
     }
 
-    /// Replaces a cluster that does not come to rest, or has lost executors; whether it was well.
+    /// Waits until all executors and slots of a cluster are free, and returns true. If that does not happen in time,
+    /// drops the cluster, so that `of` starts a new one, and returns false.
     ///
-    /// Others may ask it something meanwhile: then it is their tasks that come to rest.
+    /// Other threads may use the cluster meanwhile: then their tasks must end as well.
     pub(crate) fn look_after(&self, kind: Kind, cluster: &Arc<Cluster>) -> bool {
         let started = Instant::now();
         while started.elapsed() < TO_REST {

@@ -1,7 +1,7 @@
-//! Whether two answers are the same.
+//! Comparison of two answers.
 //!
-//! Rows are compared as a multiset; where an order was asked for, the keys of both are compared in
-//! their order too. Floats may differ by the rounding of sums in another order. Nothing else may.
+//! Rows are compared as a multiset; if an order was requested, the keys of both are also compared in order. Floats
+//! may differ by the rounding of sums in another order. Nothing else may differ.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,57 +14,57 @@ use datafusion::arrow::datatypes::{
 };
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// The rows of an answer.
+/// Rows of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rows {
     pub(crate) names: Vec<String>,
-    /// Whatever layout text has.
+    /// Column types, without the layout of text.
     pub(crate) types: Vec<DataType>,
     pub(crate) rows: Vec<Vec<Cell>>,
 }
 
-/// A value of an answer.
+/// Value of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Cell {
     Null,
     Float(f64),
-    /// What is the same or is not, as text.
+    /// Exactly comparable value, as text.
     Exact(String),
 }
 
-/// What the query leaves open, and what not.
+/// Freedom that a query leaves to its answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
     /// Columns that the rows are ordered by.
     pub(crate) order: Vec<String>,
-    /// So many of the reference's rows, whichever in the order of the keys.
+    /// Number of rows to return, any of the reference's in the order of the keys.
     pub(crate) some: Option<usize>,
 }
 
-/// How an answer differs.
+/// Kind and description of a difference between answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// Other columns.
+    /// Different columns.
     Columns(String),
-    /// Columns of other types.
+    /// Different column types.
     Types(String),
-    /// Another number of rows.
+    /// A different number of rows.
     Count(String),
-    /// As many rows, and other ones.
+    /// Different rows in the same number.
     Values(String),
-    /// The same rows in another order.
+    /// The same rows in a different order.
     Order(String),
 }
 
-/// Sums of some thousand numbers of two or three digits are rounded less than this.
+/// Tolerances for floats: rounding of sums of some thousand numbers of two or three digits stays below them.
 const RELATIVE: f64 = 1e-9;
 const ABSOLUTE: f64 = 1e-6;
 
 impl Rows {
-    /// The rows of these batches.
+    /// Converts batches to rows.
     pub(crate) fn of(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Self> {
         let names = schema.fields().iter().map(|field| field.name().clone());
-        // Rows of DataFusion alone may be of other types than their schema says.
+        // Rows of DataFusion alone may have other types than their schema states.
         let schema = batches
             .first()
             .map_or(Arc::clone(schema), RecordBatch::schema);
@@ -87,7 +87,7 @@ impl Rows {
         })
     }
 
-    /// The same with another text for one wherever it is.
+    /// Replaces a text by another in all cells.
     pub(crate) fn replaced(mut self, one: &str, other: &str) -> Self {
         for cell in self.rows.iter_mut().flatten() {
             if let Cell::Exact(text) = cell {
@@ -97,7 +97,7 @@ impl Rows {
         self
     }
 
-    /// The first rows, as text.
+    /// Formats the first rows as text.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 15;
         let mut said = format!("{} rows: {}\n", self.rows.len(), self.names.join(" | "));
@@ -111,7 +111,7 @@ impl Rows {
     }
 }
 
-/// Makes sure that rows are of the types that their schema says.
+/// Checks that the rows have the types that their schema states.
 pub(crate) fn check_types(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<()> {
     for (field, column) in batches
         .iter()
@@ -127,8 +127,8 @@ pub(crate) fn check_types(schema: &SchemaRef, batches: &[RecordBatch]) -> Result
     Ok(())
 }
 
-/// The type with one layout of text instead of others: which one is a setting, which a cluster has another default of, and
-/// which decides on dictionaries of text, too.
+/// Returns the type with one layout of text instead of the others. A setting selects the layout, with a different
+/// default on clusters; it also decides on dictionaries of text.
 fn without_text_layout(of: &DataType) -> DataType {
     let field = |field: &FieldRef| {
         let plain = without_text_layout(field.data_type());
@@ -175,13 +175,13 @@ fn cells(column: &dyn Array) -> Result<Vec<Cell>> {
     })
 }
 
-/// How the second answer differs from the first, the reference's, if it does.
+/// Returns the difference between the reference and an answer, if there is one.
 pub(crate) fn difference(reference: &Rows, answer: &Rows, asked: &Asked) -> Option<Difference> {
     if reference.names != answer.names {
         let said = format!("{:?} rather than {:?}", answer.names, reference.names);
         return Some(Difference::Columns(said));
     }
-    // What DataFusion alone says of a query's columns is from before it coerces their types.
+    // Types of DataFusion alone without rows are from before type coercion.
     if !reference.rows.is_empty() && !answer.rows.is_empty() && reference.types != answer.types {
         let said = format!("{:?} rather than {:?}", answer.types, reference.types);
         return Some(Difference::Types(said));
@@ -230,9 +230,9 @@ pub(crate) fn difference(reference: &Rows, answer: &Rows, asked: &Asked) -> Opti
     Some(Difference::Order(said))
 }
 
-/// Rows of the first that the second has not, and the other way around.
+/// Returns the rows of `a` missing in `b`, and the rows of `b` missing in `a`.
 fn unmatched<'a>(a: &'a [Vec<Cell>], b: &'a [Vec<Cell>]) -> (Vec<&'a [Cell]>, Vec<&'a [Cell]>) {
-    // Rows that may be the same: alike in all that is exact.
+    // Candidates for equal rows: groups that agree in all exact values.
     let mut groups: HashMap<String, [Vec<&[Cell]>; 2]> = HashMap::new();
     for (side, rows) in [a, b].into_iter().enumerate() {
         for row in rows {
@@ -241,7 +241,7 @@ fn unmatched<'a>(a: &'a [Vec<Cell>], b: &'a [Vec<Cell>]) -> (Vec<&'a [Cell]>, Ve
     }
     let (mut missing, mut extra) = (Vec::new(), Vec::new());
     for [mut a, mut b] in groups.into_values() {
-        // In the order of their floats they are pairs, but for some whose rounding changed it.
+        // Sorted by their floats, equal rows form pairs, except where rounding changed the order.
         a.sort_by(|x, y| by_floats(x, y));
         b.sort_by(|x, y| by_floats(x, y));
         let in_pairs = a.len() == b.len() && a.iter().zip(&b).all(|(x, y)| are_same(x, y));
@@ -313,7 +313,7 @@ impl fmt::Display for Cell {
 }
 
 impl Difference {
-    /// Its kind in a few words.
+    /// Returns the kind of difference, in a few words.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Columns(_) => "other columns",
@@ -324,7 +324,7 @@ impl Difference {
         }
     }
 
-    /// What differs.
+    /// Returns the description of the difference.
     pub(crate) fn said(&self) -> &str {
         match self {
             Self::Columns(said)

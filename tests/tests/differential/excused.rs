@@ -1,19 +1,20 @@
-//! Errors of DataFusion alone that say nothing about Volley.
+//! Known errors of DataFusion alone that say nothing about Volley.
 //!
-//! A text is here only to tell that the *reference* fails: where it has an answer, an error of Volley's
-//! is one, whatever its text, but for what is [`refused`], for [`TWO_ORDERS`] and for [`SEVERAL_ROWS`].
+//! These texts only identify failures of the *reference*. Where the reference has an answer, an error of Volley's is
+//! a failure whatever its text, except for [`refused`], [`TWO_ORDERS`] and [`SEVERAL_ROWS`].
 
-/// How it refuses two ordered aggregates in different orders. One over a column that it takes for constant after an outer
-/// join, which is wrong, has no order to it.
+/// Error for two ordered aggregates in different orders. DataFusion alone wrongly takes a column for constant after
+/// an outer join, and then sees no order in an aggregate over it.
 pub(crate) const TWO_ORDERS: &str = "Conflicting ordering requirements in aggregate functions";
 
-/// How a value of several rows is refused. One that is compared with NULL is computed here, and alone it is not.
+/// Error for a scalar subquery with several rows. If it is compared with NULL, Volley computes it, but DataFusion
+/// alone does not.
 pub(crate) const SEVERAL_ROWS: &str = "Scalar subquery returned more than one row";
 
-/// What there is to read where no row was written.
+/// Error when reading a location where no row was written.
 const NO_FILE: &str = "Cannot infer schema from an empty location";
 
-/// What it says, without numbers, and why that is known.
+/// Texts of known errors, without numbers, and their causes.
 const KNOWN: &[(&str, &str)] = &[
     (
         "index out of bounds",
@@ -171,17 +172,17 @@ const KNOWN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Whether the reference is known to fail so.
+/// Returns whether the reference is known to fail with this error.
 pub(crate) fn is_known(error: &str) -> bool {
     KNOWN.iter().any(|(text, _)| error.contains(text))
 }
 
-/// Whether what was written had no rows, and so no file.
+/// Returns whether a write had no rows, and so made no file.
 pub(crate) fn writes_no_file(error: &str) -> bool {
     error.contains(NO_FILE)
 }
 
-/// Why Volley may say this where the reference has an answer.
+/// Returns the reason why Volley may give this error where the reference has an answer.
 pub(crate) fn refused(error: &str, no_rows: impl Fn() -> bool) -> Option<&'static str> {
     let table = error.contains("and a table in memory goes along with each query of it");
     let no_file = writes_no_file(error) && no_rows();

@@ -1,6 +1,6 @@
-//! Asks one random question after the other, and goes on after a failure.
+//! A loop of random questions that continues after failures.
 //!
-//! Question `n` of a run has the seed of the run plus `n`: each is asked again, alone, by its own.
+//! The seed of question `n` is the run's seed plus `n`, so that each can be repeated alone with its own seed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,33 +14,33 @@ use crate::judge::{Failure, Judge, Verdict, What};
 use crate::report::Report;
 use crate::shrink::shrink;
 
-/// How long to hunt, and how much of it goes into small examples.
+/// Length of a run, and effort for reducing failures to small examples.
 #[derive(Debug)]
 pub(crate) struct Hunt {
-    /// The seed of the first question.
+    /// Seed of the first question.
     pub(crate) seed: u64,
     pub(crate) queries: u64,
     pub(crate) until: Option<Instant>,
-    /// Time for each failure that is made smaller.
+    /// Time for reducing one failure.
     pub(crate) shrink: Duration,
-    /// Failures that are made smaller of each kind, as far as it is known before.
+    /// Number of failures to reduce per kind, as far as the kind is known before.
     pub(crate) examples: usize,
 }
 
-/// An answer takes longer only if it hangs.
+/// Deadline of an answer, which only a hang exceeds.
 const DEADLINE: Duration = Duration::from_secs(40);
-/// The same while a hang is made smaller.
+/// Deadline of an answer while a hang is reduced.
 const SHORT_DEADLINE: Duration = Duration::from_secs(8);
-/// Questions at once.
+/// Number of concurrent questions.
 const AT_ONCE: usize = 2;
-/// Tries to see a failure again.
+/// Number of attempts to reproduce a failure.
 const TRIES: usize = 3;
 
 impl Hunt {
-    /// Hunts; how many kinds of failures there were.
+    /// Asks questions until the end of the run, and returns the number of kinds of failures.
     ///
     /// # Errors
-    /// When files or the runtime cannot be made.
+    /// When files or the runtime cannot be created.
     pub(crate) fn run(&self, report: Report) -> Result<usize> {
         let judge = Judge::new()?;
         let report = Mutex::new(report);
@@ -101,9 +101,9 @@ impl Hunt {
         Ok(())
     }
 
-    /// The smallest case that fails in the same way.
+    /// Returns the smallest case found that fails in the same way.
     fn small(&self, judge: &Judge, case: &Case, failure: Failure) -> (Case, Failure) {
-        // Each try of a hang takes a while.
+        // Each attempt at a hang takes a while.
         let (patience, time) = match failure.what {
             What::Hang => (SHORT_DEADLINE, 3 * self.shrink),
             What::Difference(_) | What::Error(_) | What::OnlyHere(_) => (DEADLINE, self.shrink),
@@ -118,7 +118,7 @@ impl Hunt {
             let said = format!("seen once, and not in {TRIES} more tries\n{}", failure.said);
             return (case.clone(), Failure { said, ..failure });
         }
-        // What happens now and then is given as many tries.
+        // An intermittent failure is given more attempts.
         let tries = if again == TRIES { 1 } else { 2 * TRIES };
         let mut last = None;
         let small = shrink(case, deadline, |candidate| {
@@ -139,7 +139,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().expect("nobody panics with it")
 }
 
-/// Whether one may be a smaller example of the other.
+/// Returns whether one failure may be a smaller example of the other.
 fn is_alike(a: &What, b: &What) -> bool {
     match (a, b) {
         (What::Difference(_), What::Difference(_)) => true,

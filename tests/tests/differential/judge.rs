@@ -1,4 +1,4 @@
-//! Asks both sides the same and says what came of it.
+//! Asks both sides the same question and judges the answers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,49 +15,49 @@ use crate::settings::{BATCH, PARTITIONS, Setting, without_statistics};
 use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 use crate::tables::Format;
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    /// The same rows, so many.
+    /// The same rows; their number.
     Agreed(usize),
-    /// Both sides fail; what the reference says.
+    /// Both sides fail; the error of the reference.
     BothFail(String),
-    /// The cluster was given little memory, and says that it was too little.
+    /// The cluster has little memory, and reports that it was not enough.
     OutOfMemory,
-    /// DataFusion alone does not agree with itself: in other partitions or batches it gives other
-    /// rows, or fails. The question has several answers, or the fault is DataFusion's own.
+    /// DataFusion alone disagrees with itself: with other partitions or batches it returns other rows, or fails. The
+    /// question has several answers, or the fault is DataFusion's own.
     Unsettled(String),
     Fails(Failure),
 }
 
-/// What is wrong with an answer.
+/// Failure of an answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) what: What,
-    /// In full: what differs and both answers.
+    /// Full text: the difference and both answers.
     pub(crate) said: String,
 }
 
-/// What kind of thing is wrong.
+/// Kind of failure.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum What {
-    /// Other rows, more or fewer of them, or in another order.
+    /// Different rows, more or fewer of them, or in another order.
     Difference(&'static str),
-    /// An error where there is an answer; without what is different from case to case.
+    /// An error where the reference has an answer; without the parts that differ from case to case.
     Error(String),
     Hang,
     /// An answer where the reference has an error.
     OnlyHere(String),
 }
 
-/// Both sides.
+/// Judge with both sides.
 pub(crate) struct Judge {
     runtime: Runtime,
     clusters: Clusters,
 }
 
-/// DataFusion alone with other numbers of partitions and rows in a batch, with hash joins, with sorts of all rows at
-/// once, and with subqueries in the place of values as joins: the answer is the same.
+/// Variations of DataFusion alone that must not change the answer: other numbers of partitions and of rows in a
+/// batch, hash joins, sorts of all rows at once, and joins for scalar subqueries.
 const OTHERWISE: [&[(&str, &str)]; 6] = [
     &[(PARTITIONS, "1"), (BATCH, "8192")],
     &[(PARTITIONS, "3"), (BATCH, "3")],
@@ -74,7 +74,7 @@ const OTHERWISE: [&[(&str, &str)]; 6] = [
     )],
 ];
 
-/// How many times as long as DataFusion alone an answer takes only if it hangs.
+/// Multiple of DataFusion's own time after which an answer counts as a hang.
 const PATIENCE: u32 = 10;
 
 const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
@@ -97,7 +97,7 @@ impl Judge {
     /// Asks both sides.
     ///
     /// # Errors
-    /// When the files of tables cannot be written.
+    /// When the tables' files cannot be written.
     pub(crate) fn judge(&self, case: &Case, deadline: Duration) -> Result<Verdict> {
         let dir = tempfile::Builder::new()
             .prefix("volley-differential-")
@@ -118,7 +118,7 @@ impl Judge {
             slots,
             deadline,
         );
-        // What takes DataFusion alone long, or a machine that does other things, is no hang.
+        // A question that is slow for DataFusion alone, or slow on a busy host, is not a hang.
         let patience = deadline.max(PATIENCE * asked.elapsed());
         let script = case.script(dir, &of_volley);
         let got = self.ask(case, &script, patience);
@@ -142,7 +142,7 @@ impl Judge {
         }
     }
 
-    /// Asks the case's cluster, and looks after it if that went wrong.
+    /// Asks the case's cluster, and checks the cluster if that went wrong.
     pub(crate) fn ask(&self, case: &Case, script: &Script, deadline: Duration) -> Outcome {
         let cluster = self.clusters.of(case.kind);
         let got = ask_volley(self.runtime.handle(), script, &cluster, deadline);
@@ -161,8 +161,8 @@ impl Judge {
         got
     }
 
-    /// What two answers come to. `otherwise` gives the reference's script in a folder of a number, `mended` the
-    /// mended one.
+    /// Judges two answers. `otherwise` returns the reference's script writing to the folder of a number, `mended`
+    /// the mended script.
     fn compare(
         &self,
         due: &Outcome,
@@ -186,7 +186,7 @@ impl Judge {
         let ask = |script: &Script| {
             ask_reference(self.runtime.handle(), script, case.kind.executors, deadline)
         };
-        // What DataFusion alone says to the same in other partitions.
+        // Answers of DataFusion alone with other settings.
         let others = || {
             OTHERWISE
                 .iter()
@@ -197,7 +197,7 @@ impl Judge {
                     Some((settings, ask(&script)))
                 })
         };
-        // What it says when its rules are kept from spoiling plans.
+        // Answer of DataFusion alone with mended rules.
         let mended = || {
             let mut script = mended()?;
             let answer = ask(&script);
@@ -208,7 +208,7 @@ impl Judge {
             with(&mut script, OTHERWISE[0]);
             Some(ask(&script))
         };
-        // What it says when nothing is left out as known without computing it.
+        // Answer of DataFusion alone when it computes everything and simplifies nothing.
         let unsimplified = || {
             let script = Script {
                 rules: Rules::Unsimplified,
@@ -229,7 +229,7 @@ impl Judge {
                 if mended_agrees(rows) {
                     return Verdict::Unsettled(SPOILED.to_owned());
                 }
-                // Of what may be any rows, all are known.
+                // If any of the rows may be returned, all of them are known.
                 let whole = Asked {
                     some: None,
                     ..asked.clone()
@@ -305,7 +305,7 @@ impl Judge {
         }
     }
 
-    /// What the cluster has written, read by DataFusion alone.
+    /// Reads the files written by the cluster with DataFusion alone, and returns a failure if they differ.
     fn read_elsewhere(
         &self,
         case: &Case,
@@ -316,13 +316,13 @@ impl Judge {
         let Question::Write(write) = &case.question else {
             return None;
         };
-        // Statistics leave out NaN, which DataFusion alone does not see to.
+        // Statistics omit NaN, which DataFusion alone does not consider.
         let script = Script {
             settings: without_statistics().collect(),
             statements: write.reading_elsewhere(out)?,
             ..Script::default()
         };
-        // Without a file, nothing tells what Arrow files would hold.
+        // Without a file, the columns of Arrow files are unknown.
         if due.rows.is_empty() && write.format == Format::Arrow {
             return None;
         }
@@ -354,7 +354,7 @@ fn with(script: &mut Script, settings: &[(&str, &str)]) {
     }
 }
 
-/// What came of it, for people.
+/// Describes an outcome for people.
 pub(crate) fn describe(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Rows(rows) => rows.describe(),
@@ -363,7 +363,7 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     }
 }
 
-/// An error's text without numbers and names of files, which differ from case to case.
+/// Removes numbers and file names, which differ from case to case, from an error's text.
 pub(crate) fn without_details(error: &str) -> String {
     let mut text = String::new();
     for word in error.split_whitespace() {
@@ -387,7 +387,7 @@ pub(crate) fn without_details(error: &str) -> String {
             }
         }
     }
-    // What is listed in brackets is of this case.
+    // Lists in brackets are specific to this case.
     const LEAST: usize = 30;
     if let Some((end, _)) = text
         .match_indices(['[', '{', '"'])

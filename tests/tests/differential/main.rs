@@ -1,5 +1,4 @@
-//! Random questions, asked of a cluster and of DataFusion alone in one process: same text, same files,
-//! same rows.
+//! Random questions, asked of a cluster and of DataFusion alone in one process: same text, same files, same rows.
 //!
 //! ```text
 //!   seed ─► tables, settings, question ─┬► files, a cluster of 1 to 4 executors ─┬► compared
@@ -11,8 +10,8 @@
 //!   VOLLEY_FUZZ=2h VOLLEY_REPORT=found.txt cargo test … -- --ignored hours
 //! ```
 //!
-//! The seed of the fixed budget is always the same, so that a change is judged by what it changes;
-//! `hours` draws a new one. A question that has several right answers is none: see `query/draw`.
+//! The fixed budget always has the same seed, so that changes in its result come from changes in the code; `hours`
+//! draws a new one. Questions with several right answers are not drawn: see `query/draw`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,21 +38,21 @@ use std::time::{Duration, Instant};
 use hunt::Hunt;
 use report::Report;
 
-/// What a machine of two cores asks in three minutes.
+/// Questions that two cores answer in three minutes.
 const BUDGET: u64 = 500;
-/// A run of hours ends after so many.
+/// Maximum number of questions in `hours`.
 const MANY: u64 = 50_000;
-/// The seed of the fixed budget.
+/// Seed of the fixed budget.
 const SEED: u64 = 1;
 
-/// Reads a variable of the environment.
+/// Reads an environment variable.
 fn said<T: FromStr>(name: &str, example: &str) -> Option<T> {
     let value = std::env::var(name).ok()?;
     let parsed = value.parse().ok();
     Some(parsed.unwrap_or_else(|| panic!("{name}={value}: expected a value such as {example}")))
 }
 
-/// A seed that was not seen before.
+/// Returns a seed that was not used before.
 fn fresh_seed() -> u64 {
     let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
     u64::try_from(now.as_micros() % 1_000_000_000_000).expect("twelve digits fit") * 1_000_000

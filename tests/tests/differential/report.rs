@@ -1,4 +1,4 @@
-//! What a run has found: counted, sorted by kind, and written down as it is found.
+//! Findings of a run: counted, sorted by kind, and written down as they occur.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -9,21 +9,21 @@ use anyhow::{Context, Result};
 use crate::case::Case;
 use crate::judge::{Failure, Verdict, What};
 
-/// Seeds that are named for a kind.
+/// Maximum number of seeds listed per kind.
 const NAMED: usize = 8;
 
-/// The counts of a run, and one example of each kind of failure.
+/// Counts of a run, and one example of each kind of failure.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     asked: usize,
     agreed: usize,
-    /// Of these, with rows.
+    /// Number of agreements with at least one row.
     with_rows: usize,
     out_of_memory: usize,
     both_fail: BTreeMap<String, Seen>,
     unsettled: BTreeMap<String, Seen>,
     failures: BTreeMap<String, Seen>,
-    /// As they are found, for a run that is ended before its end.
+    /// File that findings are written to as they occur, in case the run is ended early.
     file: Option<File>,
 }
 
@@ -34,7 +34,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Counts it; whether it is the first.
+    /// Counts an occurrence; returns true for the first one.
     fn add(&mut self, seed: u64) -> bool {
         self.times += 1;
         if self.seeds.len() < NAMED {
@@ -45,7 +45,7 @@ impl Seen {
 }
 
 impl Report {
-    /// A report that is appended to this file as well, where one is named.
+    /// Creates a report that is also appended to this file, if one is named.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -60,7 +60,7 @@ impl Report {
         })
     }
 
-    /// Counts what came of a case. A failure is counted when its kind is known.
+    /// Counts a case's verdict. Failures are counted later, when their kind is known.
     pub(crate) fn count(&mut self, seed: u64, verdict: &Verdict) {
         self.asked += 1;
         match verdict {
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// Counts a failure; its example is told when its kind is new.
+    /// Counts a failure, and prints its example if its kind is new.
     pub(crate) fn fails(&mut self, seed: u64, case: &Case, failure: &Failure) {
         let kind = kind(case, failure);
         if self.failures.entry(kind.clone()).or_default().add(seed) {
@@ -97,7 +97,7 @@ impl Report {
         }
     }
 
-    /// Counts a failure of which there are examples enough.
+    /// Counts a failure of a kind that has enough examples.
     pub(crate) fn fails_again(&mut self, seed: u64, failure: &Failure) {
         let what = match &failure.what {
             What::Difference(kind) => format!("{kind}: not made smaller"),
@@ -108,12 +108,12 @@ impl Report {
         self.failures.entry(what).or_default().add(seed);
     }
 
-    /// The kinds of failures so far.
+    /// Returns the number of kinds of failures so far.
     pub(crate) fn kinds(&self) -> usize {
         self.failures.len()
     }
 
-    /// Everything in a few lines.
+    /// Summarizes the counts in one line.
     pub(crate) fn summary(&self) -> String {
         let times =
             |seen: &BTreeMap<String, Seen>| seen.values().map(|seen| seen.times).sum::<usize>();
@@ -131,7 +131,7 @@ impl Report {
         )
     }
 
-    /// Tells all kinds, the most frequent first.
+    /// Prints all kinds, the most frequent first.
     pub(crate) fn end(&mut self) {
         let mut said = self.summary();
         for (what, seen) in [
@@ -152,7 +152,7 @@ impl Report {
         self.say(&said);
     }
 
-    /// Says it at once, also where the output of tests is held back until one fails.
+    /// Prints at once, even where the output of tests is held back until one fails.
     pub(crate) fn say(&mut self, text: &str) {
         writeln!(std::io::stderr().lock(), "{text}").ok();
         if let Some(file) = &mut self.file {
@@ -161,8 +161,8 @@ impl Report {
     }
 }
 
-/// What is the same about failures of one cause, most often: what fails, and what the smallest query
-/// is made of.
+/// Returns the kind of a failure, which failures with one cause mostly share: the sort of failure, and the keywords
+/// of the reduced query.
 fn kind(case: &Case, failure: &Failure) -> String {
     let what = match &failure.what {
         What::Error(text) => return format!("error: {text}"),
@@ -190,7 +190,7 @@ fn kind(case: &Case, failure: &Failure) -> String {
     format!("{what}: {}", of.join(", "))
 }
 
-/// Words that tell kinds of queries apart.
+/// Words that distinguish kinds of queries.
 const WORDS: &[&str] = &[
     "COPY",
     "INSERT",

@@ -1,20 +1,20 @@
-//! Random settings: what changes how a query is carried out and not what it means.
+//! Random settings that change a query's execution but not its meaning.
 
 use crate::dice::Dice;
 
-/// A setting, as in `SET key = value`.
+/// Setting, as in `SET key = value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: String,
 }
 
-/// How many partitions there are.
+/// Key for the number of partitions.
 pub(crate) const PARTITIONS: &str = "datafusion.execution.target_partitions";
-/// How many rows are worked on at once.
+/// Key for the number of rows in a batch.
 pub(crate) const BATCH: &str = "datafusion.execution.batch_size";
 
-/// Switches that are on unless set.
+/// Switches that are on by default.
 const ON: &[&str] = &[
     "datafusion.optimizer.prefer_hash_join",
     "datafusion.optimizer.repartition_joins",
@@ -36,7 +36,7 @@ const ON: &[&str] = &[
     "datafusion.execution.coalesce_batches",
 ];
 
-/// Switches that are off unless set.
+/// Switches that are off by default.
 const OFF: &[&str] = &[
     "datafusion.optimizer.prefer_existing_sort",
     "datafusion.optimizer.prefer_existing_union",
@@ -48,7 +48,7 @@ const OFF: &[&str] = &[
     "datafusion.execution.enforce_batch_size_in_joins",
 ];
 
-/// Thresholds, and values of them that small tables can reach.
+/// Thresholds, with values that small tables can reach.
 const THRESHOLDS: &[(&str, &[&str])] = &[
     (
         "ballista.optimizer.broadcast_join_threshold_bytes",
@@ -110,18 +110,18 @@ impl Setting {
         }
     }
 
-    /// The statement that sets it.
+    /// Returns the statement that sets it.
     pub(crate) fn statement(&self) -> String {
         format!("SET {} = '{}'", self.key, self.value)
     }
 
-    /// Whether DataFusion alone knows it.
+    /// Returns whether DataFusion alone knows it.
     pub(crate) fn is_of_datafusion(&self) -> bool {
         self.key.starts_with("datafusion.")
     }
 }
 
-/// Draws some settings; most often there are none but the number of partitions.
+/// Draws some settings; most often at most the number of partitions.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     let mut settings = Vec::new();
     if dice.chance(60) {
@@ -133,7 +133,7 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(20) {
         settings.push(Setting::of(ON[0], false));
     }
-    // Sides of small tables are read by each task, unless.
+    // By default, each task reads the sides of joins that are small tables.
     if dice.chance(50) {
         let (key, values) = THRESHOLDS[0];
         settings.push(Setting::of(key, dice.pick(values)));
@@ -141,7 +141,7 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(30) {
         settings.push(Setting::of("volley.stage_bytes", 0));
     }
-    // Small tables are one task's, unless.
+    // By default, small tables are processed by one task.
     if dice.chance(80) {
         settings.push(Setting::of("volley.single_task_bytes", 0));
     }
@@ -161,7 +161,7 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     settings
 }
 
-/// Settings under which DataFusion alone takes structs as a whole, and nothing for what statistics say.
+/// Returns settings under which DataFusion alone reads structs as a whole, and ignores statistics.
 pub(crate) fn without_statistics() -> impl Iterator<Item = Setting> {
     let keys = [
         "datafusion.optimizer.enable_dynamic_filter_pushdown",
@@ -173,7 +173,7 @@ pub(crate) fn without_statistics() -> impl Iterator<Item = Setting> {
     keys.into_iter().map(|key| Setting::of(key, false))
 }
 
-/// Settings under which sorts spill soon.
+/// Returns settings under which sorts spill early.
 pub(crate) fn of_little_memory() -> Vec<Setting> {
     vec![
         Setting::of(

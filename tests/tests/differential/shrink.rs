@@ -1,7 +1,7 @@
-//! Makes a failing case smaller while it fails in the same way.
+//! Reduces a failing case as long as it fails in the same way.
 //!
-//! First the query, because what it does not name need not be there; then settings and tables; then
-//! rows, in halves, quarters and so on (A. Zeller and R. Hildebrandt, "Simplifying and isolating
+//! It reduces first the query, because parts that it does not name can then be dropped; then settings and tables;
+//! then rows, in halves, quarters and so on (A. Zeller and R. Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", doi:10.1109/32.988498); then the query again.
 
 use std::time::Instant;
@@ -10,14 +10,14 @@ use crate::case::{Case, Question};
 use crate::query::smaller;
 use crate::tables::{Format, Value};
 
-/// The smallest case found by the deadline that still fails.
+/// Returns the smallest failing case found by the deadline.
 pub(crate) fn shrink(case: &Case, deadline: Instant, fails: impl FnMut(&Case) -> bool) -> Case {
     let mut shrink = Shrink {
         case: case.clone(),
         deadline,
         fails,
     };
-    // Much is slow to ask.
+    // Questions about many rows are slow.
     shrink.rows(MANY);
     loop {
         let steps = [
@@ -33,7 +33,7 @@ pub(crate) fn shrink(case: &Case, deadline: Instant, fails: impl FnMut(&Case) ->
     }
 }
 
-/// Rows of a table that is worth making smaller before the query is.
+/// Number of rows from which a table is reduced before the query.
 const MANY: usize = 200;
 
 struct Shrink<F> {
@@ -47,7 +47,7 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
         Instant::now() >= self.deadline
     }
 
-    /// Takes a smaller case if it fails too.
+    /// Replaces the case by a candidate if that fails too.
     fn take(&mut self, candidate: Case) -> bool {
         let fails = !self.is_late() && (self.fails)(&candidate);
         if fails {
@@ -118,7 +118,7 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
         any
     }
 
-    /// Simpler files: one kind of them, fewer, no declared order, fewer columns.
+    /// Simplifies files: one kind of file, fewer files, no declared order, fewer columns.
     fn tables(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.case.tables.len() {
@@ -190,7 +190,7 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
         self.take(candidate)
     }
 
-    /// Fewer rows of tables that have more than these.
+    /// Removes rows from tables that have more than `few`.
     fn rows(&mut self, few: usize) -> bool {
         let mut any = false;
         for at in 0..self.case.tables.len() {
@@ -212,7 +212,7 @@ impl<F: FnMut(&Case) -> bool> Shrink<F> {
     }
 }
 
-/// Takes so many rows away, counted through all files.
+/// Removes `count` rows from `start`, counted through all files.
 fn without(files: &mut [Vec<Vec<Value>>], start: usize, count: usize) {
     let mut at = 0;
     for rows in files {
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of rows that have this in some cell.
+    /// Counts the rows that have this value in some cell.
     fn with_value(case: &Case, sought: &Value) -> usize {
         let rows = case
             .tables
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_does_not_matter_goes() {
-        // It fails while two tables are joined and one row has an id of 3.
+        // The case fails while two tables are joined and one row has an id of 3.
         let fails =
             |case: &Case| case.text().contains(" JOIN ") && with_value(case, &Value::Int(3)) > 0;
         let mut tried = 0;

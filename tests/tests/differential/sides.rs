@@ -1,6 +1,7 @@
 //! The two sides: a cluster of Volley's, and DataFusion alone in this process.
 //!
-//! Both are asked the same text. Each answer has a deadline; whatever comes of a question, a panic
+//! Both are asked the same text. Each answer has a deadline; every result of a question, even a panic, is an
+//! outcome.
 //! too, is an outcome.
 
 use std::any::Any;
@@ -21,7 +22,7 @@ use volley_tests::Cluster;
 use crate::compare::{Rows, check_types};
 use crate::settings::{PARTITIONS, Setting};
 
-/// What is asked: settings, then statements, the last of which has the answer.
+/// Script to ask: settings, then statements, the last of which returns the answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Script {
     pub(crate) settings: Vec<Setting>,
@@ -29,19 +30,19 @@ pub(crate) struct Script {
     pub(crate) rules: Rules,
 }
 
-/// By which of its rules DataFusion alone is asked.
+/// Optimizer rules that DataFusion alone uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Rules {
-    /// All, as they are.
+    /// All rules, unchanged.
     #[default]
     Default,
-    /// All, without what spoils plans: see [`mended_rules`].
+    /// All rules, without their faults that spoil plans: see [`mended_rules`].
     Mended,
-    /// Without those that take expressions apart: what no row's value depends on is computed too.
+    /// Without rules that simplify expressions: even values that no row depends on are computed.
     Unsimplified,
 }
 
-/// What came of a question.
+/// Outcome of a question.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Rows(Rows),
@@ -50,11 +51,11 @@ pub(crate) enum Outcome {
     Hang,
 }
 
-/// What the operators of one question may take of DataFusion alone.
+/// Memory limit in bytes for one question's operators in DataFusion alone.
 const MEMORY: usize = 3 << 30;
 
-/// DataFusion's optional optimizations: DataFusion alone goes without, or both sides would share their mistakes. Pushing
-/// expressions down to scans is none of them, for scans alone tell the names of files.
+/// DataFusion's optional optimizations. DataFusion alone runs without them, or both sides would share their
+/// mistakes. Pushing expressions down to scans stays on, because only scans know the names of files.
 const OPTIMIZATIONS: [&str; 9] = [
     "datafusion.optimizer.enable_window_limits",
     "datafusion.optimizer.enable_topk_repartition",
@@ -67,7 +68,7 @@ const OPTIMIZATIONS: [&str; 9] = [
     "datafusion.execution.parquet.bloom_filter_on_read",
 ];
 
-/// Asks DataFusion alone, with as many partitions as there are slots unless the settings say.
+/// Asks DataFusion alone, with as many partitions as there are slots unless the settings give another number.
 pub(crate) fn ask_reference(
     runtime: &Handle,
     script: &Script,
@@ -109,7 +110,7 @@ pub(crate) fn ask_reference(
     await_outcome(runtime, deadline, asking)
 }
 
-/// DataFusion alone, which has as much memory as this process may take for one question.
+/// Returns DataFusion alone, with the memory that one question may take in this process.
 fn alone(config: DfConfig) -> Result<SessionStateBuilder> {
     let runtime = RuntimeEnvBuilder::new().with_memory_limit(MEMORY, 1.0);
     let state = SessionStateBuilder::new_with_default_features()
@@ -118,11 +119,11 @@ fn alone(config: DfConfig) -> Result<SessionStateBuilder> {
     Ok(state)
 }
 
-/// DataFusion alone, with what keeps its rules from spoiling plans.
+/// Returns DataFusion alone with mended rules.
 fn mended(config: DfConfig) -> Result<SessionContext> {
     let state = alone(config)?.build();
     let rules = mended_rules(state.physical_optimizers());
-    // A condition that a subquery turns out to be is simplified before it is pushed down.
+    // The condition that a subquery turns into is simplified before it is pushed down.
     let early = ["simplify_expressions", "decorrelate_predicate_subquery"];
     let logical = mended_logical_rules(state.optimizers());
     let early = logical.iter().filter(|rule| early.contains(&rule.name()));
@@ -135,7 +136,7 @@ fn mended(config: DfConfig) -> Result<SessionContext> {
     Ok(context)
 }
 
-/// DataFusion alone, without the rules that find out what an expression or a relation is without computing it.
+/// Returns DataFusion alone without the rules that evaluate an expression or a relation at planning time.
 fn unsimplified(config: DfConfig) -> Result<SessionContext> {
     let state = alone(config)?.build();
     let mut rules = state.optimizers().to_vec();
@@ -176,7 +177,7 @@ pub(crate) fn ask_volley(
                 answer = Rows::of(&schema, &batches)?;
             }
         }
-        // What an earlier statement left undone would be held against the next question.
+        // Unfinished work of an earlier statement would affect the next question.
         session.settle(Duration::from_secs(5)).await;
         Ok(answer)
     };
@@ -193,7 +194,7 @@ pub(crate) fn await_outcome(
     let ended = runtime.block_on(async { tokio::time::timeout(deadline, &mut task).await });
     match ended {
         Err(_) => {
-            // Cancels what runs.
+            // Cancels the running question.
             task.abort();
             Outcome::Hang
         }
@@ -212,7 +213,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("without a message")
 }
 
-/// A runtime whose threads have room for plans, which recurse deeply in debug builds.
+/// Returns a runtime whose threads have deep stacks, because plans recurse deeply in debug builds.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)

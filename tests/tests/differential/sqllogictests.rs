@@ -1,16 +1,17 @@
-//! DataFusion's own sqllogictests, asked of both sides: what its developers thought of, rather than what chance did.
+//! DataFusion's own sqllogictests, asked of both sides: questions that its developers thought of, in addition to
+//! random ones.
 //!
 //! ```text
 //!   crate datafusion-sqllogictest ─► files of statements ─► a session of a cluster ──┬► compared
 //!                                                        └► a SessionContext ────────┘
 //! ```
 //!
-//! A file is one session of each side, and its statements are asked one after the other, errors or not. The results that
-//! the files hold are not read: DataFusion alone is asked here, of the same version and with the same partitions. Plans
-//! that are explained are not asked for, since they are to differ.
+//! A file is one session of each side, and its statements are asked one after the other, errors or not. The results
+//! in the files are not read: DataFusion alone, of the same version and with the same partitions, is asked instead.
+//! EXPLAIN statements are skipped, because plans are meant to differ.
 //!
-//! Files are paragraphs of lines, of which the statements are easily told; the field's crate would bring features that
-//! build DataFusion anew.
+//! Files are paragraphs of lines, in which statements are easy to find; the crate `sqllogictest` would add features
+//! that rebuild DataFusion.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,23 +32,23 @@ use crate::compare::{Asked, Rows, check_types, difference};
 use crate::judge::{describe, without_details};
 use crate::sides::{self, Outcome, await_outcome};
 
-/// An answer takes longer only if it hangs.
+/// Deadline of an answer, which only a hang exceeds.
 const DEADLINE: Duration = Duration::from_secs(40);
-/// Files at once.
+/// Number of files processed at once.
 const AT_ONCE: usize = 2;
-/// Executors of one slot each.
+/// Number of executors, of one slot each.
 const EXECUTORS: usize = 2;
-/// As many partitions as the files are written for.
+/// Number of partitions that the files are written for.
 const PARTITIONS: usize = 4;
 
-/// A statement of a file.
+/// Statement of a file.
 #[derive(Debug)]
 struct Statement {
     line: usize,
     sql: String,
 }
 
-/// How what is refused by name is.
+/// Texts of errors for statements that Volley refuses by name.
 const REFUSED: &[&str] = &[
     "not supported: Delete on a table in memory",
     "not supported: Update on a table in memory",
@@ -65,7 +66,7 @@ const REFUSED: &[&str] = &[
     "Inserting into a ListingTable backed by a single file is not supported",
 ];
 
-/// What is answered otherwise, how, and why, in DataFusion 55.2's files.
+/// Statements of DataFusion 55.2's files with a known different answer: place, kind of difference and reason.
 const OTHERWISE: &[(&str, &str, &str)] = &[
     ("strings.slt:75", COUNT, SIMILAR),
     ("strings.slt:86", COUNT, SIMILAR),
@@ -108,18 +109,18 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
     ("window.slt:3081", ROWS, "a limit without an order"),
 ];
 
-/// How DataFusion alone fails where there is an answer here.
+/// Errors of DataFusion alone for statements that Volley answers.
 const ONLY_HERE: &[&str] = &[
-    // A file in the place of a table.
+    // A file in place of a table.
     "table 'datafusion.public./",
-    // Unbounded files, which are bounded here: one that is not there, and what needs all rows.
+    // Unbounded files, which Volley treats as bounded: a missing one, and operators that need all rows.
     "No such file or directory",
     "Cannot execute pipeline breaking queries",
-    // FETCH FIRST n ROWS ONLY, which is LIMIT n here.
+    // FETCH FIRST n ROWS ONLY, which Volley treats as LIMIT n.
     "FETCH clause is not supported yet",
-    // A comment in the place of a statement.
+    // A comment in place of a statement.
     "No SQL statements were provided",
-    // A process has a limit of memory, and executors have their own.
+    // This process has a memory limit, and executors have their own.
     "Additional allocation failed for OrderedPartialAggregateStream",
 ];
 
@@ -133,21 +134,21 @@ const LAYOUT: &str =
     "types of files by name: one layout of text and of bytes, and values of dictionaries";
 const UNIQUE: &str = "DataFusion alone takes NULL to be there once in a UNIQUE column";
 
-/// What came of a statement.
+/// Result of a statement.
 #[derive(Debug)]
 enum Verdict {
     Agreed,
     BothFail,
-    /// Refused here by name, and not asked there.
+    /// Volley refuses it by name, and DataFusion alone is not asked.
     Refused,
     /// DataFusion alone fails, or takes too long.
     OnlyHere,
-    /// Known to be answered otherwise.
+    /// Known to have a different answer.
     Otherwise,
     Fails(String),
 }
 
-/// What came of all statements.
+/// Results of all statements.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     asked: usize,
@@ -156,7 +157,7 @@ pub(crate) struct Tally {
     refused: usize,
     only_here: usize,
     otherwise: usize,
-    /// Where each was seen, by what was seen.
+    /// Places of failures, by kind.
     failures: BTreeMap<String, Vec<String>>,
 }
 
@@ -173,7 +174,7 @@ impl Tally {
         }
     }
 
-    /// How many kinds of failures there were; tells all of them, the most frequent first.
+    /// Prints all kinds of failures, the most frequent first, and returns their number.
     pub(crate) fn end(&self) -> usize {
         const NAMED: usize = 40;
         let mut kinds: Vec<_> = self.failures.iter().collect();
@@ -192,10 +193,10 @@ impl Tally {
     }
 }
 
-/// Asks all files below `root/test_files`; what is relative in them is so to `root`.
+/// Asks all files below `root/test_files`; relative paths in them are relative to `root`.
 ///
 /// # Errors
-/// When files cannot be read, or sessions not begun.
+/// When files cannot be read, or sessions cannot begin.
 pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
     let root = root.canonicalize().context("VOLLEY_SQLLOGICTESTS")?;
     let all = glob::Pattern::escape(&root.to_string_lossy()) + "/test_files/**/*.slt";
@@ -228,12 +229,12 @@ pub(crate) fn ask(root: &Path, only: &str) -> Result<Tally> {
     }
 }
 
-/// What a file is called.
+/// Returns the name of a file.
 fn name_of<'a>(root: &Path, file: &'a Path) -> &'a Path {
     file.strip_prefix(root.join("test_files")).unwrap_or(file)
 }
 
-/// The statements of a file and of those that it includes.
+/// Reads the statements of a file and of the files that it includes.
 fn read(path: &Path, statements: &mut Vec<Statement>) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let mut lines = text.lines().enumerate();
@@ -267,7 +268,7 @@ fn read(path: &Path, statements: &mut Vec<Statement>) -> Result<()> {
     Ok(())
 }
 
-/// Asks the statements of a file, each of both sides.
+/// Asks both sides each statement of a file.
 fn ask_file(
     root: &Path,
     file: &Path,
@@ -281,7 +282,7 @@ fn ask_file(
     let scratch = tempfile::Builder::new()
         .prefix("volley-differential-")
         .tempdir()?;
-    // Each side writes into a folder of its own.
+    // Each side writes into its own folder.
     let of_side = |sql: &str, side: &str| {
         let (root, scratch) = (root.display(), scratch.path().join(side));
         sql.replace("'test_files/scratch", &format!("'{}", scratch.display()))
@@ -309,7 +310,7 @@ fn ask_file(
             "datafusion.execution.target_partitions",
             PARTITIONS.to_string(),
         ),
-        // Small tables are spread too.
+        // Small tables are distributed too.
         ("volley.single_task_bytes", "0".to_owned()),
     ]
     .map(|(key, value)| (key.to_owned(), value))
@@ -330,11 +331,11 @@ fn ask_file(
                 check_types(&schema, &batches)?;
                 answer = Rows::of(&schema, &batches)?;
             }
-            // As if its files were the other side's.
+            // The paths of Volley's files are replaced by the other side's.
             Ok(answer.replaced("/here/", "/alone/"))
         });
         let place = format!("{}:{line}", name.display());
-        // What is not changed here is not to be changed there.
+        // A change that Volley refuses must not be made by DataFusion alone either.
         let verdict = match &got {
             Outcome::Error(error) if is_refused(error) => Verdict::Refused,
             _ => {
@@ -357,7 +358,7 @@ fn ask_file(
     Ok(())
 }
 
-/// What a statement's answers come to, here and by DataFusion alone.
+/// Judges a statement's answers by Volley and by DataFusion alone.
 fn compare(sql: &str, place: &str, due: &Outcome, got: &Outcome) -> Verdict {
     let what = match (due, got) {
         (Outcome::Rows(due), Outcome::Rows(got)) => {
@@ -398,7 +399,7 @@ fn compare(sql: &str, place: &str, due: &Outcome, got: &Outcome) -> Verdict {
     Verdict::Fails(what)
 }
 
-/// Whether rows are to be in an order.
+/// Returns whether a query requests an order.
 fn is_ordered(sql: &str) -> bool {
     let statements = DFParser::parse_sql(sql).unwrap_or_default();
     statements.iter().any(|statement| match statement {
@@ -409,23 +410,23 @@ fn is_ordered(sql: &str) -> bool {
     })
 }
 
-/// Whether it is refused by name.
+/// Returns whether Volley refuses a statement by name.
 fn is_refused(error: &str) -> bool {
     REFUSED.iter().any(|refused| error.contains(refused))
 }
 
-/// Whether a session here may answer where DataFusion alone fails with this.
+/// Returns whether Volley may answer where DataFusion alone fails with this error.
 fn is_only_here(error: &str) -> bool {
     ONLY_HERE.iter().any(|known| error.contains(known))
 }
 
-/// A session here has tables, functions and settings of its own.
+/// Checks for questions about the session: its tables, functions and settings differ between the sides.
 fn is_about_the_session(sql: &str) -> bool {
     let sql = sql.to_lowercase();
     sql.contains("information_schema") || sql.trim_start().starts_with("show ")
 }
 
-/// Plans differ, as they are to.
+/// Checks for EXPLAIN: plans are meant to differ.
 fn is_about_plans(sql: &str) -> bool {
     let first = sql.split_whitespace().next().unwrap_or_default();
     first.eq_ignore_ascii_case("explain")

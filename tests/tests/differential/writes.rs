@@ -1,4 +1,4 @@
-//! Rows that are written by a statement and read back: `COPY`, `INSERT`, `CREATE TABLE AS`, views.
+//! Rows that a statement writes and that are read back: `COPY`, `INSERT`, `CREATE TABLE AS`, views.
 
 use std::path::Path;
 
@@ -6,32 +6,32 @@ use crate::dice::Dice;
 use crate::query::{self, Query};
 use crate::tables::{Format, Table, Type};
 
-/// A query whose rows are written, and how.
+/// Query whose rows are written, and the way of writing.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
     pub(crate) query: Query,
-    /// Columns of the query and their types.
+    /// Columns of the query, with their types.
     columns: Vec<(String, Type)>,
     pub(crate) how: How,
     pub(crate) format: Format,
-    /// Options of the files, for who writes them and, where they are CSV, for who reads them.
+    /// Options of the files, used for writing and, for CSV, also for reading.
     pub(crate) options: Vec<(&'static str, &'static str)>,
-    /// The column that folders are named after.
+    /// Column that folders are named after.
     pub(crate) by: Option<String>,
 }
 
-/// How rows are written.
+/// Way of writing rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     CopyToFolder,
     CopyToFile,
-    /// So many times.
+    /// Number of inserts.
     Insert(usize),
     TableAs,
     View,
 }
 
-/// Options of CSV that both who writes and who reads must know of.
+/// CSV options needed for both writing and reading.
 const OF_CSV: [&[(&str, &str)]; 5] = [
     &[("format.delimiter", ";")],
     &[("format.delimiter", "|"), ("format.quote", "`")],
@@ -40,7 +40,7 @@ const OF_CSV: [&[(&str, &str)]; 5] = [
     &[("format.quote_style", "Always")],
 ];
 
-/// Options of Parquet that change files, and no row that is read from them.
+/// Parquet options that change files, but no rows read from them.
 const OF_PARQUET: [&[(&str, &str)]; 6] = [
     &[("format.compression", "zstd(3)")],
     &[("format.max_row_group_size", "3")],
@@ -50,10 +50,10 @@ const OF_PARQUET: [&[(&str, &str)]; 6] = [
     &[("format.bloom_filter_on_write", "true")],
 ];
 
-/// What is read back.
+/// Name of the table or view that is read back.
 const NAME: &str = "written";
 
-/// Draws a query and how its rows are written.
+/// Draws a query and its way of writing.
 pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
     let how = dice.weighted(&[
         (5, How::CopyToFolder),
@@ -73,11 +73,11 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
     ]);
     let (query, columns) = query::draw_typed(dice, tables, |of| match format {
         Format::Csv | Format::Gzip | Format::Zstd => !of.is_nested(),
-        // It has no not-a-number.
+        // JSON has no NaN.
         Format::Json => !of.is_nested() && of != Type::Double,
         Format::Parquet | Format::Arrow => true,
     });
-    // DataFusion alone takes `VALUES` within for rows of the table: see `docs/correctness.md`.
+    // DataFusion alone takes `VALUES` within the query for rows of the table: see `docs/correctness.md`.
     let how = match how {
         How::Insert(_) if query.to_string().contains("VALUES") => How::CopyToFolder,
         how => how,
@@ -88,7 +88,7 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
         .map(|(name, _)| name.clone())
         .collect();
     let can_have_folders = matches!(how, How::CopyToFolder | How::Insert(_)) && columns.len() > 1;
-    // Nothing would tell a reader of Arrow files what else than the folders' column there is.
+    // A reader of Arrow files could not know the columns besides the folders' one.
     let can_have_folders =
         can_have_folders && (format != Format::Arrow || how == How::CopyToFolder);
     let by = match can_have_folders && !folders.is_empty() && dice.chance(30) {
@@ -112,7 +112,7 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Write {
 }
 
 impl Write {
-    /// Writes below this folder and reads it back.
+    /// Returns statements that write below this folder and read back.
     pub(crate) fn statements(&self, out: &Path) -> Vec<String> {
         let query = self.rows();
         let mut statements = match self.how {
@@ -143,7 +143,8 @@ impl Write {
         statements
     }
 
-    /// What is written. No folder's name can say NULL, and a cluster refuses to try.
+    /// Returns the query to write, without NULL in the folders' column: a folder's name cannot express NULL, and a
+    /// cluster refuses to try.
     fn rows(&self) -> String {
         let query = self.query.to_string();
         if self.by.is_none() {
@@ -167,7 +168,7 @@ impl Write {
         format!("SELECT {} FROM ({query}) filled", columns.join(", "))
     }
 
-    /// Reads what was written below this folder: by another side, where files tell it all.
+    /// Returns statements that let another side read the files below this folder, if the files alone suffice.
     pub(crate) fn reading_elsewhere(&self, out: &Path) -> Option<Vec<String>> {
         match self.how {
             How::CopyToFolder | How::CopyToFile => Some(self.reading(out)),
@@ -197,14 +198,14 @@ impl Write {
         }
     }
 
-    /// `elsewhere` says that files are there already, and of types of their own.
+    /// Returns the table's declaration. `elsewhere` means that the files exist already and have their own types.
     fn table(&self, out: &Path, elsewhere: bool) -> String {
         let columns: Vec<_> = self
             .ordered()
             .map(|(name, of)| format!("{name} {}", of.sql()))
             .collect();
         let by = self.by.as_ref().map(|by| format!(" PARTITIONED BY ({by})"));
-        // Arrow files are read as what they say they hold.
+        // Arrow files are read with their own columns.
         let columns = match (self.format, self.how) {
             (Format::Arrow, How::CopyToFolder | How::CopyToFile) => String::new(),
             (Format::Arrow, _) if elsewhere => String::new(),
@@ -222,7 +223,7 @@ impl Write {
         )
     }
 
-    /// Columns that the query still has, that of the folders last.
+    /// Returns the columns that the query still has, the folders' one last.
     fn ordered(&self) -> impl Iterator<Item = &(String, Type)> {
         let names = self.query.body.names();
         let is_folder = |name: &str| self.by.as_deref() == Some(name);

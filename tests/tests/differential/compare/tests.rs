@@ -1,4 +1,4 @@
-//! What counts as another answer, and what does not.
+//! Tests of the comparison: differences that count, and those that do not.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn rows_are_a_multiset() {
         kind(due, &[due[0], due[0], due[0], due[2]], &any),
         Some("another number of rows")
     );
-    // NULL is not a text of that name, and cells do not run into each other.
+    // NULL differs from a text of that name, and adjacent cells do not merge.
     let null = Rows {
         names: vec!["c0".into()],
         types: vec![DataType::Utf8],
@@ -132,7 +132,7 @@ fn floats_may_be_rounded_otherwise_and_no_more() {
     assert!(
         !same("1000000.5", "1000000.6") && !same("0.5", "NULL") && !same("inf", "1000000000000.0")
     );
-    // The rounding of one changes the order of both.
+    // Rounding of one value changes the order of both rows.
     let due: &[&[&str]] = &[&["1.0", "5.0"], &["1.0000000001", "3.0"]];
     let got: &[&[&str]] = &[&["1.0000000001", "5.0"], &["1.0", "3.0"]];
     assert_eq!(kind(due, got, &any), None);

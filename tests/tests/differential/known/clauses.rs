@@ -1,4 +1,5 @@
-//! Clauses that DataFusion alone reads and does not plan, or plans as another: their answers are written out.
+//! Clauses that DataFusion alone parses but does not plan, or plans as another clause: their answers are written
+//! out.
 
 use super::{Known, PLAIN};
 

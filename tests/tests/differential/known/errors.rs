@@ -1,4 +1,4 @@
-//! What DataFusion alone answers, and a cluster has refused.
+//! Statements that DataFusion alone answers, and that a cluster once refused.
 
 use super::{Known, PLAIN};
 

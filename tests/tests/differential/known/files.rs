@@ -1,4 +1,4 @@
-//! What files hold and how they are read: formats' options, compression, patterns.
+//! Content of files and the ways to read them: formats' options, compression, patterns.
 
 use super::{Known, PLAIN};
 
@@ -7,7 +7,7 @@ const NUMBERED: &[&str] = &[
     "COPY (SELECT value AS a, value + 1 AS b FROM range(5, 8)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
 ];
 
-/// Dictionaries as pandas writes them: their keys have 8 bits where there are few values.
+/// Dictionaries as pandas writes them: with few values, their keys have 8 bits.
 const SMALL_KEYS: &[&str] = &[
     "COPY (SELECT value AS k, arrow_cast('c' || CAST(value % 13 AS VARCHAR), 'Dictionary(Int8, Utf8)') AS c, \
      {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s, \
@@ -19,7 +19,7 @@ const SMALL_KEYS: &[&str] = &[
      {'x': arrow_cast('s' || CAST(value % 40 AS VARCHAR), 'Dictionary(Int8, LargeUtf8)')} AS s FROM range(0, 900)) TO 'DIR/a/1.arrow' STORED AS ARROW",
 ];
 
-/// Values with line breaks, quotes and commas, in a file that is cut into parts of some bytes.
+/// Values with line breaks, quotes and commas, in a file that is split into parts of a few bytes.
 const CUT_WITHIN_VALUES: Known = Known {
     settings: &[
         "datafusion.execution.target_partitions = 7",

@@ -1,8 +1,8 @@
-//! Joins whose sides lie in several files, and what is made of their rows.
+//! Joins whose sides have several files, and operators over their rows.
 
 use super::{Known, PLAIN};
 
-/// `a` is 1 to 10 in two files, `b` is 1 to 100 in one.
+/// Tables: `a` is 1 to 10 in two files, `b` is 1 to 100 in one.
 const AB_FILES: &[&str] = &[
     "COPY (SELECT value AS k FROM generate_series(1, 5)) TO 'DIR/a/1.csv' STORED AS CSV",
     "COPY (SELECT value AS k FROM generate_series(6, 10)) TO 'DIR/a/2.csv' STORED AS CSV",
@@ -13,7 +13,7 @@ const AB: &[&str] = &[
     "CREATE EXTERNAL TABLE b (k INT) STORED AS CSV LOCATION 'DIR/b/' OPTIONS ('format.has_header' 'true')",
 ];
 
-/// One row on the left, and one in each of two files on the right.
+/// Tables with one row on the left, and one row in each of two files on the right.
 const ONE_TWO_FILES: &[&str] = &[
     "COPY (SELECT 5 AS x) TO 'DIR/a/1.csv' STORED AS CSV",
     "COPY (SELECT 10 AS y) TO 'DIR/b/1.csv' STORED AS CSV",
@@ -24,7 +24,7 @@ const ONE_TWO: &[&str] = &[
     "CREATE EXTERNAL TABLE b (y INT) STORED AS CSV LOCATION 'DIR/b/' OPTIONS ('format.has_header' 'true')",
 ];
 
-/// `e` has two files without rows, `p` is 0 to 9 in two files, `b` 0 to 99 in one.
+/// Tables: `e` has two files without rows, `p` is 0 to 9 in two files, `b` is 0 to 99 in one.
 const EMPTY_FILES: &[&str] = &[
     "COPY (SELECT value AS k FROM generate_series(1, 3) WHERE value > 5) TO 'DIR/e/1.parquet' STORED AS PARQUET",
     "COPY (SELECT value AS k FROM generate_series(1, 3) WHERE value > 5) TO 'DIR/e/2.parquet' STORED AS PARQUET",
@@ -38,7 +38,7 @@ const EMPTY: &[&str] = &[
     "CREATE EXTERNAL TABLE b (k BIGINT) STORED AS PARQUET LOCATION 'DIR/b/'",
 ];
 
-/// `t` in two files of Parquet, and `u` in one of text.
+/// Tables: `t` in two Parquet files, `u` in one JSON file.
 const METRICS_FILES: &[&str] = &[
     "COPY (SELECT value AS id, CASE WHEN value % 3 = 0 THEN value % 7 END AS k FROM generate_series(0, 6)) TO 'DIR/t/1.parquet' STORED AS PARQUET",
     "COPY (SELECT value AS id, CASE WHEN value % 3 = 0 THEN value % 7 END AS k FROM generate_series(7, 19)) TO 'DIR/t/2.parquet' STORED AS PARQUET",
@@ -49,7 +49,7 @@ const METRICS: &[&str] = &[
     "CREATE EXTERNAL TABLE u (id BIGINT, k BIGINT) STORED AS JSON LOCATION 'DIR/u/'",
 ];
 
-/// 90,000 rows in four files and 20,000 in one.
+/// Tables: 90,000 rows in four files, and 20,000 in one.
 const LARGE_FILES: &[&str] = &[
     "COPY (SELECT value AS k, value % 7 AS v FROM generate_series(1, 22500)) TO 'DIR/l/1.csv' STORED AS CSV",
     "COPY (SELECT value + 22500 AS k, value % 7 AS v FROM generate_series(1, 22500)) TO 'DIR/l/2.csv' STORED AS CSV",
@@ -62,7 +62,7 @@ const LARGE: &[&str] = &[
     "CREATE EXTERNAL TABLE r (id INT, k INT) STORED AS CSV LOCATION 'DIR/r/' OPTIONS ('format.has_header' 'true')",
 ];
 
-/// Files in an order, of which the first has not the first rows, and joins that exchange them.
+/// Sorted files, the first of which does not have the first rows, and joins that exchange them.
 const IN_ORDER: Known = Known {
     settings: &[
         "ballista.optimizer.broadcast_join_threshold_bytes = 0",

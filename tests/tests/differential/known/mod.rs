@@ -1,8 +1,7 @@
-//! Questions that were once answered wrongly, not at all, or not here: the smallest of each kind.
+//! Questions that were once answered wrongly, not at all, or refused: the smallest of each kind.
 //!
-//! Each says the files it needs (made by DataFusion alone), its tables and its query; the answer is
-//! compared with DataFusion alone, as that of a random question is. All of them are asked before the
-//! test tells which failed.
+//! Each has its files (made by DataFusion alone), its tables and its query; the answer is compared with DataFusion
+//! alone, like that of a random question. All questions are asked before the test reports the failures.
 
 mod clauses;
 mod errors;
@@ -21,28 +20,28 @@ use crate::compare::{Asked, difference};
 use crate::settings::Setting;
 use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 
-/// A question that was once answered wrongly.
+/// Question that was once answered wrongly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) name: &'static str,
-    /// `key = value`, for both sides.
+    /// Settings for both sides, as `key = value`.
     pub(crate) settings: &'static [&'static str],
-    /// What DataFusion alone does first, to make files below `DIR`.
+    /// Statements that DataFusion alone runs first, to make files below `DIR`.
     pub(crate) files: &'static [&'static str],
-    /// What both sides do first; `OUT` is a folder of the side's own.
+    /// Statements that both sides run first; `OUT` is a folder of each side.
     pub(crate) tables: &'static [&'static str],
     pub(crate) query: &'static str,
-    /// Another text of the same meaning, for DataFusion alone where it fails on the query itself.
+    /// Equivalent text for DataFusion alone, where it fails on the query itself.
     pub(crate) means: Option<&'static str>,
     /// Columns that the query orders by.
     pub(crate) order: &'static [&'static str],
-    /// What both sides say, where they are to fail.
+    /// Error of both sides, where they must fail.
     pub(crate) error: Option<&'static str>,
-    /// What Volley says where it refuses what DataFusion alone answers wrongly.
+    /// Error of Volley where it refuses a query that DataFusion alone answers wrongly.
     pub(crate) refused: Option<&'static str>,
 }
 
-/// A question without anything.
+/// Empty question, to be completed.
 pub(crate) const PLAIN: Known = Known {
     name: "",
     settings: &[],
@@ -55,14 +54,14 @@ pub(crate) const PLAIN: Known = Known {
     refused: None,
 };
 
-/// An answer takes longer only if it hangs.
+/// Deadline of an answer, which only a hang exceeds.
 const DEADLINE: Duration = Duration::from_secs(30);
 const EXECUTORS: usize = 2;
 
-/// Asks all of them.
+/// Asks all known questions.
 ///
 /// # Panics
-/// When any is answered otherwise than by DataFusion alone; names all of them.
+/// When any answer differs from that of DataFusion alone; the message names all of them.
 pub(crate) fn all() {
     let wanted = std::env::var("VOLLEY_CASE").unwrap_or_default();
     let known = [
@@ -95,7 +94,7 @@ pub(crate) fn all() {
     );
 }
 
-/// What is wrong with the answer, if anything is.
+/// Asks a question; returns a description of the failure if the answer is wrong.
 fn ask(known: &Known, cluster: &mut Cluster) -> Result<(), String> {
     let dir = tempfile::Builder::new()
         .prefix("volley-known-")
@@ -152,7 +151,7 @@ fn ask(known: &Known, cluster: &mut Cluster) -> Result<(), String> {
         },
         Outcome::Error(error) => write!(said, "error: {error}").unwrap(),
         Outcome::Hang => {
-            // What it left running would be held against the next one.
+            // Work left running by the question would affect the next one.
             *cluster = Cluster::start(EXECUTORS);
             said += "no answer in time";
         }

@@ -1,4 +1,4 @@
-//! Subqueries in the place of a value: their rows must be one, wherever they stand.
+//! Scalar subqueries: they must return one row, wherever they stand.
 
 use super::{Known, PLAIN};
 
@@ -22,7 +22,7 @@ const FAILS: Known = Known {
     ..ASKED
 };
 
-/// A key that is none: files are not checked for it.
+/// Declared key that does not hold: files are not checked for it.
 const DECLARED: Known = Known {
     tables: &[
         "CREATE EXTERNAL TABLE t (k BIGINT, s BIGINT) STORED AS PARQUET LOCATION 'DIR/t/'",

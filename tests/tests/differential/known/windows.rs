@@ -1,8 +1,8 @@
-//! Windows: what a function has besides its arguments, and orders over joins.
+//! Windows: clauses of functions besides their arguments, and orders over joins.
 
 use super::{Known, PLAIN};
 
-/// A hundred rows in three files, with NULLs and a key of three values.
+/// Table of a hundred rows in three files, with NULLs and a key of three values.
 const FILES: &[&str] = &[
     "COPY (SELECT value AS v, CASE WHEN value % 3 = 0 THEN value END AS x, value % 3 AS s FROM generate_series(1, 40)) TO 'DIR/t/1.csv' STORED AS CSV",
     "COPY (SELECT value AS v, CASE WHEN value % 3 = 0 THEN value END AS x, value % 3 AS s FROM generate_series(41, 60)) TO 'DIR/t/2.csv' STORED AS CSV",

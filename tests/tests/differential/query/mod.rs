@@ -1,8 +1,8 @@
-//! Queries as trees that print themselves as SQL, so that they can be made smaller.
+//! Queries as trees that print themselves as SQL, so that they can be reduced.
 //!
-//! An expression is text with holes: what it is made of matters for its type and for making it
-//! smaller, not for anything else. What a result depends on to be *one* result (the order of a window
-//! by a unique key) is text without holes: it stays while the rest gets smaller.
+//! An expression is text with holes: only its type and its reduction depend on its structure. Parts that make a
+//! result *one* result (the order of a window by a unique key) are text without holes: they stay while the rest is
+//! reduced.
 
 mod draw;
 mod print;
@@ -15,7 +15,7 @@ pub(crate) use spelled::{with_numbers, without_in};
 
 use crate::tables::Type;
 
-/// A query: `WITH …, SELECT … ORDER BY … LIMIT …`.
+/// Query: `WITH …, SELECT … ORDER BY … LIMIT …`.
 #[derive(Debug, Clone)]
 pub(crate) struct Query {
     pub(crate) with: Vec<Cte>,
@@ -24,36 +24,36 @@ pub(crate) struct Query {
     pub(crate) order: Vec<Key>,
     pub(crate) limit: Option<usize>,
     pub(crate) offset: Option<usize>,
-    /// All columns are keys of the order: a limit leaves no choice.
+    /// True if all columns are keys of the order: then a limit leaves no choice.
     pub(crate) total: bool,
 }
 
-/// A named query before the query.
+/// Named query in a `WITH` clause.
 #[derive(Debug, Clone)]
 pub(crate) struct Cte {
     pub(crate) name: String,
     pub(crate) query: Named,
 }
 
-/// What a name stands for.
+/// Content of a named query.
 #[derive(Debug, Clone)]
 pub(crate) enum Named {
     Query(Query),
-    /// A recursive one, with its columns: text that stays as it is.
+    /// Recursive query with its columns, as text that is not reduced.
     Recursive(String),
 }
 
-/// What rows are made of.
+/// Producer of rows.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     Select(Box<Select>),
     Set {
-        /// `UNION ALL` and the like.
+        /// Operator, such as `UNION ALL`.
         operator: &'static str,
         left: Box<Body>,
         right: Box<Body>,
     },
-    /// Rows of constants, under these names.
+    /// Rows of constants, with column names.
     Values {
         names: Vec<String>,
         rows: Vec<Vec<Expr>>,
@@ -69,11 +69,11 @@ pub(crate) struct Select {
     pub(crate) filters: Vec<Expr>,
     pub(crate) group: Option<Group>,
     pub(crate) having: Option<Expr>,
-    /// A condition of a window.
+    /// Condition on a window.
     pub(crate) qualify: Option<Expr>,
 }
 
-/// A column of the result, and its name.
+/// Column of the result, with its name.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) expr: Expr,
@@ -91,11 +91,11 @@ pub(crate) enum Grouping {
     Plain,
     Rollup,
     Cube,
-    /// Each set by the positions of its expressions.
+    /// Grouping sets, each as positions of expressions.
     Sets(Vec<Vec<usize>>),
 }
 
-/// What rows are read from.
+/// Source of rows.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Table {
@@ -107,16 +107,16 @@ pub(crate) enum Source {
         alias: String,
     },
     Join {
-        /// `LEFT JOIN` and the like.
+        /// Kind of join, such as `LEFT JOIN`.
         kind: &'static str,
         left: Box<Source>,
         right: Box<Source>,
-        /// Conditions that must all hold; none for a cross join.
+        /// Conditions that must all hold; empty for a cross join.
         on: Vec<Expr>,
     },
 }
 
-/// A column of the result that rows are ordered by.
+/// Column of the result that rows are ordered by.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) name: String,
@@ -124,11 +124,11 @@ pub(crate) struct Key {
     pub(crate) nulls_first: Option<bool>,
 }
 
-/// An expression: text with holes.
+/// Expression: text with holes.
 #[derive(Debug, Clone)]
 pub(crate) struct Expr {
     pub(crate) parts: Vec<Part>,
-    /// `None` where nothing else has its type.
+    /// Type; `None` if no other expression has it.
     pub(crate) of: Option<Type>,
 }
 
@@ -142,7 +142,7 @@ pub(crate) enum Part {
 }
 
 impl Query {
-    /// A query that is a body and nothing else.
+    /// Returns a query that consists of a body only.
     pub(crate) fn of(body: Body) -> Self {
         Self {
             with: Vec::new(),
@@ -156,7 +156,7 @@ impl Query {
 }
 
 impl Body {
-    /// The names of its columns.
+    /// Returns the names of its columns.
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
             Self::Select(select) => select.items.iter().map(|item| item.name.clone()).collect(),
@@ -167,7 +167,7 @@ impl Body {
 }
 
 impl Expr {
-    /// Text with `{}` where its parts go.
+    /// Returns an expression from a template with `{}` for its parts.
     pub(crate) fn of(of: Type, template: &str, holes: Vec<Part>) -> Self {
         Self::any(Some(of), template, holes)
     }
@@ -187,7 +187,7 @@ impl Expr {
         Self { parts, of }
     }
 
-    /// Text without holes.
+    /// Returns an expression without holes.
     pub(crate) fn text(of: Type, text: impl Into<String>) -> Self {
         Self {
             parts: vec![Part::Text(text.into())],

@@ -1,10 +1,10 @@
-//! Trees as SQL.
+//! Printing of trees as SQL.
 
 use std::fmt::{Display, Formatter, Result};
 
 use super::{Body, Cte, Expr, Group, Grouping, Item, Key, Named, Part, Query, Select, Source};
 
-/// Writes with something between.
+/// Writes a list with a separator.
 fn list<T: Display>(f: &mut Formatter<'_>, items: &[T], between: &str) -> Result {
     for (number, item) in items.iter().enumerate() {
         if number > 0 {

@@ -1,26 +1,25 @@
-//! Every way to make a query smaller by one step, the large steps first.
+//! Steps that make a query smaller, the large ones first.
 //!
-//! A step may give a query that makes no sense (a column that is not there any more): both sides
-//! then fail, and it is not taken. A step never takes away what makes the answer one answer: a limit
-//! goes before the order that it needs.
+//! A step may give an invalid query (with a column that is gone): both sides then fail, and it is rejected. A step
+//! never removes anything that makes the answer unique: a limit goes before the order that it needs.
 
 use super::{Body, Cte, Expr, Grouping, Named, Part, Query, Select, Source};
 use crate::tables::Type;
 
-/// The query after the step of this number; `None` where there are fewer.
+/// Returns the query after the step of this number; `None` if there are fewer steps.
 pub(crate) fn smaller(query: &Query, step: usize) -> Option<Query> {
     let mut query = query.clone();
     let mut steps = Steps { left: step };
     steps.query(&mut query).then_some(query)
 }
 
-/// Counts steps on the way through a tree, and takes the one of its number.
+/// Counter of steps along the tree, which applies the one of its number.
 struct Steps {
     left: usize,
 }
 
 impl Steps {
-    /// Whether it is this one that is to be taken.
+    /// Returns true if the next step is the one to apply, and counts it otherwise.
     fn is_next(&mut self) -> bool {
         match self.left {
             0 => true,
@@ -31,7 +30,7 @@ impl Steps {
         }
     }
 
-    /// Takes one of the items away, all but `least` of them at most.
+    /// Removes one of the items if there are more than `least`.
     fn without_one<T>(&mut self, items: &mut Vec<T>, least: usize) -> bool {
         if items.len() <= least {
             return false;
@@ -46,7 +45,7 @@ impl Steps {
     }
 
     fn query(&mut self, query: &mut Query) -> bool {
-        // The query becomes one of those that it is made of.
+        // The query is replaced by one of its inner queries.
         if let Body::Select(select) = &mut query.body
             && let Some(Source::Query { query: inner, .. }) = &mut select.from
             && self.is_next()
@@ -75,7 +74,7 @@ impl Steps {
                 return true;
             }
         }
-        // With a limit, the order decides which rows there are.
+        // With a limit, the order decides which rows are returned.
         if query.limit.is_none() && query.offset.is_none() {
             if !query.order.is_empty() && self.is_next() {
                 query.order.clear();
@@ -98,7 +97,7 @@ impl Steps {
         false
     }
 
-    /// A set operation becomes one of its sides.
+    /// Replaces a set operation by one of its sides.
     fn set(&mut self, query: &mut Query) -> bool {
         fn within(steps: &mut Steps, body: &mut Body) -> bool {
             let Body::Set { left, right, .. } = body else {
@@ -115,7 +114,7 @@ impl Steps {
         within(self, &mut query.body)
     }
 
-    /// One column less, of all branches.
+    /// Removes one column from all branches.
     fn column(&mut self, query: &mut Query) -> bool {
         fn remove(body: &mut Body, at: usize) {
             match body {
@@ -141,7 +140,7 @@ impl Steps {
         for (at, name) in names.iter().enumerate() {
             if self.is_next() {
                 remove(&mut query.body, at);
-                // The other columns still are all there are.
+                // The remaining keys still include all columns.
                 query.order.retain(|key| key.name != *name);
                 return true;
             }
@@ -211,7 +210,7 @@ impl Steps {
                 .any(|item| self.expr(&mut item.expr))
     }
 
-    /// A join becomes one of its sides.
+    /// Replaces a join by one of its sides.
     fn join(&mut self, source: &mut Source) -> bool {
         let Source::Join { left, right, .. } = source else {
             return false;
@@ -225,7 +224,7 @@ impl Steps {
         self.join(left) || self.join(right)
     }
 
-    /// What is read and how it is joined becomes simpler.
+    /// Simplifies sources and joins.
     fn source(&mut self, source: &mut Source) -> bool {
         match source {
             Source::Table { .. } => false,
@@ -263,7 +262,7 @@ impl Steps {
     fn expr(&mut self, expr: &mut Expr) -> bool {
         let is_simple = matches!(expr.parts.as_slice(), [Part::Text(_)]);
         if !is_simple {
-            // One of the parts, where it is of the same type.
+            // Replaces the expression by one of its parts of the same type.
             for at in 0..expr.parts.len() {
                 if let Part::Expr(part) = &expr.parts[at]
                     && part.of.is_some()
@@ -295,7 +294,7 @@ impl Steps {
     }
 }
 
-/// The simplest expression of a type.
+/// Returns the simplest constant of a type.
 fn constant(of: Type) -> Option<&'static str> {
     Some(match of {
         Type::Bool => "true",

@@ -1,13 +1,13 @@
-//! Queries spelled out in what DataFusion alone answers rightly.
+//! Equivalent queries in forms that DataFusion alone answers correctly.
 //!
-//! It takes UNKNOWN for false where `IN` stands inside of `OR`, and where a computed value may be NULL; and it plans
-//! `INTERSECT ALL` and `EXCEPT ALL` as if it did not matter how often a row is there. What it says to the same spelled
-//! out tells whether another answer is right.
+//! DataFusion alone takes UNKNOWN for false where `IN` stands inside `OR`, and where a computed value may be NULL;
+//! and it plans `INTERSECT ALL` and `EXCEPT ALL` as if duplicates did not count. Its answer to the equivalent form
+//! shows whether another answer is right.
 
 use super::{Body, Expr, Item, Named, Part, Query, Select, Source};
 use crate::tables::Type;
 
-/// The query with `EXISTS` for `IN`.
+/// Returns the query with `EXISTS` in place of `IN`.
 pub(crate) fn without_in(query: &Query) -> Query {
     Spelling {
         body: |_| {},
@@ -16,7 +16,7 @@ pub(crate) fn without_in(query: &Query) -> Query {
     .of(query)
 }
 
-/// The query with numbered rows, each of which is there once, for `INTERSECT ALL` and `EXCEPT ALL`.
+/// Returns the query with numbered, therefore unique, rows in place of `INTERSECT ALL` and `EXCEPT ALL`.
 pub(crate) fn with_numbers(query: &Query) -> Query {
     Spelling {
         body: numbers_for_all,
@@ -25,7 +25,7 @@ pub(crate) fn with_numbers(query: &Query) -> Query {
     .of(query)
 }
 
-/// What is put in the place of bodies and expressions, after it was of what is within.
+/// Replacements of bodies and expressions, applied from the inside out.
 #[derive(Clone, Copy)]
 struct Spelling {
     body: fn(&mut Body),
@@ -142,7 +142,7 @@ fn numbers_for_all(body: &mut Body) {
     *body = select(columns, set);
 }
 
-/// Columns of the rows `r`, and their names.
+/// Returns a `SELECT` of columns, with their names, from the rows `r`.
 fn select(columns: impl Iterator<Item = (String, String)>, rows: Body) -> Body {
     let item = |(text, name)| Item {
         expr: Expr::any(None, "{}", vec![Part::Text(text)]),

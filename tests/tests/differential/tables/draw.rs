@@ -1,4 +1,4 @@
-//! Draws tables: their columns, values and files.
+//! Drawing of tables: their columns, values and files.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Fields, TimeUnit};
 use super::{Column, Format, SortKey, Table, Type, Value};
 use crate::dice::Dice;
 
-/// Text that occurs often, some of it awkward.
+/// Frequent texts, some of them awkward.
 const WORDS: [&str; 11] = [
     "a",
     "b",
@@ -22,14 +22,14 @@ const WORDS: [&str; 11] = [
     "\n\"two\", lines\n",
 ];
 
-/// How the values of a column are spread.
+/// Distribution of a column's values.
 #[derive(Debug, Clone, Copy)]
 enum Spread {
-    /// So many different ones, each as often.
+    /// Number of different values, equally frequent.
     Even(i64),
-    /// Nine of ten are the same.
+    /// Like `Even`, but nine of ten values are the same.
     Skewed(i64),
-    /// Always the same.
+    /// Always the same value.
     Constant,
     /// Always NULL.
     Nothing,
@@ -38,7 +38,7 @@ enum Spread {
 /// Draws the tables of one case.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Table> {
     let count = dice.weighted(&[(2, 1), (5, 2), (5, 3), (2, 4)]);
-    // A large table is there for what only happens over many batches.
+    // A large table covers effects that occur only over many batches.
     let large = dice.chance(4);
     (0..count)
         .map(|number| table(dice, number, large && number == 0))
@@ -54,8 +54,8 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
         (2, Format::Json),
         (2, Format::Arrow),
     ]);
-    // Text of a file of Arrow's is not of the type that a declared column of text has: DataFusion alone
-    // fails. So its columns are never declared.
+    // Text in Arrow files has another type than a declared text column: DataFusion alone fails. So columns of Arrow
+    // files are never declared.
     let by_folder = dice.chance(10) && !large && format != Format::Arrow;
     let in_memory = dice.chance(12) && !large && !by_folder;
     let mut columns = vec![column("id", Type::Int)];
@@ -93,7 +93,7 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
         .map(|row| {
             let cell = |(at, column): (usize, &Column)| match (at, by_folder) {
                 (0, _) => Value::Int(first + row),
-                // NULL has a folder of its own, whose name nobody agrees on.
+                // The folder of NULL has a name that differs between systems.
                 (at, true) if at + 1 == columns.len() => {
                     value(dice, column.data_type, Spread::Even(3))
                 }
@@ -116,7 +116,7 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
         && (columns.iter().any(|column| column.data_type.is_nested())
             || format == Format::Arrow
             || dice.chance(60));
-    // Something must be there to be read.
+    // Inference needs at least one file.
     let least = usize::from(inferred);
     let count = dice
         .weighted(&[(1, 0), (5, 1), (5, 2), (3, 3), (1, 4), (1, 6)])
@@ -125,7 +125,7 @@ fn table(dice: &mut Dice, number: usize, large: bool) -> Table {
     for (number, row) in rows.into_iter().enumerate() {
         if count > 0 {
             let even = number % count;
-            // Some files are left empty, and some hold much.
+            // Some files stay empty, and some hold many rows.
             let uneven = if dice.chance(80) { count / 2 } else { even };
             files[if number % 7 < 4 { even } else { uneven }].push(row);
         }
@@ -164,7 +164,7 @@ fn column(name: &str, data_type: Type) -> Column {
     }
 }
 
-/// A type of Arrow's that files may hold such a column as, which has all values that are drawn of it.
+/// Draws an Arrow type in which files may store a column, with room for all values drawn for it.
 fn stored(dice: &mut Dice, of: Type) -> Option<DataType> {
     use DataType::{
         Date64, Decimal32, Decimal64, Decimal256, Dictionary, Float16, Float32, Int8, Int16, Int32,
@@ -225,7 +225,7 @@ fn order(dice: &mut Dice, columns: &[Column], by_folder: bool) -> Vec<SortKey> {
         let column = dice.below(in_files);
         let of = columns[column].data_type;
         let taken = keys.iter().any(|key: &SortKey| key.column == column);
-        // Empty text is read as NULL from some formats, and not-a-number has no place.
+        // Some formats read empty text as NULL, and NaN has no defined place in an order.
         if !taken && !of.is_nested() && of != Type::Double && of != Type::Text {
             keys.push(SortKey {
                 column,

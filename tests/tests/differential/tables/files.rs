@@ -1,4 +1,4 @@
-//! Writes the files of a table.
+//! Writing of a table's files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use super::{Column, Format, Table, Type, Value};
 type Row = Vec<Value>;
 
 impl Table {
-    /// Writes the files into a folder of the table's name.
+    /// Writes the files into a folder with the table's name.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         if self.in_memory {
             return Ok(());
@@ -39,7 +39,7 @@ impl Table {
             let mut folders: BTreeMap<String, Vec<Row>> = BTreeMap::new();
             for row in rows {
                 let (folder, rest) = row.split_last().context("a table has columns")?;
-                // What a path cannot hold is not what is tested here.
+                // Characters that a path cannot hold are not tested here.
                 let folder = folder.csv().replace([',', '"', '%', '\'', ' '], "_");
                 folders.entry(folder).or_default().push(rest.to_vec());
             }
@@ -98,7 +98,7 @@ fn json(columns: &[Column], rows: &[Row]) -> String {
     let mut text = String::new();
     for (number, row) in rows.iter().enumerate() {
         let cells = columns.iter().zip(row);
-        // A key that is not there is NULL too.
+        // A missing key is NULL too.
         let there = cells.filter(|(_, value)| number % 2 == 0 || **value != Value::Null);
         let cells: Vec<_> = there
             .map(|(column, value)| format!("\"{}\":{}", column.name, value.json()))
@@ -136,7 +136,7 @@ fn batch(columns: &[Column], rows: &[Row]) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
 }
 
-/// Collects one kind of value, NULL where it is another.
+/// Collects values of one kind, with NULL for all others.
 macro_rules! those {
     ($values:expr, $kind:path) => {
         $values.map(|value| match value {

@@ -1,7 +1,7 @@
-//! Random tables: what is in them, which files they lie in, and the statements that make them known.
+//! Random tables: their rows, their files, and the statements that register them.
 //!
-//! Each table has a column `id` whose values are unique and never NULL: what makes the order of a
-//! window or of a `LIMIT` total.
+//! Each table has a column `id` with unique values that are never NULL: it makes the order of a window or of a
+//! `LIMIT` total.
 
 mod draw;
 mod files;
@@ -14,36 +14,36 @@ use datafusion::arrow::datatypes::DataType;
 pub(crate) use draw::draw;
 pub(crate) use value::{Type, Value};
 
-/// A table, its rows and the files that hold them.
+/// Table with its rows and files.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) columns: Vec<Column>,
-    /// The rows of each file; a table may have no file, and a file no row.
+    /// Rows of each file; a table may have no file, and a file no row.
     pub(crate) files: Vec<Vec<Vec<Value>>>,
     pub(crate) format: Format,
-    /// There are no files: each file's rows are inserted by a statement.
+    /// True if there are no files: each file's rows are inserted by a statement.
     pub(crate) in_memory: bool,
-    /// The column that is declared to be a key, whatever its values are.
+    /// Column declared as a key, whatever its values are.
     pub(crate) key: Option<(usize, &'static str)>,
-    /// The last column is a folder's name, `p=1`, and not in the files.
+    /// True if the last column is a folder's name, `p=1`, and not in the files.
     pub(crate) by_folder: bool,
-    /// The order that is declared, and that each file has.
+    /// Declared order, which each file has.
     pub(crate) order: Vec<SortKey>,
-    /// Whether the statement leaves the columns to be read from the files.
+    /// True if the columns are inferred from the files.
     pub(crate) inferred: bool,
 }
 
-/// A column of a table.
+/// Column of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) data_type: Type,
-    /// What files that tell their types hold it as, where that is not the usual type.
+    /// Type that the column has in files with a schema, if it is not the usual one.
     pub(crate) stored: Option<DataType>,
 }
 
-/// What files are.
+/// Format of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Csv,
@@ -54,7 +54,7 @@ pub(crate) enum Format {
     Arrow,
 }
 
-/// A column that rows are sorted by.
+/// Column that rows are sorted by.
 #[derive(Debug, Clone)]
 pub(crate) struct SortKey {
     pub(crate) column: usize,
@@ -63,7 +63,7 @@ pub(crate) struct SortKey {
 }
 
 impl Format {
-    /// What it is called in a statement.
+    /// Returns its name in a statement.
     pub(crate) fn stored_as(self) -> &'static str {
         match self {
             Self::Csv | Self::Gzip | Self::Zstd => "CSV",
@@ -73,7 +73,7 @@ impl Format {
         }
     }
 
-    /// The ending of its files.
+    /// Returns the extension of its files.
     pub(crate) fn ending(self) -> &'static str {
         match self {
             Self::Csv => "csv",
@@ -85,12 +85,12 @@ impl Format {
         }
     }
 
-    /// Whether its files tell the types of their columns.
+    /// Returns whether its files contain the types of their columns.
     fn has_schema(self) -> bool {
         matches!(self, Self::Parquet | Self::Arrow)
     }
 
-    /// The clause with the options that its files are read and written with, and more of them.
+    /// Returns the clause with the options for reading and writing its files, and additional ones.
     pub(crate) fn options(self, more: &[(&str, &str)]) -> String {
         let own: &[_] = match self {
             Self::Csv => &[("format.has_header", "true")],
@@ -116,12 +116,12 @@ impl Format {
 }
 
 impl Table {
-    /// The number of rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.files.iter().map(Vec::len).sum()
     }
 
-    /// Puts the rows of each file into the order that is declared.
+    /// Sorts the rows of each file into the declared order.
     pub(crate) fn sort(&mut self) {
         let Self { files, order, .. } = self;
         let by = |a: &Vec<Value>, b: &Vec<Value>| {
@@ -136,7 +136,7 @@ impl Table {
         }
     }
 
-    /// The statements that make the table known: its files lie in a folder of its name.
+    /// Returns the statements that register the table, whose files are in a folder of its name.
     pub(crate) fn statements(&self, dir: &Path) -> Vec<String> {
         if !self.in_memory {
             return vec![self.external(dir)];
@@ -157,7 +157,7 @@ impl Table {
         statements
     }
 
-    /// The columns as a statement declares them.
+    /// Returns the column declarations of a statement.
     fn declared(&self) -> String {
         if self.inferred {
             return String::new();
@@ -203,7 +203,7 @@ impl Table {
         )
     }
 
-    /// The statements, and the rows of each file as CSV.
+    /// Describes the table: its statements, and the rows of each file as CSV.
     pub(crate) fn describe(&self) -> String {
         let statements = self.statements(Path::new("DIR"));
         let mut said = statements.join(";\n") + ";\n";
@@ -234,5 +234,5 @@ impl Table {
     }
 }
 
-/// Rows of a file that a report shows.
+/// Maximum number of a file's rows in a report.
 const SHOWN: usize = 40;

@@ -1,8 +1,8 @@
-//! Types of columns, and values of them.
+//! Types of columns, and their values.
 
 use std::cmp::Ordering;
 
-/// The type of a column or an expression.
+/// Type of a column or an expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Type {
     Bool,
@@ -13,21 +13,21 @@ pub(crate) enum Type {
     Text,
     Date,
     Timestamp,
-    /// Of `Int`.
+    /// List of `Int`.
     List,
-    /// `a` is `Int` and `b` is `Text`.
+    /// Struct of `a`, an `Int`, and `b`, a `Text`.
     Struct,
 }
 
-/// A value of a table.
+/// Value of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Null,
     Bool(bool),
-    /// Of `Small` and of `Int`.
+    /// Value of `Small` or `Int`.
     Int(i64),
     Double(f64),
-    /// In hundredths.
+    /// Number of hundredths.
     Decimal(i64),
     Text(String),
     /// Days since 1970.
@@ -39,7 +39,7 @@ pub(crate) enum Value {
 }
 
 impl Type {
-    /// Those that have an order and literals.
+    /// Types that have an order and literals.
     pub(crate) const PLAIN: [Self; 8] = [
         Self::Int,
         Self::Text,
@@ -51,7 +51,7 @@ impl Type {
         Self::Timestamp,
     ];
 
-    /// What it is called in SQL.
+    /// Returns its name in SQL.
     pub(crate) fn sql(self) -> &'static str {
         match self {
             Self::Bool => "BOOLEAN",
@@ -67,14 +67,14 @@ impl Type {
         }
     }
 
-    /// Whether it is made of others.
+    /// Returns whether it consists of other types.
     pub(crate) fn is_nested(self) -> bool {
         matches!(self, Self::List | Self::Struct)
     }
 }
 
 impl Value {
-    /// As a cell of a CSV file.
+    /// Formats the value as a cell of a CSV file.
     pub(crate) fn csv(&self) -> String {
         match self {
             Self::Null => String::new(),
@@ -92,7 +92,7 @@ impl Value {
         }
     }
 
-    /// As a constant in a statement.
+    /// Formats the value as a constant in a statement.
     pub(crate) fn sql(&self) -> String {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let whole =
@@ -118,7 +118,7 @@ impl Value {
         }
     }
 
-    /// As a value in a JSON file.
+    /// Formats the value for a JSON file.
     pub(crate) fn json(&self) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let whole =
@@ -142,7 +142,7 @@ impl Value {
         }
     }
 
-    /// The order of two values of one type, as SQL has it.
+    /// Compares two values of one type, in SQL's order.
     pub(crate) fn order(&self, other: &Self, descending: bool, nulls_first: bool) -> Ordering {
         let nulls = |ordering: Ordering| {
             if nulls_first {
@@ -186,7 +186,7 @@ fn decimal(cents: i64) -> String {
     format!("{sign}{}.{:02}", cents.abs() / 100, cents.abs() % 100)
 }
 
-/// A day in the calendar of today (H. Hinnant, "chrono-compatible low-level date algorithms").
+/// Formats a day in the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
 fn date(days: i64) -> String {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -1,4 +1,4 @@
-//! Draws groups and aggregates.
+//! Drawing of groups and aggregates.
 
 use super::select::Items;
 use super::{Draw, Relation, total_key};
@@ -7,7 +7,7 @@ use crate::tables::Type;
 
 use Type::{Bool, Date, Decimal, Double, Int, List, Small, Text, Timestamp};
 
-/// Aggregates that are exact whatever the order of rows: what they give and take.
+/// Aggregates that are exact in any order of rows, with their types of result and argument.
 const EXACT: &[(Type, &str, Type)] = &[
     (Int, "count({})", Int),
     (Int, "count({})", Text),
@@ -59,7 +59,8 @@ const ROUNDED: &[(&str, Type)] = &[
 ];
 
 impl Draw<'_> {
-    /// Groups the rows that a `SELECT` reads; the names of columns that are different in each row.
+    /// Groups the rows that a `SELECT` reads. Returns the names of columns that are unique together, if there are
+    /// any.
     pub(super) fn groups(
         &mut self,
         scope: &[Relation],
@@ -106,7 +107,7 @@ impl Draw<'_> {
             items.add(expr, exact);
         }
         if self.dice.chance(12) {
-            // A window over groups, the same for peers.
+            // A window over groups, equal for peers.
             let (of, _) = self.exact_aggregate_type();
             let order = self.aggregate_of(of, scope);
             let rank = self.dice.pick(&[
@@ -123,7 +124,7 @@ impl Draw<'_> {
         plain.then_some(unique)
     }
 
-    /// Groups whose items have these types: the first is a key.
+    /// Groups with items of these types; the first may be a key.
     fn wanted_groups(
         &mut self,
         scope: &[Relation],
@@ -170,7 +171,7 @@ impl Draw<'_> {
         (EXACT[at].0, at)
     }
 
-    /// An aggregate of the type, which must not be a nested one.
+    /// Draws an aggregate of the type, which must not be nested.
     fn aggregate_of(&mut self, of: Type, scope: &[Relation]) -> Expr {
         let those: Vec<_> = EXACT.iter().filter(|(gives, ..)| *gives == of).collect();
         let (_, template, takes) = those[self.dice.below(those.len())];
@@ -178,7 +179,7 @@ impl Draw<'_> {
         Expr::of(of, template, vec![value])
     }
 
-    /// An aggregate, and whether it is exact.
+    /// Draws an aggregate, and returns whether it is exact.
     fn aggregate(&mut self, scope: &[Relation]) -> (Expr, bool) {
         let (expr, exact) = match self.dice.below(10) {
             0 => (Expr::text(Int, "count(*)"), true),
@@ -204,7 +205,7 @@ impl Draw<'_> {
                 (self.aggregate_of(of, scope), true)
             }
         };
-        // A cast around the call leaves no room for a filter.
+        // A call within a cast cannot have a filter.
         match expr.to_string().starts_with("CAST") {
             true => (expr, exact),
             false => self.filtered(scope, expr, exact),
@@ -221,14 +222,14 @@ impl Draw<'_> {
         (Expr { of, ..filtered }, exact)
     }
 
-    /// An aggregate over rows in an order that is total, or over values in their own order.
+    /// Draws an aggregate over rows in a total order, or over values in their own order.
     fn ordered(&mut self, scope: &[Relation]) -> Option<Expr> {
         let (of, column) = self.some_column(scope)?;
         let direction = self
             .dice
             .pick(&["", " DESC", " NULLS FIRST", " DESC NULLS LAST"]);
         if self.dice.chance(30) {
-            // Equal values may change places.
+            // Equal values are interchangeable.
             let value = column.to_string();
             return Some(match of {
                 Text => Expr::text(
@@ -275,7 +276,7 @@ impl Draw<'_> {
     }
 }
 
-/// Whether a key would be read as the position of an item.
+/// Checks for a key that would be read as the position of an item.
 fn is_position(key: &Expr) -> bool {
     key.to_string().parse::<i64>().is_ok()
 }

@@ -1,9 +1,9 @@
-//! Draws queries whose answer is one answer.
+//! Drawing of queries that have exactly one answer.
 //!
-//! What SQL leaves open is not asked: what depends on the order of rows (`row_number`, a frame of
-//! `ROWS`, `array_agg`) is ordered by a unique key; what depends on the order of additions (sums of
-//! floats) is a column of the result and never a key or a part of a condition; nothing divides by
-//! zero or overflows, because which rows an error is raised for is left open too.
+//! The questions avoid everything that SQL leaves open. Values that depend on the order of rows (`row_number`, a
+//! frame of `ROWS`, `array_agg`) are ordered by a unique key. Values that depend on the order of additions (sums of
+//! floats) are columns of the result and never keys or parts of conditions. Nothing divides by zero or overflows,
+//! because SQL also leaves open the rows for which an error is raised.
 
 mod aggregate;
 mod predicate;
@@ -18,30 +18,30 @@ use super::{Body, Cte, Expr, Item, Key, Named, Query, Select, Source};
 use crate::dice::Dice;
 use crate::tables::{Table, Type};
 
-/// A column of a table or of a query.
+/// Column of a table or of a query.
 #[derive(Debug, Clone)]
 struct Col {
     name: String,
-    /// `None` where nothing can be made of it.
+    /// Type of the column; `None` if nothing can be made of it.
     of: Option<Type>,
-    /// Whether it is the same however rows were ordered on the way: a sum of floats is not.
+    /// True if its values do not depend on the order of rows; a sum of floats does.
     exact: bool,
 }
 
-/// What can be read from: a table, a query, or one of them under an alias.
+/// Relation to read from: a table, a query, or one of them under an alias.
 #[derive(Debug, Clone)]
 struct Relation {
-    /// What it is read by: the name of a table, or nothing.
+    /// Name of the table that is read; empty for others.
     source: String,
     name: String,
     columns: Vec<Col>,
-    /// Columns that together are different in each row.
+    /// Columns that are unique together.
     unique: Option<Vec<String>>,
-    /// About as many rows at most.
+    /// Rough maximum of the number of rows.
     rows: usize,
 }
 
-/// Rows that joins may come to.
+/// Maximum number of rows of a join.
 const MOST_ROWS: usize = 6_000;
 
 /// Draws a query over these tables.
@@ -55,7 +55,7 @@ pub(crate) fn draw(dice: &mut Dice, tables: &[Table]) -> Query {
     draw.whole()
 }
 
-/// Draws a query with the types of its columns, which all may be; its rows are in no order.
+/// Draws a query with its columns' types, all of which `may_be` admits; its rows have no order.
 pub(crate) fn draw_typed(
     dice: &mut Dice,
     tables: &[Table],
@@ -98,7 +98,7 @@ struct Draw<'a> {
 }
 
 impl Relation {
-    /// An exact column of the type.
+    /// Returns the exact columns of the type.
     fn of_type(&self, of: Type) -> impl Iterator<Item = &Col> {
         let usable = move |column: &&Col| column.exact && column.of == Some(of);
         self.columns.iter().filter(usable)
@@ -108,14 +108,14 @@ impl Relation {
         self.columns.iter().map(|column| column.of).collect()
     }
 
-    /// Whether all columns can be keys of an order.
+    /// Returns whether all columns can be keys of an order.
     fn can_be_ordered(&self) -> bool {
         let mut columns = self.columns.iter();
         columns.all(|column| column.exact && column.of.is_some_and(|of| !of.is_nested()))
     }
 }
 
-/// More rows than there are.
+/// Limit above every number of rows.
 const ALL: usize = 1_000_000;
 
 impl Draw<'_> {
@@ -152,14 +152,14 @@ impl Draw<'_> {
         query
     }
 
-    /// A query within another.
+    /// Draws a query within another.
     fn inner(&mut self, depth: usize) -> (Query, Relation) {
         let (body, mut shape) = self.body(depth, None);
         let mut query = Query::of(body);
         if self.dice.chance(20) {
             self.limit_in_order(&mut query, &shape);
             if query.order.len() > 1 && self.dice.chance(25) {
-                // All rows, in an order that leaves some open.
+                // All rows, in an order that leaves part of it open.
                 query.order.pop();
                 (query.limit, query.offset, query.total) = (Some(ALL), None, false);
             }
@@ -190,7 +190,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A recursive query that ends.
+    /// Draws a recursive query that ends.
     fn recursive(&mut self, name: &str) -> (String, Relation) {
         let steps = self.dice.between(0, 6);
         let all = self.dice.pick(&["UNION ALL", "UNION ALL", "UNION"]);
@@ -222,7 +222,7 @@ impl Draw<'_> {
             };
             return (text, shape);
         }
-        // Each row leads to one other at most: the one whose id is its key.
+        // Each row leads to at most one other: the row whose id equals its key.
         let text = format!(
             "(n, k, d) AS (SELECT id, CAST(k AS BIGINT), CAST(0 AS BIGINT) FROM {table} \
              WHERE id < 5 {all} SELECT b.id, CAST(b.k AS BIGINT), a.d + 1 \
@@ -239,7 +239,7 @@ impl Draw<'_> {
         (text, shape)
     }
 
-    /// Rows of some form, of these types where they are given.
+    /// Draws rows of some form, with these types if they are given.
     fn body(&mut self, depth: usize, want: Option<&[Type]>) -> (Body, Relation) {
         if depth > 0 && self.dice.chance(15) {
             return self.set(depth - 1, want);
@@ -259,7 +259,7 @@ impl Draw<'_> {
         for (column, of_right) in shape.columns.iter_mut().zip(&of_right.columns) {
             column.exact &= of_right.exact;
         }
-        // What is compared must be exact.
+        // Only exact values may be compared.
         let operator = match shape.can_be_ordered() {
             true => self.dice.weighted(&[
                 (6, "UNION ALL"),
@@ -315,7 +315,7 @@ impl Draw<'_> {
         (body, shape)
     }
 
-    /// Orders by some of the columns that can be ordered by.
+    /// Orders by some of the columns that can be keys.
     fn order_by_some(&mut self, query: &mut Query, shape: &Relation) {
         let mut names: Vec<_> = shape
             .columns
@@ -328,7 +328,7 @@ impl Draw<'_> {
         query.order = names.into_iter().map(|name| self.key(name)).collect();
     }
 
-    /// Orders by all columns and takes some of the rows.
+    /// Orders by all columns and limits the rows.
     fn limit_in_order(&mut self, query: &mut Query, shape: &Relation) {
         if !shape.can_be_ordered() {
             return;
@@ -352,7 +352,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Takes some of the rows that a limit left, in the same order.
+    /// Limits the rows that a limit left again, in the same order.
     fn limit_again(&mut self, mut within: Query, shape: &Relation) -> Query {
         let alias = self.alias();
         let (with, order, total) = (take(&mut within.with), within.order.clone(), within.total);
@@ -393,7 +393,7 @@ impl Draw<'_> {
     }
 }
 
-/// A column of a result by its number.
+/// Returns a column of a result by its number.
 fn col(at: usize, of: Type) -> Col {
     Col {
         name: format!("c{at}"),
@@ -402,7 +402,7 @@ fn col(at: usize, of: Type) -> Col {
     }
 }
 
-/// Columns that together are different in each row of a join of these, as a list in SQL.
+/// Returns the columns that are unique together in a join of these relations, as SQL expressions.
 fn total_key(scope: &[Relation]) -> Option<Vec<String>> {
     let mut keys = Vec::new();
     for relation in scope {
@@ -416,7 +416,7 @@ fn total_key(scope: &[Relation]) -> Option<Vec<String>> {
     Some(keys)
 }
 
-/// A reference to a column.
+/// Returns a reference to a column.
 fn reference(relation: &Relation, column: &Col) -> Expr {
     Expr {
         parts: vec![format!("{}.{}", relation.name, column.name).into()],

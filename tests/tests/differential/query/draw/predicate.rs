@@ -1,4 +1,4 @@
-//! Draws conditions: comparisons, tests and subqueries.
+//! Drawing of conditions: comparisons, tests and subqueries.
 
 use super::scalar::column;
 use super::{Draw, Relation, reference};
@@ -17,7 +17,7 @@ const COMPARISONS: [&str; 8] = [
 ];
 
 impl Draw<'_> {
-    /// A condition without subqueries.
+    /// Draws a condition without subqueries.
     pub(super) fn predicate(&mut self, scope: &[Relation], depth: usize) -> Expr {
         if depth > 0 && self.dice.chance(30) {
             let template = self.dice.pick(&["({} AND {})", "({} OR {})", "(NOT {})"]);
@@ -78,7 +78,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A condition of a `WHERE`: it may ask another query.
+    /// Draws a condition for `WHERE`, which may contain a subquery.
     pub(super) fn filter(&mut self, scope: &[Relation]) -> Expr {
         if !self.dice.chance(25) {
             return self.predicate(scope, 2);
@@ -148,14 +148,15 @@ impl Draw<'_> {
         }
     }
 
-    /// A query of one value, which may depend on the row.
+    /// Draws a subquery with one value, which may depend on the row.
     pub(super) fn scalar_query(&mut self, of: Type, scope: &[Relation]) -> Expr {
         let inner = self.small_relation();
         let query = self.single(of, scope, &inner);
         Expr::of(of, "({})", vec![query.into()])
     }
 
-    /// A query of one value that depends on no row, and gives one or none but for few that are to fail.
+    /// Draws a subquery with one value that depends on no row. It returns at most one row, except a few that are
+    /// meant to fail.
     pub(super) fn lone_query(&mut self, of: Type) -> Expr {
         let inner = self.small_relation();
         if self.dice.chance(60) {
@@ -177,7 +178,7 @@ impl Draw<'_> {
         Expr::of(of, "({})", vec![read(&inner, item, filters).into()])
     }
 
-    /// A query of one value for each row, and what it reads.
+    /// Draws a query with one value for each row, and returns the relation it reads.
     pub(super) fn of_each(&mut self, of: Type, scope: &[Relation]) -> (Query, Relation) {
         let inner = self.small_relation();
         (self.single(of, scope, &inner), inner)
@@ -201,7 +202,7 @@ impl Draw<'_> {
         read(inner, item, filters)
     }
 
-    /// A condition between a row within a subquery and the row around it.
+    /// Draws a condition between a row within a subquery and the outer row.
     fn correlation(&mut self, scope: &[Relation], inner: &Relation, equal: bool) -> Expr {
         let of = self.common_type(scope, inner);
         let here = column(scope, of);
@@ -220,7 +221,7 @@ impl Draw<'_> {
         Expr::of(Type::Bool, template, holes)
     }
 
-    /// A type that columns on both sides have, most often that of keys.
+    /// Draws a type that columns on both sides have, most often that of keys.
     pub(super) fn common_type(&mut self, scope: &[Relation], inner: &Relation) -> Type {
         let both =
             |of: &&Type| inner.of_type(**of).next().is_some() && !column(scope, **of).is_empty();
@@ -231,7 +232,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A table or named query that is not large, under an alias.
+    /// Draws a small table or named query, under an alias.
     fn small_relation(&mut self) -> Relation {
         let small: Vec<_> = self
             .known
@@ -251,7 +252,7 @@ impl Draw<'_> {
     }
 }
 
-/// Reads one column of a relation.
+/// Returns a query that reads one column of a relation.
 fn read(inner: &Relation, item: Expr, filters: Vec<Expr>) -> Query {
     Query::of(Body::Select(Box::new(Select {
         distinct: false,

@@ -1,4 +1,4 @@
-//! Draws expressions of a type over the columns in scope.
+//! Drawing of expressions of a type over the columns in scope.
 
 use super::{Draw, Relation, reference};
 use crate::query::{Expr, Part};
@@ -6,7 +6,7 @@ use crate::tables::Type;
 
 use Type::{Bool, Date, Decimal, Double, Int, List, Small, Struct, Text, Timestamp};
 
-/// Ways to make a value of a type from others.
+/// Expressions of a type made from values of others.
 const FORMS: &[(Type, &str, &[Type])] = &[
     (Int, "({} + {})", &[Int, Int]),
     (Int, "({} - {})", &[Int, Int]),
@@ -88,7 +88,7 @@ const FORMS: &[(Type, &str, &[Type])] = &[
 ];
 
 impl Draw<'_> {
-    /// An expression of the type.
+    /// Draws an expression of the type.
     pub(super) fn scalar(&mut self, of: Type, scope: &[Relation], depth: usize) -> Expr {
         if depth > 0 && !of.is_nested() && self.dice.chance(2) {
             return self.lone_query(of);
@@ -104,7 +104,7 @@ impl Draw<'_> {
         }
         let forms: Vec<_> = FORMS.iter().filter(|(made, ..)| *made == of).collect();
         let (_, template, types) = forms[self.dice.below(forms.len())];
-        // An array of another type that nobody has is a constant, which says little.
+        // An array of a type without columns would be a constant, which tests little.
         let is_rare = |needed: &Type| needed.is_nested() && column(scope, *needed).is_empty();
         if types.iter().any(is_rare) {
             return self.leaf(of, scope, depth);
@@ -116,7 +116,7 @@ impl Draw<'_> {
         Expr::of(of, template, holes)
     }
 
-    /// One value or another.
+    /// Draws a choice between values.
     fn choice(&mut self, of: Type, scope: &[Relation], depth: usize) -> Expr {
         let value = |draw: &mut Self| Part::from(draw.scalar(of, scope, depth));
         let (a, b) = (value(self), value(self));
@@ -134,11 +134,11 @@ impl Draw<'_> {
         }
     }
 
-    /// A column, or a constant where there is none of the type.
+    /// Draws a column, or a constant if there is none of the type.
     pub(super) fn leaf(&mut self, of: Type, scope: &[Relation], depth: usize) -> Expr {
         let columns = column(scope, of);
         if columns.is_empty() && of.is_nested() && depth == 0 && !scope.is_empty() {
-            // Made of columns rather than of constants.
+            // Made from columns rather than from constants.
             let (_, template, types) = FORMS
                 .iter()
                 .find(|(made, ..)| *made == of)
@@ -153,7 +153,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A column of some type that can be compared.
+    /// Draws a column of some comparable type.
     pub(super) fn some_column(&mut self, scope: &[Relation]) -> Option<(Type, Expr)> {
         let columns: Vec<_> = Type::PLAIN
             .iter()
@@ -162,7 +162,7 @@ impl Draw<'_> {
         (!columns.is_empty()).then(|| self.dice.pick(&columns))
     }
 
-    /// A constant, now and then NULL.
+    /// Draws a constant, sometimes NULL.
     pub(super) fn literal(&mut self, of: Type) -> Expr {
         let number = self.dice.between(-2, 9);
         if self.dice.chance(8) {
@@ -194,7 +194,7 @@ impl Draw<'_> {
     }
 }
 
-/// The columns of a type.
+/// Returns the columns of a type.
 pub(super) fn column(scope: &[Relation], of: Type) -> Vec<Expr> {
     scope
         .iter()

@@ -1,10 +1,10 @@
-//! Draws a `SELECT`: plain, `DISTINCT`, with windows or with groups.
+//! Drawing of a `SELECT`: plain, `DISTINCT`, with windows or with groups.
 
 use super::{Col, Draw, Relation, col, reference, total_key};
 use crate::query::{Body, Expr, Item, Part, Select};
 use crate::tables::Type;
 
-/// What a `SELECT` does with the rows that it reads.
+/// Form of a `SELECT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
@@ -13,7 +13,7 @@ enum Form {
     Groups,
 }
 
-/// Items of a `SELECT` as they are drawn.
+/// Items of a `SELECT` drawn so far.
 #[derive(Default)]
 pub(super) struct Items {
     pub(super) items: Vec<Item>,
@@ -96,7 +96,7 @@ impl Draw<'_> {
         (Body::Select(Box::new(select)), shape)
     }
 
-    /// One row that is read from nothing.
+    /// Draws one row of constants, without a source.
     fn constants(&mut self, want: Option<&[Type]>) -> (Body, Relation) {
         let types = match want {
             Some(types) => types.to_vec(),
@@ -126,7 +126,7 @@ impl Draw<'_> {
         (Body::Select(Box::new(select)), shape)
     }
 
-    /// Items of each row; the names of those that are different in each row, where there are such.
+    /// Draws items for each row. Returns the names of those that are unique together, if there are any.
     fn plain(
         &mut self,
         scope: &[Relation],
@@ -167,7 +167,7 @@ impl Draw<'_> {
             let (expr, exact) = self.window(scope, key.as_deref());
             items.add(expr, exact);
         }
-        // What is not exact may be passed on, and no more than that.
+        // Inexact values may be passed on, but not used otherwise.
         if form != Form::Distinct && self.dice.chance(30) {
             for relation in scope {
                 let inexact = relation.columns.iter().find(|column| !column.exact);
@@ -179,7 +179,7 @@ impl Draw<'_> {
         if !self.dice.chance(60) || form == Form::Distinct {
             return None;
         }
-        // With the keys of what is read, rows are different.
+        // With the keys of its relations, each row is unique.
         let mut unique = Vec::new();
         for relation in scope {
             for name in relation.unique.as_ref()? {
@@ -194,7 +194,7 @@ impl Draw<'_> {
         Some(unique)
     }
 
-    /// A type of an item: most often one that there is a column of.
+    /// Draws the type of an item: most often one that a column has.
     fn item_type(&mut self, scope: &[Relation]) -> Type {
         let types: Vec<_> = scope
             .iter()

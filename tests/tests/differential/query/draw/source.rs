@@ -1,11 +1,11 @@
-//! Draws what a `SELECT` reads: tables, named queries, subqueries, and joins of these.
+//! Drawing of the source of a `SELECT`: tables, named queries, subqueries, and joins of these.
 
 use super::scalar::column;
 use super::{Col, Draw, MOST_ROWS, Relation, reference};
 use crate::query::{Body, Expr, Group, Grouping, Item, Query, Select, Source};
 use crate::tables::Type;
 
-/// Kinds of joins, and how often.
+/// Kinds of joins, with their weights.
 const KINDS: &[(usize, &str)] = &[
     (6, "JOIN"),
     (5, "LEFT JOIN"),
@@ -18,7 +18,7 @@ const KINDS: &[(usize, &str)] = &[
     (1, "RIGHT ANTI JOIN"),
 ];
 
-/// How the sides of a join are compared.
+/// Comparison of a join's sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Equal,
@@ -28,7 +28,7 @@ enum Condition {
 }
 
 impl Draw<'_> {
-    /// What to read, and the relations that columns can be taken from.
+    /// Draws a source, and returns the relations whose columns can be used.
     pub(super) fn source(&mut self, depth: usize) -> (Source, Vec<Relation>) {
         let (mut source, first) = self.relation(depth);
         let mut scope = vec![first];
@@ -77,7 +77,7 @@ impl Draw<'_> {
         (Source::Table { name, alias }, relation)
     }
 
-    /// A value for each row of what is read before.
+    /// Draws a value for each row of the preceding relations.
     fn lateral(&mut self, scope: &[Relation]) -> (Source, Relation) {
         let of = self.dice.pick(&[Type::Int, Type::Text, Type::Date]);
         let (query, inner) = self.of_each(of, scope);
@@ -89,7 +89,7 @@ impl Draw<'_> {
                 of: Some(of),
                 exact: true,
             }],
-            // One row each, so that it has a key where the rest has.
+            // It has one row each, so the join has a key if the other relations have one.
             unique: Some(Vec::new()),
             ..inner
         };
@@ -98,7 +98,7 @@ impl Draw<'_> {
         (Source::Query { query, alias }, shape)
     }
 
-    /// A row for each entry of a list, of a table or of its groups.
+    /// Draws a source with a row for each entry of a list, from a table or from its groups.
     fn unnested(&mut self, relation: &Relation) -> Option<(Source, Relation)> {
         let of_type = |of| relation.of_type(of).cloned().collect::<Vec<_>>();
         let (lists, ints) = (of_type(Type::List), of_type(Type::Int));
@@ -208,7 +208,7 @@ impl Draw<'_> {
             comes_to = rows.max(of_right.rows);
             match self.on_ids(&scope, &of_right) {
                 Some(ids) => on.push(ids),
-                // It gives no more rows than there are.
+                // This join returns no more rows than the left side has.
                 None => kind = "LEFT SEMI JOIN",
             }
             debug_assert_eq!(has_keys, !on.is_empty());
@@ -222,7 +222,7 @@ impl Draw<'_> {
                 on.push(self.condition(&scope, &of_right, again));
             }
             if self.dice.chance(12) {
-                // About one side or both; in an outer join it takes no row of that side away.
+                // About one side or both; in an outer join it removes no row of the preserved side.
                 let mut both = scope.clone();
                 both.push(of_right.clone());
                 on.push(self.predicate(&both, 1));
@@ -246,7 +246,8 @@ impl Draw<'_> {
         (source, scope)
     }
 
-    /// The unique columns of both sides are equal: no more rows than either side has.
+    /// Returns a condition that the unique columns of both sides are equal: the join has no more rows than either
+    /// side.
     fn on_ids(&self, scope: &[Relation], of_right: &Relation) -> Option<Expr> {
         let id = |relation: &Relation| match relation.unique.as_deref() {
             Some([unique]) => {

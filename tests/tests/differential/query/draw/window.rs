@@ -1,7 +1,7 @@
-//! Draws window functions.
+//! Drawing of window functions.
 //!
-//! Functions that tell rows with equal keys apart are ordered by a unique key in the end; the others
-//! (ranks, aggregates whose frame has all rows of equal keys) need none.
+//! Functions that distinguish rows with equal keys are ordered by a unique key at the end; the others (ranks,
+//! aggregates whose frame has all rows of equal keys) need none.
 
 use super::{Draw, Relation};
 use crate::query::{Expr, Part};
@@ -9,7 +9,7 @@ use crate::tables::Type;
 
 use Type::{Date, Decimal, Double, Int, Small, Text, Timestamp};
 
-/// Aggregates over frames: what they give and take.
+/// Aggregates over frames, with their types of result and argument.
 const FRAMED: &[(Type, &str, Type)] = &[
     (Int, "count({})", Int),
     (Int, "count({})", Text),
@@ -29,16 +29,16 @@ const FRAMED: &[(Type, &str, Type)] = &[
     (Small, "max({})", Small),
 ];
 
-/// Functions of floats, which are as exact as their order lets them be.
+/// Functions of floats, which are as exact as their order allows.
 const OF_FLOATS: [&str; 4] = ["sum({})", "avg({})", "stddev({})", "var_pop({})"];
 
-/// Functions that are the same for rows with equal keys.
+/// Functions that are equal for rows with equal keys.
 const RANKS: [&str; 4] = ["rank()", "dense_rank()", "percent_rank()", "cume_dist()"];
 
 const UNITS: [&str; 3] = ["ROWS", "RANGE", "GROUPS"];
 
 impl Draw<'_> {
-    /// A window function, and whether it is exact. The key is what is unique in this scope.
+    /// Draws a window function, and returns whether it is exact. `key` is the unique key in this scope.
     pub(super) fn window(&mut self, scope: &[Relation], key: Option<&[String]>) -> (Expr, bool) {
         let call = self.dice.below(10);
         match (call, key.filter(|key| !key.is_empty())) {
@@ -81,7 +81,7 @@ impl Draw<'_> {
         }
     }
 
-    /// An exact window function of this type, if there is one.
+    /// Draws an exact window function of this type, if there is one.
     pub(super) fn window_of(
         &mut self,
         of: Type,
@@ -100,7 +100,7 @@ impl Draw<'_> {
         Some(self.framed(of, template, takes, scope, key))
     }
 
-    /// A function that gives the value of some row.
+    /// Draws a function that returns the value of one row.
     fn of_one_row(&mut self, scope: &[Relation], key: &[String]) -> Expr {
         let of = self.some_column(scope).map_or(Int, |(of, _)| of);
         let value = self.scalar(of, scope, 1).into();
@@ -115,7 +115,7 @@ impl Draw<'_> {
         ];
         let (call, has_frame) = match self.dice.chance(55) {
             true => (self.dice.pick(&framed), true),
-            // Theirs says nothing.
+            // A frame has no effect on these.
             false => (self.dice.pick(&shifted), self.dice.chance(30)),
         };
         let mut holes: Vec<Part> = vec![value];
@@ -147,8 +147,8 @@ impl Draw<'_> {
         Expr::of(of, &format!("{template} OVER {{}}"), holes)
     }
 
-    /// `(PARTITION BY … ORDER BY … frame)`, ordered by the key in the end where it is given. Without
-    /// it, frames have all rows of equal keys.
+    /// Draws `(PARTITION BY … ORDER BY … frame)`, with the key at the end of the order if it is given. Without a
+    /// key, frames contain all rows of equal keys.
     fn over(&mut self, scope: &[Relation], key: Option<&[String]>, has_frame: bool) -> Part {
         let mut parts = vec![Part::Text("(".to_owned())];
         let count = self.dice.weighted(&[(4, 0), (5, 1), (1, 2)]);
@@ -208,13 +208,14 @@ impl Draw<'_> {
         ])
     }
 
-    /// A frame; by rows only where the order is total. The type is that of the only key, if it is one.
+    /// Draws a frame, of rows only where the order is total. `only_key` is the type of the order's key if there is
+    /// only one.
     fn frame(&mut self, total: bool, only_key: Option<Type>) -> String {
         let units = match total {
             true => self.dice.pick(&UNITS),
             false => self.dice.pick(&UNITS[1..]),
         };
-        // How far is told in numbers, or in days; among several keys there is no distance.
+        // Distances are numbers, or days for dates; with several keys there is no distance.
         let distances = match (units, only_key) {
             ("RANGE", Some(Int | Small)) | ("ROWS" | "GROUPS", _) => Some(["0", "1", "2", "5"]),
             ("RANGE", Some(Date | Timestamp)) => Some([
@@ -241,7 +242,7 @@ impl Draw<'_> {
         let at = distances.map(|distances| {
             let mut at = [self.dice.below(4), self.dice.below(4)];
             at.sort_unstable();
-            // The farther one comes first before the row, and last after it.
+            // Before the row, the farther bound comes first; after it, last.
             let [near, far] = at.map(|at| distances[at]);
             if start == 1 { [far, near] } else { [near, far] }
         });
