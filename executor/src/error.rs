@@ -42,7 +42,7 @@ pub enum Error {
         /// The address as typed.
         address: String,
     },
-    /// Nobody answers at the scheduler's address.
+    /// No process answers at the scheduler's address.
     #[error("no scheduler answers at {address} within {waited:?}: is it running?")]
     Connect {
         /// The scheduler's address.

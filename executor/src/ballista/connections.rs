@@ -20,7 +20,7 @@ use volley_proto::tls::Tls;
 
 /// Number of idle connections kept per peer; more are closed when they come back.
 const KEPT: usize = 16;
-/// Number of peers with idle connections; beyond it, most of them have left.
+/// Maximum number of peers with idle connections. With more, most have left, and all connections are closed.
 const PEERS: usize = 256;
 /// Timeout of connecting to a peer.
 const CONNECTING: Duration = Duration::from_secs(10);

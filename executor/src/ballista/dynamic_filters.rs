@@ -289,7 +289,7 @@ mod tests {
             // Statistics do not describe expressions of a column.
             "SELECT id FROM many ORDER BY CAST(id - 5000 AS BOOLEAN), id LIMIT 3",
             "SELECT count(*) FROM (SELECT id = 5001 AS b FROM few) f JOIN many ON f.b = CAST(many.id AS BOOLEAN)",
-            // The first rows without a partner must not be replaced by later rows.
+            // Rows within the limit that have no partner must not be replaced by later ones.
             "SELECT m.f FROM few JOIN (SELECT * FROM many LIMIT 50) m USING (id)",
         ] {
             let (session, _dir) = session(1).await;

@@ -41,7 +41,7 @@ use futures::StreamExt;
 use super::decorator::delegate_to;
 use super::unspilled_joins::with;
 
-/// Maximum width of a normalized key, in bits: a number of 38 digits.
+/// Maximum width of a normalized key, in bits, so that it fits 38 decimal digits.
 const BITS: u32 = 126;
 
 /// Size of a sorted run before runs are merged, as the sort reserves it: twice the rows' bytes. With DataFusion's

@@ -5,7 +5,7 @@
 //!   the token ─────────────────▶ known?
 //!             ◀───────────────── WELCOME
 //!   PING ──────────────────────▶
-//!             ◀───────────────── PING            some times: the median is the round trip
+//!             ◀───────────────── PING            repeated: the median is the round trip
 //!   DATA, bytes, end ──────────▶ counted for as long as they come, a second at most
 //!             ◀───────────────── bytes, nanoseconds
 //! ```

@@ -8,8 +8,8 @@
 //!    └──────────◄─────────────────── left for the next rank, the task ends
 //! ```
 //!
-//! It joins parts that live elsewhere: the scheduler's rendezvous, the trainer's collectives and training loop, and
-//! the model store. Between tasks it holds the states that ranks have [left](parking).
+//! It combines parts that live elsewhere: the scheduler's rendezvous, the trainer's collectives and training loop,
+//! and the model store. Between tasks it holds the states that ranks have [left](parking).
 
 mod host;
 mod origin;

@@ -213,7 +213,7 @@ impl RankRun<'_> {
                 error
             });
             drop(place);
-            // Nobody waits when the task was cancelled.
+            // The receiver is gone when the task was cancelled.
             done.send(trained).ok();
         };
         std::thread::Builder::new()
