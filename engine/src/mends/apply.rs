@@ -10,18 +10,18 @@ use super::list::{Act, MENDS};
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
-/// Mends, for sessions.
+/// The mends to apply in a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Mended {
-    /// The name of one that is left out, to see what comes of it.
+    /// Name of the mend that is left out, to test its effect.
     without: Option<&'static str>,
 }
 
 impl Mended {
-    /// All of them.
+    /// All mends.
     pub(crate) const ALL: Self = Self { without: None };
 
-    /// All but one.
+    /// Leaves one mend out.
     #[cfg(test)]
     pub(super) fn without(name: &'static str) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Mended {
         mends.flat_map(|mend| mend.acts)
     }
 
-    /// Planners of relations in SQL.
+    /// Returns the SQL relation planners.
     pub(crate) fn relations(self) -> Vec<Arc<dyn RelationPlanner>> {
         let relations = self.acts().filter_map(|act| match act {
             Act::Relations(make) => Some(make()),
@@ -44,7 +44,7 @@ impl Mended {
         relations.collect()
     }
 
-    /// Rules after those of the analyzer.
+    /// Returns the rules that follow the analyzer's.
     pub(crate) fn analyzers(self) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         let analyzers = self.acts().filter_map(|act| match act {
             Act::Analyzer(make) => Some(make()),
@@ -53,7 +53,7 @@ impl Mended {
         analyzers.collect()
     }
 
-    /// Rules before those of logical plans, where physical ones are made of them.
+    /// Returns the rules before those of logical plans where physical plans are made of them.
     pub(crate) fn first_planned(self) -> Vec<LogicalRule> {
         let first = self.acts().filter_map(|act| match act {
             Act::FirstPlanned(make) => Some(make()),
@@ -62,7 +62,7 @@ impl Mended {
         first.collect()
     }
 
-    /// Rules of logical plans, mended.
+    /// Returns the mended rules of logical plans.
     pub(crate) fn logical(self, rules: &[LogicalRule]) -> Vec<LogicalRule> {
         let first = self.acts().filter_map(|act| match act {
             Act::FirstLogical(make) => Some(make()),
@@ -82,7 +82,7 @@ impl Mended {
         first.chain(wrapped).chain(last).collect()
     }
 
-    /// Rules before those of physical plans, where they are made.
+    /// Returns the rules before those of physical plans where they are made.
     pub(crate) fn first(self) -> Vec<PlanRule> {
         let first = self.acts().filter_map(|act| match act {
             Act::First(make) => Some(make()),
@@ -91,10 +91,10 @@ impl Mended {
         first.collect()
     }
 
-    /// Rules of physical plans, mended.
+    /// Returns the mended rules of physical plans.
     pub(crate) fn physical(self, rules: &[PlanRule]) -> Vec<PlanRule> {
         let mut mended = vec![];
-        // Each rule with what is before and after it, for those that apply it again.
+        // Each rule with the rules before and after it, for `Act::Again`.
         let mut applied: HashMap<String, Vec<PlanRule>> = HashMap::new();
         for rule in rules {
             let name = rule.name().to_owned();
@@ -129,7 +129,7 @@ impl Mended {
         mended
     }
 
-    /// Rules after those of physical plans, where they are made.
+    /// Returns the rules after those of physical plans where they are made.
     pub(crate) fn last_planned(self) -> Vec<PlanRule> {
         let last = self.acts().filter_map(|act| match act {
             Act::LastPlanned(make) => Some(make()),

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::with_rules;
 
-/// A session of two partitions, with these tables.
+/// Creates a session of two partitions with these tables.
 pub(super) async fn session(config: SessionConfig, tables: &[&str]) -> SessionContext {
     let state = SessionStateBuilder::new_with_default_features()
         .with_config(config.with_target_partitions(2))
@@ -20,7 +20,7 @@ pub(super) async fn session(config: SessionConfig, tables: &[&str]) -> SessionCo
     session
 }
 
-/// The first characters of the rows of a query, in their order.
+/// Returns the first character of each row of a query, in order.
 pub(super) async fn column(session: &SessionContext, query: &str) -> String {
     let rows = session.sql(query).await.unwrap().collect().await.unwrap();
     let rows = pretty_format_batches(&rows).unwrap().to_string();
@@ -28,7 +28,7 @@ pub(super) async fn column(session: &SessionContext, query: &str) -> String {
     lines.skip(1).filter_map(|row| row.get(..1)).collect()
 }
 
-/// A session of three partitions with the numbers from 1 to 60 in a file, in no order that is known.
+/// Creates a session of three partitions with the numbers from 1 to 60 in a file, in no known order.
 pub(super) async fn numbers() -> (SessionContext, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = SessionConfig::new().with_target_partitions(3);

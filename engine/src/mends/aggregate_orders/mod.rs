@@ -1,7 +1,7 @@
-//! Redundant sort keys of aggregates: duplicates and constants, which are dropped.
+//! Redundant sort keys of aggregates (duplicates and constants), which are dropped.
 //!
-//! A duplicate makes DataFusion 55 panic. A constant is dropped by its planner too, but only where it is known to be
-//! one: behind an exchange, two aggregates whose orders differ in constants alone would be refused as conflicting.
+//! A duplicate makes DataFusion 55 panic. Its planner drops constants too, but only where it knows them: behind an
+//! exchange, it would refuse two aggregates whose orderings differ only in constants as conflicting.
 
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::rules::logical::top_down;
@@ -39,7 +39,7 @@ pub(crate) fn drop_redundant_sort_keys(
             let Expr::AggregateFunction(mut call) = expr else {
                 return Ok(Transformed::no(expr));
             };
-            // The key of WITHIN GROUP is what is aggregated.
+            // The sort key of WITHIN GROUP is the aggregated value.
             if call.func.supports_within_group_clause() {
                 return Ok(Transformed::no(Expr::AggregateFunction(call)));
             }
@@ -61,7 +61,7 @@ pub(crate) fn drop_redundant_sort_keys(
     })
 }
 
-/// Whether an expression is a literal, or a column that is one, in all rows of a plan.
+/// Checks whether an expression is a literal, or a column that equals one in all rows of a plan.
 fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
     let column = match expr {
         Expr::Literal(..) => return true,
@@ -73,7 +73,7 @@ fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
     let Some(index) = plan.schema().maybe_index_of_column(column) else {
         return false;
     };
-    // Where its columns, from a place on, are its input's.
+    // Looks the column up in an input whose columns start at `place` among the plan's columns.
     let from = |place: usize, input: &LogicalPlan| {
         let columns = input.schema().columns();
         let column = index
@@ -98,7 +98,7 @@ fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
         LogicalPlan::Sort(sort) => below(&sort.input),
         LogicalPlan::Limit(limit) => below(&limit.input),
         LogicalPlan::Window(window) => below(&window.input),
-        // Of grouping sets, which have NULL for a key, there is one expression.
+        // Grouping sets, which have NULL keys, are a single expression, which is not constant.
         LogicalPlan::Aggregate(aggregate) => aggregate
             .group_expr
             .get(index)
@@ -117,7 +117,7 @@ fn is_constant(expr: &Expr, plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Whether a condition holds for one value of an expression.
+/// Checks whether a condition is an equality of the expression and a literal.
 fn equals_literal(condition: &Expr, expr: &Expr) -> bool {
     let Expr::BinaryExpr(BinaryExpr {
         left,

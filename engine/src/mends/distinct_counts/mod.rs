@@ -1,8 +1,8 @@
-//! Counts of distinct values, kept from being answered by the statistics of a column when a filter or a join leaves out rows.
+//! Distinct counts, kept from being answered by column statistics when a filter or a join drops rows.
 //!
-//! DataFusion 55's rule that answers aggregates by statistics takes a count of distinct values for exact where the number
-//! of rows is not (`Count::value_from_stats`): `count(DISTINCT v)` where `v = 5` is one, whether there is such a row or
-//! not. So a plan with such an aggregate is left as it is. To be dropped when a release looks at the rows.
+//! DataFusion 55's rule that answers aggregates from statistics takes a distinct count for exact even if the number of
+//! rows is not (`Count::value_from_stats`): `count(DISTINCT v)` where `v = 5` is one, even if no row matches. So the
+//! rule skips a plan with such an aggregate. Remove when a release checks the number of rows.
 
 use std::sync::Arc;
 
@@ -27,10 +27,10 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// DataFusion's rule that answers aggregates by statistics.
+/// DataFusion's rule that answers aggregates from statistics.
 pub(crate) const AGGREGATE_STATISTICS: &str = "aggregate_statistics";
 
-/// Applies a rule unless it would answer by distinct values of other rows.
+/// Applies a rule unless it would answer a distinct count from the statistics of unfiltered rows.
 pub(crate) fn keep_distinct_counts(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
@@ -42,7 +42,7 @@ pub(crate) fn keep_distinct_counts(
     }
 }
 
-/// Whether distinct values are counted of rows whose number is not known exactly.
+/// Checks whether an aggregate counts distinct values of rows whose number is not known exactly.
 fn counts_filtered_rows(node: &Plan) -> bool {
     let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
         return false;

@@ -1,9 +1,10 @@
-//! Conditions above aggregates that have a row even where there is none to aggregate.
+//! Conditions above aggregates that have a row even for an empty input.
 //!
-//! `SELECT count(*) FROM t`, and a `ROLLUP` or `CUBE`, have the empty grouping set, whose row is there for no rows as
-//! well. A condition without columns that stands above keeps that row or not; below, it would keep rows from it and not
-//! the group itself. DataFusion 55 pushes such a condition down, since all of its columns, none, are keys. No other condition
-//! can be pushed below such an aggregate, so none is. To be dropped when a release looks for the empty grouping set.
+//! `SELECT count(*) FROM t`, `ROLLUP` and `CUBE` have the empty grouping set, which has a row even for an empty input.
+//! A condition without columns above the aggregate keeps or drops that row; below, it would drop the group's input but
+//! not the group itself. DataFusion 55 pushes such a condition down, since all of its columns (it has none) are keys.
+//! No other condition can be pushed below such an aggregate, so none is. Remove when a release checks for the empty
+//! grouping set.
 
 use crate::mends::list::{Act, Mend, Upstream};
 use datafusion::common::tree_node::Transformed;
@@ -26,7 +27,7 @@ pub(super) const MEND: Mend = Mend {
 /// DataFusion's rule that pushes conditions down.
 pub(crate) const PUSH_DOWN_FILTER: &str = "push_down_filter";
 
-/// That rule, but for conditions right above an empty grouping set.
+/// Applies the rule except to conditions directly above an empty grouping set.
 pub(crate) fn keep_above_empty_grouping_sets(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,

@@ -1,9 +1,9 @@
-//! Filters on their way down a plan, kept from ending at another column of the same name.
+//! Filters that are pushed down, kept from ending at another column of the same name.
 //!
-//! DataFusion 55's rules that push filters down find a filter's columns in an operator's input by their names
-//! (`FilterRemapper`), and names repeat above joins: a condition on one side's column is asked of the other's,
-//! and rows are lost without a word. So the rules run over a plan whose operators refuse the filters that they
-//! would misread; what is refused stays where it was. To be dropped when a release looks at positions.
+//! DataFusion 55's filter pushdown rules look up a filter's columns in an operator's input by name (`FilterRemapper`),
+//! and names repeat above joins: a condition on one side's column is applied to the other side's, and rows are lost
+//! without an error. So the rules run over a plan whose operators refuse the filters that they would misread; a refused
+//! filter stays in place. Remove when a release looks up columns by position.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -43,10 +43,10 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// DataFusion's rules that push filters down, before and after others.
+/// DataFusion's filter pushdown rules, which run before and after other rules.
 pub(crate) const FILTER_PUSHDOWN: [&str; 2] = ["FilterPushdown", "FilterPushdown(Post)"];
 
-/// Applies a rule so that filters end at the columns that they are about.
+/// Applies a rule so that filters reach only the columns that they are about.
 pub(crate) fn keep_filters(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
@@ -68,20 +68,20 @@ pub(crate) fn keep_filters(
     optimized.transform_up(unmark).data()
 }
 
-/// Where a column of an operator is in an input of it.
+/// Position of an operator's column in one of its inputs.
 enum Source {
     At(usize),
-    /// It is computed.
+    /// The column is computed.
     Nowhere,
-    /// No filter on it is pushed into that input.
+    /// No filter on the column is pushed into that input.
     Other,
 }
 
-/// Of each column of an operator, whether its name stands for another where filters on it are pushed.
+/// Returns for each column of an operator whether its name denotes another column where filters are pushed.
 fn misreads(node: &Plan) -> Vec<bool> {
     let schema = node.schema();
     let names = || schema.fields().iter().map(|field| field.name().as_str());
-    // A projection looks for names in its own columns: first for the first of a name, then for the last.
+    // A projection looks up names in its own columns, first for the first column of a name, then for the last.
     if node.is::<ProjectionExec>() {
         let mut counts = HashMap::new();
         names().for_each(|name| *counts.entry(name).or_insert(0) += 1);
@@ -106,7 +106,7 @@ fn misreads(node: &Plan) -> Vec<bool> {
     misreads
 }
 
-/// Where the columns of an operator that is no projection are in one of its inputs.
+/// Returns the positions of an operator's columns in one of its inputs; the operator is not a projection.
 fn sources(node: &Plan, input: usize) -> Box<dyn Fn(usize) -> Source + '_> {
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         let (left, right) = (join.left().schema(), join.right().schema());
@@ -129,7 +129,7 @@ fn sources(node: &Plan, input: usize) -> Box<dyn Fn(usize) -> Source + '_> {
             let at = projection.get(column);
             at.map_or(Source::Other, |at| Source::At(*at))
         }),
-        // What else lets filters pass has its input's columns.
+        // Other operators that let filters pass have the columns of their input.
         None => Box::new(Source::At),
     }
 }
@@ -154,7 +154,7 @@ fn source_of_join(
     if of.side == side {
         return Source::At(of.index);
     }
-    // A filter on a key of a semi join is asked of the side that only decides, too.
+    // A filter on a key of a semi join is also applied to the side that only decides which rows stay.
     let reads = |key: &Arc<dyn PhysicalExpr>| {
         let column = key.downcast_ref::<Column>();
         column.is_some_and(|column| column.index() == of.index)
@@ -176,14 +176,14 @@ fn source_of_join(
     }
 }
 
-/// The operator, which neither produces a filter nor lets one past, until the next rule that keeps
-/// filters has run.
+/// Wraps an operator so that it neither produces a filter nor lets one pass, until the next filter pushdown rule has
+/// run.
 pub fn without_filters(node: Plan) -> Plan {
     let takes_none = true;
     Arc::new(Mark { node, takes_none })
 }
 
-/// An operator that takes no filter on a column that it would misread, or none at all.
+/// Wrapper of an operator that refuses filters on misread columns, or all filters.
 #[derive(Debug)]
 struct Mark {
     node: Plan,
@@ -191,8 +191,8 @@ struct Mark {
 }
 
 impl Mark {
-    /// A filter operator with fewer columns than its input takes in what its input refuses, and looks for that by
-    /// name as well: it lets no filter past.
+    /// Wraps an operator that misreads filters. A filter operator with a projection absorbs what its input refuses, and
+    /// looks that up by name as well, so it lets no filter pass.
     fn misreading(node: Plan) -> Plan {
         let filter = node.downcast_ref::<FilterExec>();
         let takes_none = filter.is_some_and(|filter| filter.projection().is_some());
@@ -254,7 +254,8 @@ impl ExecutionPlan for Mark {
             let columns = collect_columns(&filter);
             let is_misread = |column: &Column| misreads.get(column.index()) == Some(&true);
             match columns.iter().any(is_misread) {
-                // What is on no column of the operator is pushed to no input, and keeps its place in the list.
+                // A filter on a column that the operator does not have is pushed to no input, and keeps its place in
+                // the list.
                 true => Arc::new(Column::new("", usize::MAX)) as Arc<dyn PhysicalExpr>,
                 false => filter,
             }
@@ -295,14 +296,14 @@ mod tests {
     use super::*;
     use crate::rules::physical::around;
 
-    /// A filter over a relation.
+    /// Returns a filter over a relation.
     fn filtered(input: Plan, column: Column) -> Plan {
         let left = Arc::new(column);
         let over = binary(left, Operator::Gt, lit(5), &input.schema()).unwrap();
         Arc::new(FilterExec::try_new(over, input).unwrap())
     }
 
-    /// Two columns of one name, of which the second is computed from the relation's first.
+    /// Returns two columns of one name; the second is the relation's first.
     fn named_alike() -> Plan {
         let fields = ["a", "b"].map(|name| Field::new(name, DataType::Int32, true));
         let schema = Arc::new(Schema::new(fields.to_vec()));
@@ -322,7 +323,7 @@ mod tests {
     #[test]
     fn a_filter_on_one_column_of_a_name_is_not_asked_of_another() {
         let plan = filtered(named_alike(), Column::new("v", 0));
-        // As long as this is so, the engine's rule needs to be kept from it.
+        // While this holds, the mend is needed.
         let spoiled = pushed(&FilterPushdown::new(), Arc::clone(&plan));
         assert!(spoiled.contains("a@0 > 5"), "{spoiled}");
         let kept = pushed(

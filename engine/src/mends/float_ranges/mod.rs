@@ -1,10 +1,10 @@
-//! Ranges of floats, which Parquet's statistics tell without NaN.
+//! Ranges of floats, which Parquet's statistics record without NaN.
 //!
-//! The least and the greatest of a column say nothing of a NaN beside them, which is the greatest of all here, and equal to
-//! itself. DataFusion 55 concludes from them all the same: a column is constant, a minimum or maximum is known without
-//! reading, files come one after the other, a row group has no row that is wanted. So planning does not know ranges of
-//! floats, and scans do not prune by conditions on them, which stay filters. To be dropped when files tell whether there
-//! is a NaN, and a release looks.
+//! A column's minimum and maximum do not tell whether it also has NaN, which sorts above all numbers here, and equals
+//! itself. DataFusion 55 relies on them all the same: to find a column constant, to answer a minimum or maximum without
+//! reading, to find files consecutive, to skip row groups. So planning knows no ranges of floats, and scans do not
+//! prune by conditions on floats, which stay filters. Remove when files record whether there is a NaN, and a release
+//! checks that.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction, split_conjunction};
 use datafusion::physical_plan::ExecutionPlan;
 
-/// The rule that forgets ranges of floats, by its name.
+/// Name of the rule that forgets ranges of floats.
 pub(crate) const FORGET_FLOAT_RANGES: &str = "forget_float_ranges";
 
 /// The entry in the list of mends.
@@ -40,7 +40,7 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A scan that knows no range of a float; to be made before anything is concluded from them.
+/// Removes the ranges of floats from a scan's statistics, before any rule reads them.
 pub(crate) fn forget_ranges(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     Ok(change(node, |scan, _| {
         let schema = scan.file_schema();
@@ -76,7 +76,7 @@ pub(crate) fn forget_ranges(node: &Plan, _: &ConfigOptions) -> Result<Option<Pla
     }))
 }
 
-/// A scan that prunes by no condition on a float; to be made once filters are pushed down.
+/// Stops a scan from pruning by conditions on floats, after filters have been pushed down.
 pub(crate) fn prune_by_others(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     Ok(change(node, |scan, source| {
         let predicate = source.filter()?;
@@ -87,7 +87,7 @@ pub(crate) fn prune_by_others(node: &Plan, _: &ConfigOptions) -> Result<Option<P
             return None;
         }
         let source = match source.table_parquet_options().global.pushdown_filters {
-            // There is no filter above that would ask again.
+            // No filter above would check the condition again, so only pruning is turned off.
             true => {
                 let mut options = source.table_parquet_options().clone();
                 options.global.pruning = false;
@@ -101,7 +101,7 @@ pub(crate) fn prune_by_others(node: &Plan, _: &ConfigOptions) -> Result<Option<P
     }))
 }
 
-/// A scan of Parquet files as it is changed, if it is one and is.
+/// Changes a scan of Parquet files; `None` if the node is another, or stays.
 fn change(
     node: &Plan,
     change: impl FnOnce(&FileScanConfig, &ParquetSource) -> Option<FileScanConfigBuilder>,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::{VolleyQueryPlanner, with_rules};
 
-    /// The rows of a query as text, without the frame.
+    /// Returns the rows of a query as text, without the frame.
     async fn rows(session: &SessionContext, query: &str) -> Vec<String> {
         let frame = session.sql(query).await.unwrap();
         let batches = frame.collect().await.unwrap();
@@ -172,7 +172,7 @@ mod tests {
             .with_query_planner(Arc::new(VolleyQueryPlanner))
             .build();
         let session = SessionContext::new_with_state(with_rules(state).build());
-        // One number beside NaN, and two.
+        // `constant` has one number beside NaN, `range` has two.
         for (name, other) in [("constant", "0.5"), ("range", "0.25")] {
             let path = dir.join(format!("{name}-{pushdown_filters}.parquet"));
             let path = path.display();

@@ -1,9 +1,9 @@
-//! Keys of groups below a projection that puts columns in another order.
+//! Keys of groups below a projection that reorders columns.
 //!
-//! The columns of a GROUP BY are a key: a sort by more than a key is redundant. DataFusion 55 takes other columns for that
-//! key above a projection that moves them (`projected_constraints`): in
-//! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, `n` is taken to
-//! be there once. So groups below several orders are fenced.
+//! The columns of a GROUP BY are a key, so further sort columns after the key are redundant. Above a projection that
+//! moves the key's columns, DataFusion 55 takes other columns for the key (`projected_constraints`): in `SELECT
+//! count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, it takes `n` for
+//! unique. So groups below several orderings are fenced.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Fences above groups where more than one order is asked for above them: the first
-/// is sorted anyway, and what is taken for a key counts from the second on.
+/// Fences groups below more than one required ordering: the first is sorted anyway, and the wrong key matters from the
+/// second on.
 pub(crate) fn forget_keys(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
     without_keys(&plan, 0)
 }

@@ -1,7 +1,7 @@
-//! Expressions that scans compute, such as `input_file_name()`, on their way there.
+//! Pushdown of expressions that scans compute, such as `input_file_name()`.
 //!
-//! DataFusion 55 fails where a projection in between gives a column the name of another. Then they stay where they are. To
-//! be dropped when a release does not fail.
+//! DataFusion 55 fails if a projection on the way gives a column the name of another. Then the expressions stay in
+//! place. Remove when a release does not fail.
 
 use crate::mends::list::{Act, Mend, Upstream};
 use datafusion::common::tree_node::Transformed;
@@ -21,10 +21,10 @@ pub(super) const MEND: Mend = Mend {
     )],
 };
 
-/// DataFusion's rule that takes them there.
+/// DataFusion's rule that pushes them down.
 pub(crate) const PUSH_DOWN_LEAF_PROJECTIONS: &str = "push_down_leaf_projections";
 
-/// That rule, where it can.
+/// Applies the rule, and keeps the plan where it fails.
 pub(crate) fn push_where_it_can(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,

@@ -1,9 +1,9 @@
-//! Limits that are pushed below window functions: where the lookahead of a function is more rows than DataFusion 55 keeps.
+//! Limits pushed below window functions whose lookahead is larger than DataFusion 55 assumes.
 //!
-//! A limit above window functions becomes the fetch of the sort below them, a top-k sort, plus the greatest lookahead of
-//! any function. Those of nested functions are not added up; `lag(x, -3)` is taken to have none, `lead(x) IGNORE NULLS` to
-//! have one row; and where an exchange is above the functions, the limit may take rows whose frames were cut off. So the
-//! rule is left out where plans have such.
+//! A limit above window functions becomes the fetch of the sort below them, a top-k sort, plus the largest lookahead of
+//! any function. DataFusion 55 does not add up the lookahead of nested functions, and assumes no lookahead for `lag(x,
+//! -3)` and one row for `lead(x) IGNORE NULLS`. With an exchange above the functions, the limit may also take rows
+//! whose frames were cut off. So the rule skips plans with any of these.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// DataFusion's rule that pushes limits below window functions.
 const LIMIT_PAST_WINDOWS: &str = "LimitPushPastWindows";
 
-/// The plan after DataFusion's rule, if that counts all lookahead of the plan's window functions.
+/// Applies DataFusion's rule if it accounts for all lookahead of the plan's window functions.
 pub(crate) fn keep_lookahead(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
@@ -60,7 +60,7 @@ pub(crate) fn keep_lookahead(
     }
 }
 
-/// Whether any window function of an operator has lookahead, as [`lookahead`] says.
+/// Checks whether any window function of an operator has lookahead; `None` as in [`lookahead`].
 fn operator_lookahead(node: &Plan) -> Result<Option<bool>> {
     let windows = node.downcast_ref::<BoundedWindowAggExec>();
     let mut ahead = Some(false);
@@ -74,7 +74,8 @@ fn operator_lookahead(node: &Plan) -> Result<Option<bool>> {
     Ok(ahead)
 }
 
-/// Whether a window function has lookahead: reads rows after its own. `None` where DataFusion takes it for less than it is.
+/// Checks whether a window function has lookahead, that is, reads rows after its own. `None` if DataFusion may
+/// underestimate it.
 fn lookahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
     let shift = udwf(expr).filter(|function| matches!(function.fun().name(), "lead" | "lag"));
     let Some(shift) = shift else {

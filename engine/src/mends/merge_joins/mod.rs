@@ -1,11 +1,10 @@
-//! Sort-merge joins with a condition beside their keys, kept from losing its columns.
+//! Sort-merge joins with a filter beside their keys, kept from losing the filter's columns.
 //!
-//! DataFusion 55's rule that pushes projections down gives such a join narrower inputs, and leaves the positions
-//! at which its condition reads them (`SortMergeJoinExec::try_swapping_with_projection`): rows are compared by
-//! other columns then, or not at all. So the rule runs over a plan where these joins are under a mark that
-//! no projection gets past, and that is gone when it has run.
-//! And the condition reads NULL where a row of the other side is missing, even of a column that has none.
-//! To be dropped when a release has both mended.
+//! DataFusion 55's projection pushdown gives such a join narrower inputs, but keeps the positions at which its filter
+//! reads them (`SortMergeJoinExec::try_swapping_with_projection`): then the join compares rows by other columns, or
+//! fails. So the rule runs over a plan where these joins are wrapped in a mark that no projection passes, and that is
+//! removed afterwards. Also, the filter reads NULL where a row of the other side is missing, even from a column that is
+//! not nullable. Remove when a release fixes both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// DataFusion's rule that pushes projections down.
 pub(crate) const PROJECTION_PUSHDOWN: &str = "ProjectionPushdown";
 
-/// Applies a rule that does not see joins that it would spoil.
+/// Applies a rule that does not see the joins that it would break.
 pub(crate) fn keep_merge_joins(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
@@ -67,7 +66,7 @@ pub(crate) fn keep_merge_joins(
     optimized.transform_up(unmark).data()
 }
 
-/// The join with a condition whose columns may be NULL.
+/// Makes the columns of the join's filter nullable.
 fn with_nulls(join: &SortMergeJoinExec, filter: &JoinFilter) -> Result<SortMergeJoinExec> {
     let fields = filter.schema().fields().iter();
     let fields: Fields = fields
@@ -90,7 +89,7 @@ fn with_nulls(join: &SortMergeJoinExec, filter: &JoinFilter) -> Result<SortMerge
     )
 }
 
-/// A join that stays as it is.
+/// Wrapper of a join that the rule must not change.
 #[derive(Debug)]
 struct Mark(Plan);
 
@@ -157,7 +156,7 @@ mod tests {
             let created = session.sql(create).await.unwrap();
             created.collect().await.unwrap();
         }
-        // What is read is less than what is compared.
+        // The output has fewer columns than the filter compares.
         let query = "SELECT a.column2 AS x, b.column1 AS y FROM a LEFT JOIN b \
                      ON a.column1 = b.column1 AND a.column4 < b.column3 ORDER BY x";
         let frame = session.sql(query).await.unwrap();

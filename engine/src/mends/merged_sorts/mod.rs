@@ -1,13 +1,13 @@
-//! Partitions that are sorted by what they are merged by.
+//! Partitions sorted by the same keys as they are merged by.
 //!
-//! DataFusion 55 leaves out of the sort of partitions that are merged then what is constant in each partition, which may be
-//! another value in each: the parts of a union. That is an order all the same; but sorts that keep only some first rows
-//! of each partition tell each other the last of them, and take rows for too late that come first by what was left out.
+//! When sorted partitions are merged, DataFusion 55 drops from their sorts the keys that are constant within each
+//! partition, even if the constants differ between partitions, as in a union. Each partition is in order all the same;
+//! but the top-k sorts of the partitions share a threshold, and drop rows that come first by the dropped key.
 //!
-//! And a sort by more than one below it that keeps only some first rows takes its place: their partitions are sorted by all
-//! of it then, and merged by less, as the sort below was.
-//! `SELECT n, k FROM (SELECT n, k FROM t ORDER BY n LIMIT 10) ORDER BY n, k` was not in that order. They are merged by all
-//! of it here, and what a query's rows are sorted by is looked at once more at last.
+//! And a sort by more keys than a top-k sort below it replaces that sort: the partitions are then sorted by all keys,
+//! but merged by fewer, those of the lower sort. `SELECT n, k FROM (SELECT n, k FROM t ORDER BY n LIMIT 10) ORDER BY n,
+//! k` was not in that order. Here they are merged by all keys, and finally the ordering of a query's output is checked
+//! again.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A merge of sorted partitions, with all of its keys in the sort, and by all keys of the sort where it has a limit.
+/// Sorts by all keys of a merge above the sort, and merges by all keys of the sort if the merge has a limit.
 pub(crate) fn sort_as_merged(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() else {
         return Ok(None);
@@ -69,7 +69,7 @@ pub(crate) fn sort_as_merged(node: &Plan, _: &ConfigOptions) -> Result<Option<Pl
     Ok(Some(Arc::new(merged.with_fetch(merge.fetch()))))
 }
 
-/// The rows of a query in the order that is asked for, if they are not.
+/// Sorts the output of a query if it does not satisfy the required ordering.
 pub(crate) fn sort_output(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(output) = node.downcast_ref::<OutputRequirementExec>() else {
         return Ok(None);

@@ -1,7 +1,8 @@
 //! Monotonic aggregates over windows that are NULL at first.
 //!
-//! The greatest value so far only grows, and DataFusion 55 takes it for sorted; but it is NULL as long as there was none,
-//! before the others, wherever NULLs are asked for. So windows whose aggregates an order above is by are fenced.
+//! A running maximum only grows, so DataFusion 55 takes it for sorted; but it is NULL until the first value, and these
+//! NULLs come first no matter where the query wants them. So a window is fenced if an ordering above it reads one of
+//! its nullable aggregates.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,12 +37,12 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Fences above windows whose aggregates an order above them is by, where these may be NULL.
+/// Fences windows below an ordering by one of their nullable aggregates.
 pub(crate) fn forget_monotonicity(plan: Plan, _: &ConfigOptions) -> Result<Plan> {
     without_monotonicity(&plan, &BTreeSet::new())
 }
 
-/// `asked` are the columns of a node that orders above it are by.
+/// Fences windows below a node; `asked` are the node's columns that orderings above it read.
 fn without_monotonicity(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
     let inputs = node.children().into_iter().enumerate();
     let inputs = inputs.map(|(number, input)| {
@@ -70,7 +71,7 @@ fn without_monotonicity(node: &Plan, asked: &BTreeSet<usize>) -> Result<Plan> {
     replace_children_if_necessary(Arc::clone(node), inputs)
 }
 
-/// The columns of an input that those of an operator come from, as far as their order may.
+/// Returns the columns of an input that the `asked` columns of an operator come from, as far as their order may.
 fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSet<usize> {
     let schema = node.schema();
     let of = |exprs: Vec<&Arc<dyn PhysicalExpr>>| {
@@ -91,7 +92,7 @@ fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSe
         let exprs = groups.group_expr().expr().iter();
         return of(exprs.map(|(expr, _)| expr).collect());
     }
-    // Others keep their columns in their places, or have them under their names.
+    // Other operators keep the names of their input's columns.
     let names: Vec<_> = asked
         .iter()
         .filter_map(|column| schema.fields().get(*column))
@@ -103,7 +104,7 @@ fn asked_of_input(node: &Plan, asked: &BTreeSet<usize>, input: &Plan) -> BTreeSe
     named.map(|(column, _)| column).collect()
 }
 
-/// Recognizes a window with a nullable aggregate among these columns, which may be taken for monotonic.
+/// Recognizes a window with a nullable aggregate among these columns, which DataFusion may take for monotonic.
 fn is_monotonic(node: &Plan, asked: &BTreeSet<usize>) -> bool {
     let (input, exprs) = if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
         (window.input(), window.window_expr())

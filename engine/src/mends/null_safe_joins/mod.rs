@@ -1,9 +1,9 @@
-//! Null-safe joins, in which NULL is equal to NULL, kept apart from others.
+//! Null-safe joins, in which NULL equals NULL, kept apart from other joins.
 //!
-//! `a JOIN b ON a.k IS NOT DISTINCT FROM b.k` is a join by keys that are all null-safe. DataFusion 55's rule that
-//! takes chains of inner joins apart and joins their relations anew says the same of all that it makes: of the last
-//! join of a chain, for keys of all. So rows with NULL are lost, or come that should not, without a word. The rule does
-//! not see such joins as inner ones here. To be dropped when a release tells keys apart.
+//! `a JOIN b ON a.k IS NOT DISTINCT FROM b.k` is a join whose keys are all null-safe. DataFusion 55's rule that splits
+//! chains of inner joins and joins their relations anew gives all new joins the same null equality: that of the last
+//! join of the chain. So rows with NULL are lost, or appear where they should not, without an error. Here the rule does
+//! not see null-safe joins as inner joins. Remove when a release tracks null equality per key.
 
 use crate::mends::list::{Act, Mend, Upstream};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNodeRecursion};
@@ -24,10 +24,10 @@ pub(super) const MEND: Mend = Mend {
     )],
 };
 
-/// DataFusion's rule that joins the relations of a chain of inner joins anew.
+/// DataFusion's rule that rebuilds chains of inner joins.
 pub(crate) const ELIMINATE_CROSS_JOIN: &str = "eliminate_cross_join";
 
-/// That rule, without a view of null-safe joins.
+/// Applies the rule to a plan whose null-safe joins are hidden.
 pub(crate) fn keep_null_safe_joins(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,
@@ -74,7 +74,8 @@ pub(crate) fn keep_null_safe_joins(
     ))
 }
 
-/// What a hidden join looks like; none is so otherwise, since only anti joins and marks are aware of NULLs.
+/// Join type of hidden joins, which are also null-aware; no real full join is, since only anti and mark joins are
+/// null-aware.
 const HIDDEN: JoinType = JoinType::Full;
 
 fn is_null_safe(join: &Join) -> bool {

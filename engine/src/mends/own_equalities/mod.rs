@@ -1,10 +1,11 @@
-//! Filters by a column that equals an expression of columns, as in `abs(x) = x`.
+//! Filters that compare a column with an expression of columns, as in `abs(x) = x`.
 //!
-//! DataFusion 55 writes orders with the one in the place of the other, also within the expression, and again each time:
-//! an order then is not the same as itself. The column may be in the expression by another that equals it, so nothing is
-//! concluded here from any such equality, as the column is cast to its own type. Not here: keys of joins.
+//! DataFusion 55 substitutes one for the other in orderings, also within the expression itself, and again each time: an
+//! ordering then no longer equals itself. The expression may contain the column through another column that equals it,
+//! so this mend casts the column to its own type in every such equality, and no equivalence is derived. It leaves join
+//! keys alone.
 //!
-//! To be dropped when a release puts nothing in the place of parts of what it has put in.
+//! Remove when a release does not substitute within what it has substituted.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(super) const MEND: Mend = Mend {
 
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// A filter of which no column is known to be equal to an expression.
+/// Rewrites a filter so that no equivalence of a column and an expression is derived from it.
 pub(crate) fn hide_own_equalities(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
@@ -57,7 +58,7 @@ pub(crate) fn hide_own_equalities(
     Ok(Some(Arc::new(filter.build()?)))
 }
 
-/// An equality of a column and an expression of columns, with that column cast.
+/// Casts the column in an equality of a column and an expression of columns.
 fn hidden(condition: &Expr, schema: &Schema) -> Result<Option<Expr>> {
     let Some(equality) = condition.downcast_ref::<BinaryExpr>() else {
         return Ok(None);

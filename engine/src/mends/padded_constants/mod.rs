@@ -1,9 +1,9 @@
-//! Constants of rows that are padded with NULLs, by outer joins and grouping sets.
+//! Constants of rows that outer joins and grouping sets pad with NULLs.
 //!
-//! The side of an outer join where a row of the other side finds no partner, and the input of grouping sets, of which each
-//! has NULLs for what it does not group by, get NULLs where there were values. What is constant below is not above, and what
-//! is equal need not be; DataFusion 55 takes it for such still (`EquivalenceGroup::join`, `AggregateExec::compute_properties`),
-//! and an `ORDER BY` of such a column sorts by nothing. So these inputs are fenced.
+//! An outer join pads a row without a match with NULLs for the other side's columns, and each grouping set pads the
+//! keys that it does not group by. A column that is constant below is not constant above, and equal columns need not be
+//! equal; DataFusion 55 still takes them for such (`EquivalenceGroup::join`, `AggregateExec::compute_properties`), and
+//! an `ORDER BY` of such a column does not sort. So these inputs are fenced.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// An outer join whose null-supplying sides say nothing of constants, if they did, or grouping sets whose input says
-/// nothing; to be made once the kind of each join is settled.
+/// Fences the null-supplying sides of an outer join that have constants, and the input of grouping sets that has
+/// equivalences or orderings. Runs once the type of each join is settled.
 pub(crate) fn forget_constants(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
         let input = aggregate.input();

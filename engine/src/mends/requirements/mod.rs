@@ -1,9 +1,10 @@
 //! Distribution requirements, enforced once more after all rules have been applied.
 //!
-//! DataFusion 55 enforces them and goes on to change plans: a projection that is pushed into a join may lose the column that
-//! its rows are hashed by, where another column was known to have the same value. Then nothing tells that rows of a group
-//! are in one partition, and the sanity check refuses the plan. Here requirements are enforced again where it would.
-//! The plan keeps its output order meanwhile. Order requirements of operators are enforced by the scheduler, stage by stage.
+//! DataFusion 55 enforces them and then changes plans further: a projection that is pushed into a join may drop the
+//! column that its rows are hashed by, where another column was known to have the same value. Then the plan no longer
+//! shows that the rows of a group are in one partition, and the sanity check refuses it. This mend enforces the
+//! requirements of such a plan again. The plan keeps its output ordering. The scheduler enforces the ordering
+//! requirements of operators, stage by stage.
 
 use std::sync::Arc;
 
@@ -30,14 +31,14 @@ pub(super) const MEND: Mend = Mend {
     acts: &[Act::Again(SANITY_CHECK, ENSURE_REQUIREMENTS, redistribute)],
 };
 
-/// Words of the sanity check's error about a distribution requirement that does not hold.
+/// Words of the sanity check's error about an unsatisfied distribution requirement.
 const NOT_SPREAD: &str = "does not satisfy distribution requirements";
 
-/// Applies rules to plans whose distribution requirements do not hold.
+/// Applies rules to plans with unsatisfied distribution requirements.
 #[derive(Debug)]
 struct Redistribute(Vec<PlanRule>);
 
-/// The rule that applies these where distribution requirements do not hold.
+/// Returns the rule that applies `rules` to plans with unsatisfied distribution requirements.
 pub(crate) fn redistribute(rules: Vec<PlanRule>) -> PlanRule {
     Arc::new(Redistribute(rules))
 }
@@ -50,7 +51,8 @@ impl PhysicalOptimizerRule for Redistribute {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match SanityCheckPlan::new().optimize(Arc::clone(&plan), config) {
             Err(error) if error.to_string().contains(NOT_SPREAD) => {
-                // The output order is a requirement, too: without it, enforcement removes the operators that provide it.
+                // The output ordering is a requirement, too: without it, enforcement removes the operators that provide
+                // it.
                 let required = required(plan);
                 let mut rules = self.0.iter();
                 let enforced =
@@ -70,7 +72,7 @@ impl PhysicalOptimizerRule for Redistribute {
     }
 }
 
-/// The plan below a requirement of its own output order, and of one partition where it has one.
+/// Adds a requirement of the plan's own output ordering and, if it has one partition, of a single partition.
 fn required(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let order = plan.output_ordering().cloned();
     let distribution = match plan.output_partitioning().partition_count() {

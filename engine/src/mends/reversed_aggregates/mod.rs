@@ -1,10 +1,11 @@
-//! `nth_value` in an order, counted from the same end in all of its stages.
+//! `nth_value` with an ordering, counted from the same end in all of its stages.
 //!
-//! `nth_value(x, 2 ORDER BY y DESC)` of rows that come in the order of `y` is the last but one. DataFusion 55 reverses an
-//! aggregate so when a plan is made, in its stages alike, and once more whenever an input is replaced by one in another
-//! order, as where the sides of a join are swapped: then in the partial aggregate alone, and the final one takes rows
-//! from the wrong end. So the final aggregate takes the expression of the partial one, once plans change no more. Others,
-//! as `array_agg`, turn their states around themselves, and are left alone. To be dropped when a release does.
+//! `nth_value(x, 2 ORDER BY y DESC)` over rows ordered by `y` is the second to last. DataFusion 55 reverses an
+//! aggregate accordingly when it makes a plan, in all stages alike, and again whenever an input is replaced by one in
+//! another order, as when the sides of a join are swapped: but then only in the partial aggregate, and the final one
+//! takes rows from the wrong end. So the final aggregate takes the expression of the partial one, once plans no longer
+//! change. Other aggregates, such as `array_agg`, reverse their own states, and are left alone. Remove when a release
+//! reverses both stages.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A final aggregate with the `nth_value`s of the partial one, if those were reversed by themselves.
+/// Gives a final aggregate the `nth_value`s of the partial one if only those were reversed.
 pub(crate) fn reverse_as_partial(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(merged) = node.downcast_ref::<AggregateExec>() else {
         return Ok(None);
@@ -53,7 +54,7 @@ pub(crate) fn reverse_as_partial(node: &Plan, _: &ConfigOptions) -> Result<Optio
     Ok(Some(Arc::new(turned)))
 }
 
-/// The aggregate whose states come out of a plan, through what moves or sorts rows.
+/// Returns the aggregate whose states a plan yields, through operators that move or sort rows.
 fn aggregate_below(plan: &Plan) -> Option<&AggregateExec> {
     let mut plan = plan;
     loop {
@@ -75,7 +76,7 @@ mod tests {
 
     use crate::with_rules;
 
-    /// `t` is in the order of `y` in each of two files, and the larger side, which the join's output keeps the order of.
+    /// `t` is ordered by `y` in each of two files; it is the larger side, whose order the join's output keeps.
     #[tokio::test]
     async fn both_stages_start_at_the_same_end() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! `count(DISTINCT a)` beside `sum(b)` of decimals.
 //!
-//! DataFusion 55 counts what is distinct in two aggregates, the lower by `a`, and sums in both: a sum of decimals has ten
-//! digits more than they, and a sum of sums twenty. What is above was typed for ten, and a comparison fails. Such an
-//! aggregate stays one. To be dropped when a release gives the sum its type back.
+//! DataFusion 55 splits a distinct count into two aggregates, the lower grouped by `a`, and sums in both: a sum of
+//! decimals has ten digits more than its input, and a sum of sums twenty. The operators above were typed for ten, and a
+//! comparison fails. Such an aggregate is not split. Remove when a release restores the type of the sum.
 
 use crate::mends::list::{Act, Mend, Upstream};
 use datafusion::common::tree_node::Transformed;
@@ -19,10 +19,10 @@ pub(super) const MEND: Mend = Mend {
     acts: &[Act::AroundLogical(SINGLE_DISTINCT, keep_sums_of_decimals)],
 };
 
-/// DataFusion's rule that makes two aggregates of one.
+/// DataFusion's rule that splits the aggregate in two.
 pub(crate) const SINGLE_DISTINCT: &str = "single_distinct_aggregation_to_group_by";
 
-/// That rule, but for aggregates that sum decimals.
+/// Applies the rule unless the aggregate sums decimals.
 pub(crate) fn keep_sums_of_decimals(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,

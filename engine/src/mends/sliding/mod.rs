@@ -1,21 +1,21 @@
 //! Aggregates over sliding frames, without retraction.
 //!
-//! DataFusion 55 adds the rows that enter a frame and retracts those that leave it. A float is not gone when it is
-//! subtracted: after one NaN or infinity all sums that follow are NaN, after 1e16 they have lost their digits, the standard
-//! deviation of equal values is the root of a negative number, and `corr` and `regr_slope` divide by a remainder of what
-//! should be 0. `bit_xor` of no row is 0. And `bit_and` and `bool_or`, which have no retraction, are refused.
+//! DataFusion 55 adds the rows that enter a frame and retracts those that leave it. Subtraction does not remove a float
+//! exactly: after one NaN or infinity all later sums are NaN, after 1e16 they have lost their digits, the standard
+//! deviation of equal values is the root of a negative number, and `corr` and `regr_slope` divide by the remainder of
+//! what should be 0. `bit_xor` of no rows is 0. And `bit_and` and `bool_or`, which have no retraction, are refused.
 //!
-//! Here a frame is two stacks (the two-stacks algorithm of sliding-window aggregation): rows enter the back stack, whose
-//! aggregate is kept, and leave the front stack, of each of whose rows the aggregate from there on is kept. When the front
-//! is empty, the back becomes the front: each row is added twice.
+//! Here a frame is two stacks (the two-stacks algorithm of sliding-window aggregation): rows enter the back stack,
+//! which keeps one aggregate, and leave the front stack, which keeps for each row the aggregate from that row on. When
+//! the front is empty, the back becomes the front: each row is added twice.
 //!
 //! ```text
 //! rows of a frame    a  b  c │ d  e        front: abc, bc, c     back: de
 //! a leaves, f enters    b  c │ d  e  f     front: bc, c          back: def     its value: bc and def
 //! ```
 //!
-//! Frames from the first row on are DataFusion's, and so are integers, decimals and counts, whose retraction is exact. To be
-//! dropped when a release computes sliding frames so.
+//! Frames that start at the first row are left to DataFusion, and so are integers, decimals and counts, whose
+//! retraction is exact. Remove when a release computes sliding frames this way.
 
 mod numbers;
 mod states;
@@ -52,10 +52,10 @@ pub(super) const MEND: Mend = Mend {
     })],
 };
 
-/// What the names of these functions start with, before the aggregate's own.
+/// Prefix of these functions' names, before the aggregate's own name.
 const PREFIX: &str = "volley_sliding_";
 
-/// Aggregates of whatever they are of, to which the order of rows is nothing.
+/// Order-insensitive aggregates that are replaced for all input types.
 const ALWAYS: [&str; 20] = [
     "var",
     "var_pop",
@@ -79,7 +79,7 @@ const ALWAYS: [&str; 20] = [
     "bool_or",
 ];
 
-/// Such of floats alone.
+/// Aggregates that are replaced for floats alone.
 const OF_FLOATS: [&str; 2] = ["sum", "avg"];
 
 /// An aggregate over sliding frames.
@@ -90,7 +90,7 @@ struct Sliding {
     signature: Signature,
 }
 
-/// The function of this name, if it is one of these.
+/// Returns the function of this name if it is one of these.
 pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     let own = name.strip_prefix(PREFIX)?;
     if !ALWAYS.contains(&own) && !OF_FLOATS.contains(&own) {
@@ -105,7 +105,7 @@ pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     })))
 }
 
-/// Replaces the aggregates over sliding frames.
+/// Replaces aggregates over sliding frames.
 pub(crate) fn without_retraction(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -167,7 +167,7 @@ impl AggregateUDFImpl for Sliding {
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn Accumulator>> {
         if *args.return_field.data_type() == DataType::Float64 {
-            // These are asked for most, and states of an accumulator cost more than they are worth.
+            // These are the most frequent, and accumulator states cost more than these need.
             match self.aggregate.name() {
                 "sum" => return Ok(Box::new(Stacks::new(Total::sum))),
                 "avg" => return Ok(Box::new(Stacks::new(Total::mean))),
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::with_rules;
 
-    /// Numbers with NULLs, equal ones in a row, a NaN, an infinity and one that takes the others' digits.
+    /// Numbers with NULLs, runs of equal values, a NaN, an infinity, and a number that absorbs the digits of others.
     const TABLE: &str = "CREATE TABLE t AS SELECT n AS id, n % 2 AS k, \
         CASE WHEN n % 7 = 3 THEN NULL ELSE (n * 37) % 11 END AS i, \
         CASE WHEN n = 20 THEN CAST('NaN' AS DOUBLE) WHEN n = 40 THEN CAST('-inf' AS DOUBLE) WHEN n = 60 THEN 1e16 \
@@ -211,7 +211,7 @@ mod tests {
         CASE WHEN n BETWEEN 90 AND 110 THEN 0.3 ELSE (n * 17) % 31 / 4.0 END AS y \
         FROM (SELECT value AS n FROM generate_series(1, 200))";
 
-    /// Frames, and which rows `b` are in that of a row `a`.
+    /// Frames, each with the condition that row `b` is in the frame of row `a`.
     const FRAMES: [(&str, &str); 6] = [
         (
             "ROWS BETWEEN 3 PRECEDING AND CURRENT ROW",
@@ -267,9 +267,9 @@ mod tests {
                     let same = "(s.v IS NOT DISTINCT FROM a.v) OR (abs(s.v - a.v) <= 1e-9 * (1 + abs(a.v)))";
                     let same = match &call[..4] {
                         "bool" => "s.v IS NOT DISTINCT FROM a.v",
-                        // Groups have NaN where there is none.
+                        // A group's `corr` is NaN where a frame's is NULL.
                         "corr" => &format!("{same} OR (s.v IS NULL AND isnan(a.v))"),
-                        // An infinity is one or is not a number, by the order of rows.
+                        // With an infinity, the result is infinite or NaN, depending on the order of rows.
                         "regr" => &format!("{same} OR (isnan(s.v - s.v) AND isnan(a.v - a.v))"),
                         _ => same,
                     };

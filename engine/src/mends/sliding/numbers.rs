@@ -1,4 +1,4 @@
-//! The two stacks of aggregates of one column of floats, of plain numbers.
+//! The two stacks for aggregates of one column of floats, with plain numbers as states.
 
 use std::fmt::Debug;
 
@@ -9,16 +9,16 @@ use datafusion::common::{ScalarValue, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::Accumulator;
 
-/// What some rows come to; the default is that of rows without a value.
+/// Aggregate state of some rows; the default is the state of rows without a value.
 pub(super) trait Part: Debug + Copy + Default + Send + Sync + 'static {
-    /// What one value comes to.
+    /// Returns the state of one value.
     fn of(value: f64) -> Self;
 
-    /// What these rows and others come to.
+    /// Returns the state of these rows and others.
     fn and(self, other: Self) -> Self;
 }
 
-/// A sum, and of how many values.
+/// Sum and count of values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Total {
     sum: f64,
@@ -48,7 +48,7 @@ impl Total {
     }
 }
 
-/// A mean, the squares of what values differ from it, and how many there are.
+/// Mean, sum of squared deviations from it, and count of values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Moments {
     count: u64,
@@ -61,13 +61,13 @@ impl Part for Moments {
         Self {
             count: 1,
             mean,
-            // That of an infinity is not a number.
+            // The squared deviation of an infinity is NaN.
             squares: if mean.is_finite() { 0.0 } else { f64::NAN },
         }
     }
 
-    /// As Chan, Golub and LeVeque put parts together (Updating Formulae and a Pairwise Algorithm for Computing Sample
-    /// Variances, 1979).
+    /// Combines two parts as Chan, Golub and LeVeque do (Updating Formulae and a Pairwise Algorithm for Computing
+    /// Sample Variances, 1979).
     fn and(self, other: Self) -> Self {
         let count = self.count + other.count;
         if self.count == 0 || other.count == 0 {
@@ -101,18 +101,18 @@ impl Moments {
     }
 }
 
-/// The rows of a frame, and what they come to.
+/// Rows of a frame with their aggregate states.
 #[derive(Debug)]
 pub(super) struct Stacks<P> {
     value: fn(P) -> Option<f64>,
     back: Vec<P>,
     of_back: P,
-    /// From each row on; the last is the oldest row's.
+    /// States from each row on; the last is the oldest row's.
     front: Vec<P>,
 }
 
 impl<P: Part> Stacks<P> {
-    /// Of no rows yet.
+    /// Creates the stacks of an empty frame.
     pub(super) fn new(value: fn(P) -> Option<f64>) -> Self {
         Self {
             value,

@@ -1,4 +1,5 @@
-//! The two stacks of any aggregate, of the states of its accumulators: one for each row of the front, and one of the back.
+//! The two stacks for any aggregate, with the states of its accumulators: one for each row of the front, and one for
+//! the back.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{Accumulator, AggregateUDF};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 
-/// States of this many rows are one batch of arrays.
+/// Number of row states in one batch of arrays.
 const CHUNK: usize = 1024;
 
-/// An aggregate with all that its accumulators are made of.
+/// Aggregate with all arguments that its accumulators need.
 #[derive(Debug)]
 struct Aggregate {
     function: Arc<AggregateUDF>,
@@ -62,14 +63,14 @@ impl Aggregate {
 /// Columns of the same length.
 type Columns = Vec<ArrayRef>;
 
-/// The rows of a frame, and what they come to.
+/// Rows of a frame with their aggregate states.
 #[derive(Debug)]
 pub(super) struct Frame {
     aggregate: Aggregate,
-    /// The back's rows, oldest first.
+    /// Rows of the back, oldest first.
     back: Vec<Columns>,
     of_back: Box<dyn Accumulator>,
-    /// States of the front, from each of its rows on; the last is the oldest row's.
+    /// States from each row of the front on; the last is the oldest row's.
     front: Vec<Columns>,
 }
 
@@ -82,7 +83,7 @@ fn slice(columns: &Columns, from: usize, rows: usize) -> Columns {
     columns.iter().map(slice).collect()
 }
 
-/// States of rows as columns.
+/// Converts the states of rows to columns.
 fn columns(states: Vec<Vec<ScalarValue>>) -> Result<Columns> {
     let width = states.first().map_or(0, Vec::len);
     let mut by_column = vec![Vec::with_capacity(states.len()); width];
@@ -98,7 +99,7 @@ fn columns(states: Vec<Vec<ScalarValue>>) -> Result<Columns> {
 }
 
 impl Frame {
-    /// Of no rows yet.
+    /// Creates an empty frame.
     pub(super) fn of(function: &Arc<AggregateUDF>, args: &AccumulatorArgs<'_>) -> Result<Self> {
         let aggregate = Aggregate::of(function, args);
         Ok(Self {
@@ -109,7 +110,7 @@ impl Frame {
         })
     }
 
-    /// Makes the back the front, but for its oldest rows, which leave.
+    /// Makes the back the front, without its oldest rows, which leave.
     fn flip(&mut self, mut leaving: usize) -> Result<()> {
         let mut accumulator = self.aggregate.accumulator()?;
         let mut kept = std::mem::take(&mut self.back);

@@ -1,8 +1,8 @@
-//! Sorts that keep only some first rows, apart from their limits while orders are settled.
+//! Top-k sorts, split into a sort and a limit while orderings are enforced.
 //!
-//! DataFusion 55 takes a sort that keeps rows for a merge that does, and then tells an operator below it to keep as few:
-//! sorts that a merge join needs of its inputs dropped rows that had yet to find theirs. A limit of its own, which no
-//! sort is asked to carry while orders are settled, stays where it was.
+//! DataFusion 55 mistakes a sort with a fetch for a merge with one, and then gives an operator below it the same fetch:
+//! sorts that a merge join requires of its inputs dropped rows before they could match. A separate limit, which no sort
+//! is asked to carry while orderings are enforced, stays where it was.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) const MEND: Mend = Mend {
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A sort that keeps its first rows, as a sort and a limit.
+/// Splits a sort with a fetch into a sort and a limit.
 pub(crate) fn limit_apart(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(sort) = node.downcast_ref::<SortExec>() else {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(crate) fn limit_apart(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>
     Ok(Some(Arc::new(limit)))
 }
 
-/// A limit set apart from a sort, in the sort and the merge again that it is above of, which may have limits of their own.
+/// Moves a split limit back into the sort or merge below it, which may have limits of their own.
 pub(crate) fn limit_within(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(limit) = node.downcast_ref::<GlobalLimitExec>() else {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! Type coercion of `levenshtein`'s arguments: both into one layout of text (Utf8, LargeUtf8 or Utf8View).
+//! Type coercion of `levenshtein`'s arguments to one layout of text (Utf8, LargeUtf8 or Utf8View).
 //!
-//! DataFusion 55 leaves each in its own, reads both with offsets of the first one's width, and fails where the second is
-//! LargeUtf8. The type of the result stays: it follows from the layout that both are coerced to. No other function is
-//! looked at.
+//! DataFusion 55 leaves each argument in its own layout, reads both with offsets of the first one's width, and fails if
+//! the second is LargeUtf8. The type of the result stays: it follows from the layout that both are coerced to. No other
+//! function is changed.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) const MEND: Mend = Mend {
     acts: &[Act::Analyzer(|| Arc::new(TextLayouts))],
 };
 
-/// The rule; it runs after DataFusion's own type coercion.
+/// Analyzer rule that runs after DataFusion's own type coercion.
 #[derive(Debug)]
 struct TextLayouts;
 

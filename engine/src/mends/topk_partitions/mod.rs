@@ -1,8 +1,8 @@
-//! Top-k sorts below a hash exchange, for a merge alone.
+//! Top-k sorts copied below a hash exchange only for a merge.
 //!
-//! DataFusion 55 copies a top-k sort below a hash exchange, also where the limit is no merge in that order but takes rows of
-//! any partition: of a window partition at the end of the top k, frames lack rows. So the rule is left out where plans have
-//! such.
+//! DataFusion 55 copies a top-k sort below a hash exchange even if the limit above is not a merge in that order but
+//! takes rows of any partition: then frames lack rows in the window partition where the top k ends. So the rule skips
+//! plans with such a sort.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// DataFusion's rule that copies a top-k sort below a hash exchange.
 const TOP_K_REPARTITION: &str = "TopKRepartition";
 
-/// The plan after DataFusion's rule, if every top-k sort above a hash exchange feeds a merge with a fetch.
+/// Applies DataFusion's rule if every top-k sort above a hash exchange feeds a merge with a fetch.
 pub(crate) fn keep_partitions(
     rule: &dyn PhysicalOptimizerRule,
     plan: Plan,
@@ -42,7 +42,8 @@ pub(crate) fn keep_partitions(
     }
 }
 
-/// Whether a top-k sort above an exchange feeds another than a merge with a fetch; `merged` where one is above.
+/// Checks whether a top-k sort above an exchange feeds anything but a merge with a fetch; `merged` if such a merge is
+/// above.
 fn has_unmerged_top_k(plan: &Plan, merged: bool) -> bool {
     let sort = plan.downcast_ref::<SortExec>();
     let exchanged =
@@ -54,7 +55,7 @@ fn has_unmerged_top_k(plan: &Plan, merged: bool) -> bool {
     let merge = plan.downcast_ref::<SortPreservingMergeExec>();
     let merged = match merge {
         Some(merge) => merge.fetch().is_some(),
-        // Whatever gathers rows otherwise, or sorts them, takes them in another order.
+        // Other operators that gather or sort rows take them in another order.
         None => merged && sort.is_none() && inputs.len() == 1 && !gathers(plan),
     };
     inputs
@@ -62,7 +63,7 @@ fn has_unmerged_top_k(plan: &Plan, merged: bool) -> bool {
         .any(|input| has_unmerged_top_k(input, merged))
 }
 
-/// Whether rows of several partitions become one.
+/// Checks whether an operator changes the number of partitions.
 fn gathers(plan: &Plan) -> bool {
     let partitions = |plan: &Plan| plan.output_partitioning().partition_count();
     plan.children()

@@ -1,21 +1,20 @@
-//! Keys do not survive `UNNEST`: rows of one key become several.
+//! Keys, which do not survive `UNNEST`: a row with a key becomes several.
 //!
-//! DataFusion 55 says of the rows that a list becomes whatever was known of the row that it was in (its functional
-//! dependencies). Of
-//! `SELECT k, unnest(l) AS u FROM (SELECT k, array_agg(x) AS l FROM t GROUP BY k)`, `k` counts as unique, and as determining
-//! `u`: `DISTINCT k` gives it several times, `GROUP BY k, u` groups by `k` alone, `ORDER BY k, u` sorts by it alone, a join
-//! by `k` becomes a semi join, and `OVER (ORDER BY k)` counts rows where peers are due.
+//! DataFusion 55 gives the rows of an unnested list the functional dependencies of the row that held the list. In
+//! `SELECT k, unnest(l) AS u FROM (SELECT k, array_agg(x) AS l FROM t GROUP BY k)`, `k` counts as unique, and as
+//! determining `u`: `DISTINCT k` returns it several times, `GROUP BY k, u` groups by `k` alone, `ORDER BY k, u` sorts
+//! by `k` alone, a join by `k` becomes a semi join, and `OVER (ORDER BY k)` counts rows instead of peers.
 //!
-//! It is concluded again and again, and forgotten as often:
+//! The dependencies are derived in several phases, so each phase forgets them again:
 //!
 //! ```text
-//! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and finds out whether an order has peers
-//! analyzed    UnnestedKeys       a subquery in the place of a value is of one row, by a key
-//! optimized   WithoutKeys        rules find keys anew: an operator keeps them away as long as there are rules
+//! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and checks whether an order has peers
+//! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and looks for peers of an order
+//! optimized   WithoutKeys        rules derive keys anew: an operator hides them as long as rules run
 //! ```
 //!
-//! To be dropped when a release mends `Unnest`. Rows of the DataFrame API's `unnest_columns` are grouped by what was added
-//! when that was called.
+//! Remove when a release fixes `Unnest`. The DataFrame API's `unnest_columns` is not covered at its call: rows are
+//! grouped by what was added then.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -52,10 +51,10 @@ pub(super) const MEND: Mend = Mend {
     ],
 };
 
-/// What the relations are called that [`UnnestedRelations`] has planned: no query has such a name.
+/// Alias of relations that [`UnnestedRelations`] has planned; no query can use it.
 const PLANNED: &str = "\0planned";
 
-/// Plans subqueries and named queries as they are, and forgets the keys of unnested rows.
+/// Plans subqueries and named queries unchanged, and forgets the keys of unnested rows.
 #[derive(Debug)]
 pub(super) struct UnnestedRelations;
 
@@ -88,8 +87,8 @@ impl RelationPlanner for UnnestedRelations {
     }
 }
 
-/// Forgets the keys of unnested rows once more where plans are analyzed: the types of all operators were found anew, and what
-/// is asked next is whether a subquery in the place of a value is of one row. For clients, after the engine's rules.
+/// Forgets the keys of unnested rows again when plans are analyzed: the analyzer has recomputed the schemas of all
+/// operators, and checks next whether scalar subqueries have one row. For clients, after the engine's rules.
 #[derive(Debug)]
 pub(super) struct UnnestedKeys;
 
@@ -103,10 +102,10 @@ impl AnalyzerRule for UnnestedKeys {
     }
 }
 
-/// The plan, whose unnested rows have no keys as long as no rule has them found out anew.
+/// Removes the keys of unnested rows from a plan's schemas, until a rule recomputes them.
 ///
 /// # Errors
-/// When an operator does not go with its inputs.
+/// When an operator does not fit its inputs.
 pub fn forget_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
     if !has_unnested(&plan)? {
         return Ok(plan);
@@ -140,7 +139,7 @@ fn without_keys(schema: &DFSchema) -> Result<DFSchemaRef> {
     Ok(Arc::new(schema.clone().with_functional_dependencies(none)?))
 }
 
-/// Passes rows on without what is known of their keys; in no plan that runs.
+/// Operator that passes rows on without known keys; it occurs in no plan that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct WithoutKeys {
     input: LogicalPlan,
@@ -183,7 +182,7 @@ impl UserDefinedLogicalNodeCore for WithoutKeys {
         vec![]
     }
 
-    /// Conditions and limits go through it.
+    /// Lets conditions and limits pass.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
         HashSet::new()
     }
@@ -205,7 +204,7 @@ impl UserDefinedLogicalNodeCore for WithoutKeys {
     }
 }
 
-/// Has what reads unnested rows know nothing of their keys, until [`remember_unnested_keys`].
+/// Hides the keys of unnested rows from their readers, until [`remember_unnested_keys`].
 pub(crate) fn forget_unnested_keys(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -221,12 +220,12 @@ pub(crate) fn forget_unnested_keys(
             }
             input => Ok(Transformed::no(input)),
         })?;
-        // Of an input that was changed below, more or less is known.
+        // An input that changed below has other known keys.
         node.map_data(LogicalPlan::recompute_schema)
     })
 }
 
-/// Takes the operators of [`forget_unnested_keys`] out again: the last rule, before it is the first one's turn again.
+/// Removes the operators of [`forget_unnested_keys`]: the last rule of a round, before the first runs again.
 pub(crate) fn remember_unnested_keys(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
