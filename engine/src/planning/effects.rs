@@ -1,7 +1,7 @@
-//! What a plan does besides computing: whether it writes, and which places it reads and writes.
+//! The effects of a plan: whether it writes, and which locations it reads and writes.
 //!
-//! It looks at plans as they were decoded, by those who are to run them. What it does not know is named as such, so that
-//! it can be refused where that matters.
+//! The code that will run a decoded plan checks it here. Unknown operators and tables are named, so that they can be
+//! refused where that matters.
 
 use std::sync::Arc;
 
@@ -36,22 +36,22 @@ use crate::write::{CommitExec, WriteExec, sink_places};
 use crate::{PredictExec, PredictNode, TrainExec, TrainNode};
 use volley_proto::spec::{Start, TrainSpec};
 
-/// What a query does besides computing.
+/// Effects of a query besides computing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
-    /// The statement that writes or trains, if it is one: `COPY`, `INSERT`, `CREATE MODEL`, and what is not known.
+    /// The statement that writes or trains: `COPY`, `INSERT`, `CREATE MODEL`, or an unknown one.
     pub writes: Option<String>,
     /// Files, folders and stores that are read or written.
     pub places: Vec<Url>,
-    /// Something of which nobody knows what it reads.
+    /// Name of an operator or table whose reads are unknown.
     pub unknown: Option<String>,
 }
 
 impl Effects {
-    /// Those of a query.
+    /// Returns the effects of a query.
     ///
     /// # Errors
-    /// When a place is no URL.
+    /// When a location is not a URL.
     pub fn of_query(plan: &LogicalPlan) -> Result<Self> {
         let mut effects = Self::default();
         plan.apply_with_subqueries(|node| {
@@ -127,7 +127,7 @@ impl Effects {
     }
 }
 
-/// The stores of a training run.
+/// Returns the stores of a training run.
 fn stores(spec: &TrainSpec) -> Vec<Url> {
     let mut stores = vec![spec.store.clone()];
     if let Start::Warm(model) = &spec.start {
@@ -136,10 +136,10 @@ fn stores(spec: &TrainSpec) -> Vec<Url> {
     stores
 }
 
-/// The places that a task reads and writes.
+/// Returns the locations that a task reads and writes.
 ///
 /// # Errors
-/// Names an operator of which nobody knows what it reads or writes.
+/// Names an operator whose reads or writes are unknown.
 pub fn places_of_task(plan: &dyn ExecutionPlan) -> Result<Vec<Url>> {
     let mut places = Vec::new();
     add_places(plan, &mut places)?;
@@ -183,7 +183,7 @@ fn add_places(plan: &dyn ExecutionPlan, places: &mut Vec<Url>) -> Result<()> {
     Ok(())
 }
 
-/// Whether an operator without inputs reads nothing but rows of the query's own.
+/// Checks whether an operator without inputs reads only the query's own rows.
 fn is_without_files(leaf: &dyn ExecutionPlan) -> bool {
     leaf.is::<EmptyExec>()
         || leaf.is::<PlaceholderRowExec>()

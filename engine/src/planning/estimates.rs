@@ -1,8 +1,8 @@
-//! Estimates of how many rows files of text hold, which nobody counts before they are read.
+//! Row count estimates of text files, whose rows nobody counts before they are read.
 //!
-//! The optimizer broadcasts the small side of a join, and hashes the smaller of two, where it knows
-//! their sizes. Parquet files say how many rows they have; of CSV and JSON only the bytes are known.
-//! An estimate that is wrong makes a plan slower or faster, never its rows others.
+//! The optimizer broadcasts the small side of a join, and hashes the smaller of two, where it knows their sizes.
+//! Parquet files record their number of rows; of CSV and JSON files only the bytes are known. A wrong estimate makes a
+//! plan slower or faster, but never changes its rows.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// A byte of a compressed file is so many of text.
+/// Assumed compression ratio.
 pub(crate) const COMPRESSED: u64 = 5;
 
-/// A scan with an estimate; to be made before joins are chosen.
+/// Adds a row count estimate to a scan, before joins are chosen.
 pub(crate) fn estimate_scan(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
@@ -32,7 +32,7 @@ pub(crate) fn estimate_scan(
     Ok(estimated.map(|scan| Arc::new(exec.clone().with_data_source(Arc::new(scan))) as _))
 }
 
-/// The scan with an estimate of its rows, where it has no number of them.
+/// Estimates the rows of a scan that has no row count.
 fn estimated(scan: &FileScanConfig) -> Option<FileScanConfig> {
     let known = scan.statistics();
     if known.num_rows != Precision::Absent {
@@ -51,7 +51,7 @@ fn estimated(scan: &FileScanConfig) -> Option<FileScanConfig> {
     Some(builder.with_statistics(statistics).build())
 }
 
-/// About how many bytes a row of text has, each field with what separates it from the next.
+/// Estimates the bytes of a row of text, with a separator after each field.
 fn row_bytes(schema: &Schema) -> u64 {
     let field = |data_type: &DataType| match data_type {
         DataType::Boolean | DataType::Int8 | DataType::UInt8 => 3,

@@ -1,19 +1,18 @@
-//! How joins are done: which side is hashed, and whether tasks get all of it or a part.
+//! The execution of joins: which side is hashed, and whether tasks get all of it or a part.
 //!
-//! Decided here, once, after DataFusion has chosen and before exchanges and orders are enforced, from the
-//! best estimates there are. Nothing changes it later.
+//! It is decided here, once, after DataFusion has chosen and before exchanges and orderings are enforced, from the best
+//! available estimates. Nothing changes it later.
 //!
-//! | left side           | right side          | the join's rows are of | tasks                |
+//! | left side           | right side          | the join emits rows of | tasks                |
 //! |---------------------|---------------------|------------------------|----------------------|
 //! | small: all of it    | a part              | the right, or pairs    | as many as right     |
 //! | a part, by its keys | a part, by its keys | either                 | as many as exchanged |
 //! | all of it           | all of it           | either                 | one                  |
 //! | small               | large               | the left               | semi-join reduction  |
 //!
-//! A task that has all of the left side and a part of the right cannot say which rows of the left found
-//! no partner: another task may have it. So only the first form sends a side to every task, where that is
-//! fewer bytes to read than both sides are. Joins
-//! without equal keys, and `NOT IN`, cannot be partitioned by keys; they have the last form.
+//! A task with all of the left side and a part of the right cannot tell which left rows are unmatched: another task may
+//! match them. So only the first form broadcasts a side, if that takes fewer bytes than reading both sides once. Joins
+//! without equal keys, and `NOT IN`, cannot be partitioned by keys; they have the last form but one, a single task.
 
 use std::sync::Arc;
 
@@ -38,13 +37,13 @@ use crate::planning::reread::{is_repeatable, is_reread};
 use crate::planning::size::{Size, size};
 use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
 
-/// The right side of a semi-join may be so many times what is sent to every task where nobody knows how much of it finds
-/// a partner.
+/// Maximum size of a semi-join's right side where the number of its matches is unknown, in multiples of the broadcast
+/// limit.
 const UNBOUNDED_LIMITS: u64 = 4;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A join as it is to be done; to be made as soon as DataFusion has chosen.
+/// Chooses the execution of a join, as soon as DataFusion has chosen its own.
 pub(crate) fn choose_join(node: &Plan, config: &ConfigOptions) -> Result<Option<Plan>> {
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         return hash_join(join, config).map(Some);
@@ -61,8 +60,8 @@ pub(crate) fn choose_join(node: &Plan, config: &ConfigOptions) -> Result<Option<
     }
 }
 
-/// Whether the keys are of types that DataFusion 55 can merge by: it panics at a float that is not a number, and does
-/// not know all types.
+/// Checks whether DataFusion 55 can merge by keys of these types: it panics at a float that is NaN, and does not know
+/// all types.
 fn can_merge(join: &SortMergeJoinExec) -> bool {
     let schema = join.left().schema();
     let is_merged = |key: &PhysicalExprRef| {
@@ -87,7 +86,7 @@ fn can_merge(join: &SortMergeJoinExec) -> bool {
     join.on().iter().all(|(key, _)| is_merged(key))
 }
 
-/// The same join by hashes.
+/// Converts a merge join to a hash join.
 fn hashed(join: &SortMergeJoinExec) -> Result<HashJoinExec> {
     HashJoinExec::try_new(
         Arc::clone(join.left()),
@@ -108,7 +107,7 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         return in_one_task(join);
     }
     let (limit, stage) = (broadcast_limit(config), stage_bytes(config));
-    // Each side that is exchanged is another stage.
+    // Each exchanged side is another stage.
     let exchange = stage.saturating_mul(2);
     let (left, right) = (
         Side::new(join.left(), config)?,
@@ -119,7 +118,8 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
         return Ok(reduced);
     }
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
-    // Every task reads and hashes all of a side that is sent to it; exchanged, each row of both is once in one.
+    // Every task reads and hashes all rows of a broadcast side; in an exchange, each row of both sides goes to one
+    // task.
     let small = |side: Option<Side>, other: Option<Side>| {
         let pays = |side: Size| {
             let all = tasks.saturating_mul(side.cost());
@@ -151,8 +151,8 @@ fn hash_join(join: &HashJoinExec, config: &ConfigOptions) -> Result<Plan> {
     }
 }
 
-/// The join with the many rows of one side [reduced](reduced) first, where it only asks whether the few of the other have a
-/// partner among them. DataFusion may have swapped its inputs, by estimates of its own.
+/// [Reduces](reduced) the many rows of one side first, where the join only checks whether the few rows of the other
+/// have a match among them. DataFusion may have swapped the inputs, by its own estimates.
 fn reduction(
     join: &HashJoinExec,
     left: Option<Side>,
@@ -176,7 +176,7 @@ fn reduction(
     }
 }
 
-/// Whether the right side is [reduced](reduced) first: the left is small, and its rows are the answer.
+/// Checks whether to [reduce](reduced) the right side first: the left is small, and the join emits its rows.
 fn reduces(
     join: &HashJoinExec,
     left: Option<Side>,
@@ -193,7 +193,7 @@ fn reduces(
     let limit = broadcast_limit(config);
     let (left, right) = (left.size, right.size);
     let pays = pays_to_send(left, right, config);
-    // Of keys alone, there are no more different ones than on the left.
+    // A right side of keys alone has no more distinct matches than the left has keys.
     let schema = join.right().schema();
     let has_keys_only = join.filter().is_none()
         && are_exact(&schema)
@@ -205,18 +205,18 @@ fn reduces(
             keys.any(|key| key.is_some_and(|key| key.index() == at))
         });
     let bounded = has_keys_only || right.bytes < UNBOUNDED_LIMITS.saturating_mul(limit);
-    // What is more than read may be what another stage has computed already.
+    // A right side that is computed, rather than only read, may be the output of another stage.
     Ok(pays && bounded && is_read(join.right()) && is_repeatable(join.left())?)
 }
 
-/// Whether rows are read, and computed by nothing but filters and expressions.
+/// Checks whether a plan only reads rows, and computes them with nothing but filters and expressions.
 pub(crate) fn is_read(plan: &Plan) -> bool {
     let passes = plan.is::<FilterExec>() || plan.is::<ProjectionExec>();
     plan.is::<DataSourceExec>() || (passes && plan.children().into_iter().all(is_read))
 }
 
-/// A semi-join reduction (Bernstein & Chiu 1981): the left side goes to every task, each of which keeps the rows of its
-/// part of the right that find a partner, without duplicates. These few go to every task of the join itself.
+/// Builds a semi-join reduction (Bernstein & Chiu 1981): the left side goes to every task, each of which keeps the
+/// matching rows of its part of the right, without duplicates. These few go to every task of the join itself.
 ///
 /// ```text
 /// HashJoinExec: LeftSemi            HashJoinExec: RightSemi
@@ -239,7 +239,7 @@ fn reduced(join: &HashJoinExec, left: Option<Side>) -> Result<Plan> {
         false,
     )?;
     let matched = distinct(Arc::new(matched))?;
-    // Where it takes a stage, it is the one that tasks have read before.
+    // If the left side takes a stage, it is the stage that the tasks have read before.
     let left = match left.is_some_and(|left| left.is_reread) {
         true => Arc::clone(join.left()),
         false => one_task(join.left()),
@@ -251,7 +251,7 @@ fn reduced(join: &HashJoinExec, left: Option<Side>) -> Result<Plan> {
     join.swap_inputs(PartitionMode::CollectLeft)
 }
 
-/// Rows of which equal ones have become fewer, if they may be grouped.
+/// Removes duplicates of rows within each partition, if they can be grouped exactly.
 fn distinct(plan: Plan) -> Result<Plan> {
     let schema = plan.schema();
     if !are_exact(&schema) {
@@ -272,7 +272,7 @@ fn distinct(plan: Plan) -> Result<Plan> {
     )?))
 }
 
-/// Whether there are columns, and values of each are equal only if they are the same: of floats there are others.
+/// Checks that a schema has columns, and that equal values of each are identical, which floats are not.
 pub(crate) fn are_exact(schema: &Schema) -> bool {
     let is_exact = |of: &DataType| {
         of.is_integer()
@@ -286,7 +286,7 @@ pub(crate) fn are_exact(schema: &Schema) -> bool {
     !fields.is_empty() && fields.iter().all(|field| is_exact(field.data_type()))
 }
 
-/// The join by one task, which has all of both sides.
+/// Runs the join in one task, which has all of both sides.
 fn in_one_task(join: &HashJoinExec) -> Result<Plan> {
     let inputs = vec![Arc::clone(join.left()), one_task(join.right())];
     let join = join
@@ -322,7 +322,7 @@ fn one_task(input: &Plan) -> Plan {
     }
 }
 
-/// Bytes below which a side is sent to every task.
+/// Returns the size in bytes below which a side is broadcast.
 pub(crate) fn broadcast_limit(config: &ConfigOptions) -> u64 {
     let ballista = config.extensions.get::<BallistaConfig>();
     let limit = match ballista {
@@ -332,17 +332,17 @@ pub(crate) fn broadcast_limit(config: &ConfigOptions) -> u64 {
     u64::try_from(limit).unwrap_or(u64::MAX)
 }
 
-/// Another stage takes about as long as reading and hashing so many bytes.
+/// Returns the cost of another stage, in bytes that are read and hashed in the same time.
 fn stage_bytes(config: &ConfigOptions) -> u64 {
     let settings = config.extensions.get::<JobSettings>();
     settings.map_or(STAGE_BYTES_DEFAULT, |settings| settings.stage_bytes)
 }
 
-/// A side of a join.
+/// Side of a join.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     size: Size,
-    /// Whether a task reads its rows for itself, and waits for no other stage.
+    /// Whether each task reads the rows for itself, without waiting for another stage.
     is_reread: bool,
 }
 
@@ -352,14 +352,14 @@ impl Side {
         Ok(size(plan).map(|size| Self { size, is_reread }))
     }
 
-    /// What it costs as the build side that every task has whole.
+    /// Returns the cost of this side as a build side that every task has in full.
     fn cost_whole(self, stage: u64) -> u64 {
         let stage = if self.is_reread { 0 } else { stage };
         self.size.cost().saturating_add(stage)
     }
 }
 
-/// Whether to send few rows to every task costs less than many rows do that are then left out.
+/// Checks whether broadcasting the few rows costs no more than the many rows that it saves.
 pub(crate) fn pays_to_send(few: Size, many: Size, config: &ConfigOptions) -> bool {
     let tasks = u64::try_from(config.execution.target_partitions).unwrap_or(u64::MAX);
     let sent = tasks.saturating_mul(few.cost());
@@ -367,8 +367,8 @@ pub(crate) fn pays_to_send(few: Size, many: Size, config: &ConfigOptions) -> boo
     few.bytes < broadcast_limit(config) && cost <= many.cost()
 }
 
-/// Whether every row that comes out is of a row of the right side, or of a pair: tasks that each have
-/// all of the left side and a part of the right can tell alone.
+/// Checks whether every output row comes from a row of the right side, or from a pair: a task with all of the left side
+/// and a part of the right can decide about those alone.
 #[must_use]
 pub fn is_of_the_right(join: JoinType) -> bool {
     matches!(
@@ -392,8 +392,8 @@ mod tests {
     use super::*;
     use crate::{VolleyQueryPlanner, with_rules};
 
-    /// The plan of a query over `few`, of ten rows, `none`, and `many`, of a hundred thousand, in two files
-    /// each, where sides of less than so many bytes are small.
+    /// Plans a query over `few`, of ten rows, `none`, and `many`, of a hundred thousand, in two files each, with a
+    /// broadcast limit in bytes.
     async fn plan(query: &str, limit: usize) -> String {
         plan_with(query, limit, JobSettings::default()).await
     }
@@ -471,7 +471,7 @@ mod tests {
             let plan = plan(&format!("SELECT * FROM {query}"), limit).await;
             assert!(plan.contains(expected), "{query}: {plan}");
         }
-        // The side whose rows are not the answer is small enough, but larger than both sides' parts.
+        // The side that is not emitted is below the broadcast limit, but larger than the parts of both sides.
         let large = 100_000_000;
         let stages_are_free = || JobSettings {
             stage_bytes: 0,
@@ -486,7 +486,7 @@ mod tests {
             let asked = format!("mode=CollectLeft, join_type={of_left}");
             assert!(semi.contains(&asked) && reduced > 0, "{semi}");
             assert!(!semi.contains("Partitioned,"), "{semi}");
-            // What is not the same each time is not computed twice, and what is computed is no more than read.
+            // A side that differs each time is not computed twice, and a computed side is not reduced.
             let joined = "(SELECT a.id FROM many a, many b WHERE a.id < b.id LIMIT 4000000)";
             for (left, right) in [
                 ("(SELECT * FROM few LIMIT 5) f", "many"),
@@ -504,7 +504,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_rows_are_reduced_rather_than_sent_to_every_task() {
-        // Sent to every task the many rows would cost less than two exchanges, but more than one stage.
+        // Broadcasting the many rows would cost less than two exchanges, but more than one stage.
         let settings = || JobSettings {
             stage_bytes: 3_000_000,
             ..JobSettings::default()
@@ -517,7 +517,7 @@ mod tests {
         let once = plan_with(query, 100_000_000, settings()).await;
         assert_eq!(count(&once, "RightSemi"), 1, "{once}");
         assert_eq!(count(&once, "RightAnti"), 1, "{once}");
-        // What the first join leaves is as few, be it read by each task or made by another stage.
+        // The first join leaves as few rows, whether each task reads them or another stage makes them.
         for few in ["few", "(SELECT DISTINCT id FROM few) few"] {
             let query = format!(
                 "SELECT * FROM {few} LEFT SEMI JOIN many USING (id) LEFT ANTI JOIN many m USING (id)"

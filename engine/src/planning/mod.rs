@@ -1,6 +1,6 @@
-//! How queries are planned: the order of joins and how each is done, sizes, partitions, and how many tasks.
+//! Query planning: the order of joins and the execution of each, sizes, partitions, and the number of tasks.
 //!
-//! A plan of it is slower or faster; rows are the same by any. Not here: how a plan becomes stages.
+//! These choices make a plan slower or faster; its rows are the same with any. Not here: the cut of a plan into stages.
 
 pub(crate) mod effects;
 pub(crate) mod estimates;

@@ -1,8 +1,8 @@
-//! How many partitions a plan's exchanges have: enough that one of them can be sorted well.
+//! The number of partitions of a plan's exchanges: enough for each sorted partition to be small.
 //!
-//! A partition a slot starts the fewest tasks. But windows and merged joins have a partition sorted in
-//! one piece, and what that costs a row grows with the piece, for merging its runs is all about
-//! caches. So where they sort many rows, the plan has a multiple of the slots.
+//! One partition per slot starts the fewest tasks. But windows and merge joins sort a partition in one piece, and the
+//! cost per row grows with the piece, because merging its runs depends on caches. So where they sort many rows, the
+//! plan has a multiple of the slots.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 
-/// Rows of a partition that is sorted, before there are more partitions.
+/// Target number of rows of a sorted partition; more rows get more partitions.
 const SORTED: usize = 1 << 19;
 
-/// Partitions there are at most: an exchange has their square as parts.
+/// Maximum number of partitions: an exchange has their square as parts.
 const MOST: usize = 512;
 
-/// How many partitions the plan is to have: at least `slots`, and a multiple of them.
+/// Returns the number of partitions that the plan should have: at least `slots`, and a multiple of them.
 pub(crate) fn wanted(plan: &Arc<dyn ExecutionPlan>, slots: usize) -> usize {
     let slots = slots.max(1);
     let a_slot = sorted(plan, false).div_ceil(SORTED.saturating_mul(slots));
     slots * a_slot.min(MOST / slots).max(1)
 }
 
-/// About how many rows the largest sort of a plan's partitions has, of all of them together; `piece`
-/// says whether the operator above needs its partition sorted as one piece.
+/// Estimates the rows of the largest sort in a plan, over all of its partitions; `piece` if the operator above needs
+/// its partition sorted in one piece.
 fn sorted(plan: &Arc<dyn ExecutionPlan>, piece: bool) -> usize {
     let exchanges = plan.is::<RepartitionExec>() || plan.is::<SortPreservingMergeExec>();
     let needs = plan.is::<WindowAggExec>()
@@ -60,7 +60,8 @@ mod tests {
     use super::*;
     use crate::{VolleyQueryPlanner, with_rules};
 
-    /// How many partitions the exchanges have of a query of a CSV file of two numbers a row, by two slots.
+    /// Returns the number of partitions of the exchanges in a query of a CSV file of two numbers per row, with two
+    /// slots.
     async fn partitions(query: &str, mib: u64) -> usize {
         let config = SessionConfig::new().with_target_partitions(2);
         let state = SessionStateBuilder::new_with_default_features()
@@ -69,7 +70,7 @@ mod tests {
             .build();
         let session = SessionContext::new_with_state(with_rules(state).build());
         let dir = tempfile::tempdir().unwrap();
-        // Planned, not read: the file has a size and no contents.
+        // The file is planned, not read: it has a size and no contents.
         let file = dir.path().join("numbers.csv");
         File::create(&file).unwrap().set_len(mib << 20).unwrap();
         let create = format!(
@@ -82,7 +83,7 @@ mod tests {
         exchanges(&plan)
     }
 
-    /// The most partitions that an exchange in the plan has.
+    /// Returns the largest number of partitions of an exchange in the plan.
     fn exchanges(plan: &Arc<dyn ExecutionPlan>) -> usize {
         let below = plan.children().into_iter().map(exchanges).max();
         let here = match plan.is::<RepartitionExec>() {
@@ -95,7 +96,7 @@ mod tests {
     #[tokio::test]
     async fn there_are_more_partitions_where_more_is_sorted() {
         let ranks = "SELECT a, rank() OVER (PARTITION BY a ORDER BY b) FROM numbers";
-        // Ten bytes of text are a row: five MiB are as many rows as a partition is to have.
+        // A row is ten bytes of text: five MiB hold the target number of rows of a partition.
         for (mib, expected) in [(1, 2), (10, 2), (11, 4), (95, 20), (1 << 20, 512)] {
             assert_eq!(partitions(ranks, mib).await, expected, "{mib} MiB");
         }

@@ -1,4 +1,4 @@
-//! From Volley's logical nodes to its physical ones, for the scheduler's sessions.
+//! The query planner of the scheduler's sessions, which turns Volley's logical nodes into physical ones.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl QueryPlanner for VolleyQueryPlanner {
         let plan = filtered::rewrite(running::rewrite(plan.clone())?)?;
         let planner =
             DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(VolleyExtensions)]);
-        // What is explained is planned as if it were run.
+        // An explained query is planned as if it were run.
         let (run, explained) = match &plan {
             LogicalPlan::Explain(explain) => (explain.plan.as_ref(), true),
             plan => (plan, false),
@@ -59,7 +59,7 @@ impl QueryPlanner for VolleyQueryPlanner {
             Err(error) if is_small(&error) => 1,
             physical => {
                 let physical = physical?;
-                // How much is sorted is known now, and it is rarely much.
+                // The number of rows to sort is known now, and it is rarely large.
                 let wanted = partitions::wanted(&physical, slots);
                 if wanted == slots && !explained {
                     return Ok(physical);
@@ -72,8 +72,8 @@ impl QueryPlanner for VolleyQueryPlanner {
     }
 }
 
-/// A copy of a session that stops to plan as soon as it is known that a query is small. That is known of a plan only,
-/// before it is optimized, which takes longer than to make it.
+/// Returns a copy of a session that stops planning as soon as a query is known to be small. That takes a plan, but not
+/// its optimization, which takes longer than making it.
 fn stopping_at_small(session: &SessionState) -> SessionState {
     let mut rules = session.physical_optimizers().to_vec();
     let estimates = rules.iter().take_while(|rule| estimates(rule.name()));
@@ -84,7 +84,7 @@ fn stopping_at_small(session: &SessionState) -> SessionState {
         .build()
 }
 
-/// Fails with [`Small`] at the plan of a query that [is](single_task::fits).
+/// Fails with [`Small`] if one task [fits](single_task::fits) the query.
 fn stop_at_small(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
@@ -95,7 +95,7 @@ fn stop_at_small(
     }
 }
 
-/// Why planning has stopped; never seen outside of it.
+/// Reason why planning has stopped; never seen outside it.
 #[derive(Debug, thiserror::Error)]
 #[error("the query is small")]
 struct Small;
@@ -107,7 +107,7 @@ fn is_small(error: &DataFusionError) -> bool {
     }
 }
 
-/// A copy of a session whose plans have so many partitions.
+/// Returns a copy of a session whose plans have this many partitions.
 fn with_partitions(session: &SessionState, partitions: usize) -> SessionState {
     let mut session = session.clone();
     let options = session.config_mut().options_mut();

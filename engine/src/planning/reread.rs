@@ -1,7 +1,7 @@
-//! The build sides of joins that each task reads for itself, rather than have them broadcast by another stage.
+//! Build sides of joins that each task reads for itself, instead of having another stage broadcast them.
 //!
-//! A broadcast is a stage of more tasks, and a wait. Reading is cheaper up to a size, and rows must be the same in each
-//! task. Not here: which side is the build side (`joins`), and how stages are cut.
+//! A broadcast is a stage with more tasks, and a wait. Reading is cheaper up to a size, and the rows must be the same
+//! in each task. Not here: the choice of the build side (`joins`), and the cut into stages.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ use crate::planning::joins::{are_exact, broadcast_limit, is_of_the_right};
 use crate::planning::size::{row_bytes, size};
 use crate::{FenceExec, OneTaskExec};
 
-/// Reading so many bytes takes about as long as another stage.
+/// Cost of another stage, in bytes that are read in the same time.
 pub(crate) const REREAD_BYTES: u64 = 2 << 20;
-/// Opening a file takes about as long as reading so many bytes.
+/// Cost of opening a file, in bytes that are read in the same time.
 const FILE_BYTES: u64 = 32 << 10;
 
-/// Whether each task may make these rows for itself: they are cheap, and the same each time.
+/// Checks whether each task may make these rows for itself: they are cheap, and the same each time.
 ///
 /// # Errors
 /// When an operator cannot show its expressions.
@@ -41,7 +41,7 @@ pub fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Resul
     Ok(reread_bytes(plan)?.is_some_and(|bytes| bytes <= limit))
 }
 
-/// Whether an operator has a volatile function: its rows are others each time.
+/// Checks whether an operator has a volatile function, so that its rows differ each time.
 ///
 /// # Errors
 /// When the operator cannot show its expressions.
@@ -54,12 +54,12 @@ pub fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
     Ok(volatile)
 }
 
-/// Whether a plan has the same rows each time that it runs, however many they are.
+/// Checks whether a plan returns the same rows each time that it runs, however many.
 ///
 /// # Errors
 /// When an operator cannot show its expressions.
 pub(crate) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    // The first rows of several partitions may be others each time, and sums of floats.
+    // The first rows of several partitions may differ each time, and so may sums of floats.
     let distinct = plan.downcast_ref::<AggregateExec>();
     let is_distinct = distinct.is_some_and(|aggregate| {
         aggregate.aggr_expr().is_empty()
@@ -88,9 +88,9 @@ pub(crate) fn is_repeatable(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(true)
 }
 
-/// How many bytes a task reads to make all rows of a plan, if it may.
+/// Estimates the bytes that a task reads to make all rows of a plan; `None` if it may not.
 fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
-    // The first rows of several partitions may be others each time.
+    // The first rows of several partitions may differ each time.
     if plan.fetch().is_some() || is_volatile_operator(plan.as_ref())? {
         return Ok(None);
     }
@@ -115,7 +115,7 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     if !passes {
         return Ok(None);
     }
-    // It may have more rows than both sides.
+    // A join may have more rows than both sides.
     let mut sum = match joins {
         true => size(plan).map(|size| size.bytes),
         false => Some(0),
@@ -127,8 +127,7 @@ fn reread_bytes(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     Ok(sum)
 }
 
-/// How many bytes a scan reads, about: those of columns that are needed, where files have columns apart, or all of its
-/// files.
+/// Estimates the bytes that a scan reads: those of the needed columns in columnar files, else of all of its files.
 pub(crate) fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec) -> Option<u64> {
     let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
     let all = || files.file_groups.iter().flat_map(|group| group.iter());
@@ -141,13 +140,13 @@ pub(crate) fn scanned_bytes(plan: &Arc<dyn ExecutionPlan>, scan: &DataSourceExec
     Some(read.min(all).saturating_add(opened))
 }
 
-/// How many bytes of these the columns are that a scan reads.
+/// Estimates how many of `all` bytes are of the columns that a scan reads.
 fn column_bytes(plan: &Arc<dyn ExecutionPlan>, files: &FileScanConfig, all: u64) -> Option<u64> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
     let rows = statistics.ok()?.num_rows.get_value().copied()?;
     let schema = plan.schema();
     let read = schema.fields().iter();
-    // Of text and lists nobody knows how long they are, but for what files have of each column.
+    // The lengths of text and lists are unknown, so such a column counts as an average column of the files.
     let wide = read.filter(|column| column.data_type().primitive_width().is_none());
     let columns = files.file_schema().fields().len().max(1) as u64;
     let wide = (wide.count() as u64).saturating_mul(all / columns);
@@ -155,7 +154,7 @@ fn column_bytes(plan: &Arc<dyn ExecutionPlan>, files: &FileScanConfig, all: u64)
     Some(wide.max(u64::try_from(bytes).ok()?))
 }
 
-/// Whether an exchange only spreads rows over the threads of a process.
+/// Checks whether an exchange only spreads rows over the threads of a process.
 #[must_use]
 pub fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
     let exchange = plan.downcast_ref::<RepartitionExec>();

@@ -1,9 +1,9 @@
-//! The selectivity of filters, which share of the rows they keep, where DataFusion does not know it.
+//! The selectivity of filters, the share of rows that they keep, where DataFusion does not know it.
 //!
-//! DataFusion computes it from the ranges of columns, for comparisons of numbers and dates with constants. Of a filter with
-//! any other condition in it, it takes a fifth of the rows, be it `LIKE`, `NOT LIKE` or an equality of text. Here each
-//! condition of such a filter is estimated by itself, and the filter told the product: joins are ordered and chosen by
-//! it. An estimate that is wrong makes a plan slower or faster, never its rows others.
+//! DataFusion computes it from the ranges of columns, for comparisons of numbers and dates with constants. For a filter
+//! with any other condition, it assumes a fifth of the rows, be it `LIKE`, `NOT LIKE` or an equality of text. Here each
+//! condition of such a filter is estimated separately, and the filter gets the product, by which joins are ordered and
+//! chosen. A wrong estimate makes a plan slower or faster, but never changes its rows.
 
 use std::sync::Arc;
 
@@ -22,18 +22,18 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
-/// Of an equality of which nothing is known, and of any other condition: the guesses of Selinger et al. (see
+/// Selectivities of an equality without statistics, and of any other condition: the guesses of Selinger et al. (see
 /// `join_order::sizes`).
 pub(crate) const EQUALITY: f64 = 0.1;
 pub(crate) const CONDITION: f64 = 1.0 / 3.0;
-/// Of a pattern, which is about as rare as a value.
+/// Selectivity of a pattern, which is about as rare as a value.
 const PATTERN: f64 = EQUALITY;
-/// However many values a list has.
+/// Largest selectivity of a list, however many values it has.
 const MOST_OF_LIST: f64 = 0.5;
 
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// A filter with its selectivity; to be estimated before joins are ordered.
+/// Sets the selectivity of a filter, before joins are ordered.
 pub(crate) fn estimate_filter(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
@@ -47,7 +47,7 @@ pub(crate) fn estimate_filter(
         filter,
         known: &known,
     };
-    // What ranges tell of is taken together: two bounds of a column are one range.
+    // Range conditions are estimated together: two bounds of a column are one range.
     let conditions = split_conjunction(filter.predicate()).into_iter().cloned();
     let (of_ranges, others): (Vec<_>, Vec<_>) =
         conditions.partition(|condition| check_support(condition, &filter.input().schema()));
@@ -59,14 +59,14 @@ pub(crate) fn estimate_filter(
     Ok(Some(Arc::new(estimated.build()?)))
 }
 
-/// What a filter reads.
+/// Input of a filter, with its statistics.
 struct Input<'a> {
     filter: &'a FilterExec,
     known: &'a Statistics,
 }
 
 impl Input<'_> {
-    /// About which share of the rows a condition holds of.
+    /// Estimates the share of rows that a condition holds for.
     fn share(&self, condition: &Expr) -> f64 {
         if let Some(share) = self.by_ranges(condition) {
             return share;
@@ -105,7 +105,7 @@ impl Input<'_> {
         CONDITION
     }
 
-    /// What DataFusion computes from the ranges of columns, where it can.
+    /// Returns the selectivity that DataFusion computes from the ranges of columns, where it can.
     fn by_ranges(&self, condition: &Expr) -> Option<f64> {
         let schema = self.filter.input().schema();
         if !check_support(condition, &schema) {
@@ -116,7 +116,7 @@ impl Input<'_> {
         analyze(condition, context, &schema).ok()?.selectivity
     }
 
-    /// Which share of a column is NULL, if that was counted.
+    /// Returns the share of NULLs in a column, if they were counted.
     fn nulls(&self, of: &Expr) -> Option<f64> {
         let column = of.downcast_ref::<Column>()?.index();
         let rows = *self.known.num_rows.get_value()?;
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// About how many of a thousand rows pass: `a` is 0 to 999, `t` is a text, and every fourth `n` is a number.
+    /// Estimates how many of a thousand rows pass: `a` is 0 to 999, `t` is a text, and every fourth `n` is a number.
     async fn passing(condition: &str) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("t.parquet");
@@ -181,7 +181,7 @@ mod tests {
             // A half by its range, and a tenth of these.
             ("a < 500 AND t = 'text7'", 50),
             ("a >= 400 AND a < 500 AND t = 'text7'", 10),
-            // As DataFusion has it.
+            // DataFusion's own estimate.
             ("a < 500", 500),
         ] {
             let found = passing(condition).await;

@@ -1,7 +1,8 @@
 //! Queries so small that one task answers them: in one partition, without exchanges.
 //!
-//! A stage more is tasks to start, files to write and a wait for both; below some MiB for each that takes longer than to
-//! read and compute everything in one place. Not here: how the partitions of larger plans are chosen (`partitions`).
+//! Another stage has tasks to start, files to write and a wait for both; below some MiB per stage, that takes longer
+//! than reading and computing everything in one task. Not here: the number of partitions of larger plans
+//! (`partitions`).
 
 use std::sync::Arc;
 
@@ -35,21 +36,21 @@ use crate::planning::size::{HASH_BYTES, row_bytes};
 use crate::settings::JobSettings;
 use crate::{PredictNode, TrainNode};
 
-/// A byte of text takes as long to read as so many of Parquet: 6 ns where they take 1.5 (a CSV file of numbers, dates and
-/// short text, and columns of `lineitem`, each with a core of Zen 4).
+/// Cost of reading a byte of text, in bytes of Parquet: 6 ns against 1.5 ns (a CSV file of numbers, dates and short
+/// text, and columns of `lineitem`, each with a core of Zen 4).
 const TEXT: u64 = 4;
 
-/// What an exchange is taken to cost, in bytes that are read, where one task could answer instead; nothing where there
-/// are no jobs.
+/// Returns the assumed cost of an exchange, in bytes that are read, when one task could answer instead; 0 without job
+/// settings.
 pub(crate) fn limit(config: &ConfigOptions) -> u64 {
     let settings = config.extensions.get::<JobSettings>();
     settings.map_or(0, |settings| settings.single_task_bytes)
 }
 
-/// Whether a query's work is all in the rows that it reads: it neither trains, predicts nor writes.
+/// Checks that all of a query's work is in its rows: it neither trains, predicts nor writes.
 ///
 /// # Errors
-/// Those of a visit, which there are none of.
+/// Only those of the visit, which has none.
 pub(crate) fn may_be(plan: &LogicalPlan) -> Result<bool> {
     let mut may = true;
     plan.apply_with_subqueries(|node| {
@@ -69,8 +70,8 @@ pub(crate) fn may_be(plan: &LogicalPlan) -> Result<bool> {
     Ok(may)
 }
 
-/// Whether one task answers a query no later than the tasks of its stages, before it is optimized: what these save by sharing
-/// the work is less than what their exchanges take.
+/// Checks whether one task answers a query no later than the tasks of its stages, before it is optimized: sharing the
+/// work would save less than the exchanges cost.
 pub(crate) fn fits(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> bool {
     let Some(work) = Estimate::default().of(plan) else {
         return false;
@@ -81,25 +82,26 @@ pub(crate) fn fits(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> boo
     shared <= limit(config).saturating_mul(work.exchanges.max(1))
 }
 
-/// What a query takes.
+/// Work of a query.
 #[derive(Debug, Clone, Copy)]
 struct Work {
-    /// Bytes that are read, and what it takes as long as reading so many to hash, sort and compare rows.
+    /// Bytes that are read, and the cost of hashing, sorting and comparing rows, in bytes that are read in the same
+    /// time.
     bytes: u64,
-    /// As much for parsing those that are text.
+    /// Cost of parsing text, in the same unit.
     parsed: u64,
-    /// Exchanges between its stages, if it has any.
+    /// Number of exchanges between its stages.
     exchanges: u64,
 }
 
-/// What is known of a plan's operators.
+/// Estimator of a plan's work.
 #[derive(Default)]
 struct Estimate {
     statistics: StatisticsContext,
 }
 
 impl Estimate {
-    /// What a plan takes, if that is known.
+    /// Estimates the work of a plan, if it is known.
     fn of(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Work> {
         let inputs = plan.children();
         if inputs.is_empty() {
@@ -109,7 +111,7 @@ impl Estimate {
                 exchanges: 0,
             });
         }
-        // Nobody knows how many rounds it takes.
+        // The number of rounds is unknown.
         if plan.is::<RecursiveQueryExec>() {
             return None;
         }
@@ -127,7 +129,7 @@ impl Estimate {
         Some(work)
     }
 
-    /// What an operator takes by itself.
+    /// Estimates the work of an operator without its inputs.
     fn of_operator(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<Work> {
         let inputs = plan.children();
         if plan.is::<NestedLoopJoinExec>() || plan.is::<CrossJoinExec>() {
@@ -161,7 +163,7 @@ impl Estimate {
         })
     }
 
-    /// About how many rows a plan has, as far as anything is known of it.
+    /// Estimates the rows of a plan, as far as anything is known.
     fn rows(&self, plan: &Arc<dyn ExecutionPlan>) -> Option<u64> {
         let statistics = self
             .statistics
@@ -177,14 +179,14 @@ impl Estimate {
     }
 }
 
-/// By the names of which columns rows of windows are partitioned, if the operator is one of windows.
+/// Returns the names of the columns that window functions are partitioned by, if the operator is a window operator.
 fn partitioned_by(plan: &Arc<dyn ExecutionPlan>) -> Option<Vec<String>> {
     let windows = plan.downcast_ref::<WindowAggExec>();
     let windows = windows.map(WindowAggExec::window_expr);
     let streamed = plan.downcast_ref::<BoundedWindowAggExec>();
     let streamed = streamed.map(BoundedWindowAggExec::window_expr);
     let first = windows.or(streamed)?.first()?;
-    // A column keeps its name where a projection gives it another place.
+    // A column keeps its name when a projection moves it.
     let name = |key: &Arc<dyn PhysicalExpr>| match key.downcast_ref::<Column>() {
         Some(column) => column.name().to_owned(),
         None => key.to_string(),
@@ -192,7 +194,7 @@ fn partitioned_by(plan: &Arc<dyn ExecutionPlan>) -> Option<Vec<String>> {
     Some(first.partition_by().iter().map(name).collect())
 }
 
-/// The same of the first operator below that is no projection.
+/// Returns the same for the first operator below projections.
 fn below_projections(plan: &Arc<dyn ExecutionPlan>) -> Option<Vec<String>> {
     match plan.downcast_ref::<ProjectionExec>() {
         Some(projection) => below_projections(projection.input()),
@@ -207,7 +209,7 @@ fn is_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.is::<CrossJoinExec>()
 }
 
-/// About how many bytes the leaf of a plan reads, if that is known.
+/// Estimates the bytes that a leaf of a plan reads, if they are known.
 fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     let Some(scan) = leaf.downcast_ref::<DataSourceExec>() else {
         let reads_nothing =
@@ -222,7 +224,7 @@ fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
     scanned_bytes(leaf, scan)
 }
 
-/// What parsing takes of a leaf that reads text, in bytes that are read.
+/// Estimates the cost of parsing a leaf's text, in bytes that are read.
 fn parsed(leaf: &Arc<dyn ExecutionPlan>) -> u64 {
     let scan = leaf.downcast_ref::<DataSourceExec>();
     let files = scan.and_then(|scan| scan.data_source().downcast_ref::<FileScanConfig>());
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
     use crate::{VolleyQueryPlanner, with_rules};
 
-    /// Counts how often plans are optimized.
+    /// Rule that counts optimizations of plans.
     #[derive(Debug, Default)]
     struct Counter(AtomicUsize);
 
@@ -278,13 +280,13 @@ mod tests {
         }
     }
 
-    /// A query's plan by two slots, of a small table and of one of 64 MiB, of two files each.
+    /// Returns a query's plan for two slots, over a small table and one of 64 MiB, of two files each.
     async fn plan(query: &str, single_task_bytes: u64) -> String {
         let (plan, _) = plan_counting(query, single_task_bytes).await;
         plan
     }
 
-    /// The plan, and how often one was optimized for it.
+    /// Returns the plan, and the number of plans that were optimized for it.
     async fn plan_counting(query: &str, single_task_bytes: u64) -> (String, usize) {
         let mut config = SessionConfig::new().with_target_partitions(2);
         config.options_mut().extensions.insert(JobSettings {
@@ -305,7 +307,7 @@ mod tests {
             let table = dir.path().join(name);
             fs::create_dir(&table).unwrap();
             for file in 0..2 {
-                // Planned, not read: they have a size and no contents.
+                // The files are planned, not read: they have a size and no contents.
                 let file = File::create(table.join(format!("{file}.csv"))).unwrap();
                 file.set_len(bytes).unwrap();
             }
@@ -350,13 +352,13 @@ mod tests {
             (grouped("large"), 8 << 20, true),
             (grouped("large"), 1 << 30, false),
             (grouped("large"), 200 << 20, true),
-            // It takes no longer, but with another exchange.
+            // It takes no longer, but has another exchange.
             (
                 format!("{} UNION ALL {}", grouped("small"), grouped("large")),
                 200 << 20,
                 false,
             ),
-            // A union exchanges nothing itself.
+            // A union itself exchanges nothing.
             (
                 format!("{} UNION ALL {}", grouped("large"), grouped("large")),
                 200 << 20,
@@ -365,7 +367,7 @@ mod tests {
             // Windows over windows with the same partitions have one exchange, and with others two.
             (windows("a"), 200 << 20, true),
             (windows("b"), 200 << 20, false),
-            // Not what each task reads for itself.
+            // A side that each task reads for itself is not exchanged.
             (
                 "SELECT a, sum(x.b) FROM large x JOIN small y USING (a) GROUP BY a".into(),
                 200 << 20,

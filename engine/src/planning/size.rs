@@ -1,7 +1,7 @@
-//! How large the rows of a plan are, by the best estimates there are: where it matters whether they are few.
+//! The estimated size of a plan's rows, for decisions that depend on whether they are few.
 //!
-//! Not here: estimates of files (`estimates`), filters (`selectivity`) and trees of inner joins (`join_order`), which this
-//! asks.
+//! Not here: estimates of files (`estimates`), filters (`selectivity`) and trees of inner joins (`join_order`), which
+//! this module uses.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::OneTaskExec;
 use crate::nodes::train::only;
 use crate::planning::join_order;
 
-/// Hashing a row takes about as long as reading so many bytes.
+/// Cost of hashing a row, in bytes that are read in the same time.
 pub(crate) const HASH_BYTES: u64 = 32;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// How large a plan's rows are, about.
+/// Estimated size of a plan's rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// None where only bytes are known.
+    /// Number of rows; 0 if only bytes are known.
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
@@ -38,14 +38,14 @@ impl Size {
         }
     }
 
-    /// What reading and hashing them costs, in bytes.
+    /// Returns the cost of reading and hashing the rows, in bytes.
     pub(crate) fn cost(self) -> u64 {
         let hashed = self.rows.saturating_mul(HASH_BYTES);
         self.bytes.saturating_add(hashed)
     }
 }
 
-/// How large a plan's rows are, if anything is known of it.
+/// Estimates the size of a plan's rows; `None` if it is unknown.
 pub(crate) fn size(plan: &Plan) -> Option<Size> {
     if let Some(rows) = join_order::rows(plan) {
         return Some(Size::new(rows as u64, &plan.schema()));
@@ -59,7 +59,7 @@ pub(crate) fn size(plan: &Plan) -> Option<Size> {
             JoinType::RightSemi | JoinType::RightAnti => Some(join.right()),
             _ => None,
         };
-        // Of inner joins more is known here than to DataFusion.
+        // The sizes of inner joins are better known here than in DataFusion.
         if let Some(kept) = kept.and_then(size).filter(|kept| kept.rows > 0) {
             let found = statistics_of(plan).and_then(|known| known.num_rows.get_value().copied());
             let found = found.and_then(|rows| u64::try_from(rows).ok());
@@ -68,7 +68,7 @@ pub(crate) fn size(plan: &Plan) -> Option<Size> {
         }
     }
     let statistics = statistics_of(plan)?;
-    // What is said of bytes is of files as often as of rows, and 0 where nobody counted.
+    // The number of bytes is that of files as often as that of rows, and 0 where nobody counted.
     if let Some(rows) = statistics.num_rows.get_value() {
         return Some(Size::new(u64::try_from(*rows).ok()?, &plan.schema()));
     }
@@ -83,7 +83,7 @@ fn statistics_of(plan: &Plan) -> Option<Arc<Statistics>> {
         .ok()
 }
 
-/// Statistics of an operator of which nothing is known but that it has about as many rows as its input.
+/// Returns the statistics of an operator that has about as many rows as its input, with nothing else known.
 pub(crate) fn rows_of_input(
     inputs: &[Arc<Statistics>],
     schema: &Schema,
@@ -95,7 +95,7 @@ pub(crate) fn rows_of_input(
     }))
 }
 
-/// About how many bytes a row takes in memory.
+/// Estimates the bytes of a row in memory.
 pub(crate) fn row_bytes(schema: &Schema) -> usize {
     let field = |data_type: &DataType| data_type.primitive_width().unwrap_or(32);
     let fields = schema.fields().iter();

@@ -1,6 +1,7 @@
 //! Exchanges of batches without columns, by constants, as below `count(*) OVER (PARTITION BY 1 = 1)`.
 //!
-//! An exchange writes columns. By a constant, all rows are in one partition anyway.
+//! An exchange has to write columns, which these batches lack. Hashed by a constant, all rows are in one partition
+//! anyway.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec, can_interleave};
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-/// The plan with such exchanges as one partition.
+/// Replaces such exchanges by a single partition.
 pub(crate) fn gather_without_columns(
     plan: Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
