@@ -12,7 +12,7 @@
 //!
 //! A task with all of the left side and a part of the right cannot tell which left rows are unmatched: another task may
 //! match them. So only the first form broadcasts a side, if that takes fewer bytes than reading both sides once. Joins
-//! without equal keys, and `NOT IN`, cannot be partitioned by keys; they have the last form but one, a single task.
+//! without equal keys, and `NOT IN`, cannot be partitioned by keys; they take the first form, or run in one task.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Keys of groups below a projection that reorders columns.
 //!
 //! The columns of a GROUP BY are a key, so further sort columns after the key are redundant. Above a projection that
-//! moves the key's columns, DataFusion 55 takes other columns for the key (`projected_constraints`): in `SELECT
-//! count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, it takes `n` for
-//! unique. So groups below several orderings are fenced.
+//! moves the key's columns, DataFusion 55 takes other columns for the key (`projected_constraints`): in
+//! `SELECT count(*) AS n, k FROM t GROUP BY k ORDER BY n LIMIT 10`, whose rows are sorted by `n, k` above, it takes `n`
+//! for unique. So groups below several orderings are fenced.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Limits pushed below window functions whose lookahead is larger than DataFusion 55 assumes.
 //!
 //! A limit above window functions becomes the fetch of the sort below them, a top-k sort, plus the largest lookahead of
-//! any function. DataFusion 55 does not add up the lookahead of nested functions, and assumes no lookahead for `lag(x,
-//! -3)` and one row for `lead(x) IGNORE NULLS`. With an exchange above the functions, the limit may also take rows
-//! whose frames were cut off. So the rule skips plans with any of these.
+//! any function. DataFusion 55 does not add up the lookahead of nested functions, and assumes no lookahead for
+//! `lag(x, -3)` and one row for `lead(x) IGNORE NULLS`. With an exchange above the functions, the limit may also take
+//! rows whose frames were cut off. So the rule skips plans with any of these.
 
 use std::sync::Arc;
 

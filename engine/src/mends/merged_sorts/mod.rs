@@ -5,9 +5,9 @@
 //! but the top-k sorts of the partitions share a threshold, and drop rows that come first by the dropped key.
 //!
 //! And a sort by more keys than a top-k sort below it replaces that sort: the partitions are then sorted by all keys,
-//! but merged by fewer, those of the lower sort. `SELECT n, k FROM (SELECT n, k FROM t ORDER BY n LIMIT 10) ORDER BY n,
-//! k` was not in that order. Here they are merged by all keys, and finally the ordering of a query's output is checked
-//! again.
+//! but merged by fewer, those of the lower sort.
+//! `SELECT n, k FROM (SELECT n, k FROM t ORDER BY n LIMIT 10) ORDER BY n, k` was not in that order. Here they are
+//! merged by all keys, and finally the ordering of a query's output is checked again.
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@
 //! The dependencies are derived in several phases, so each phase forgets them again:
 //!
 //! ```text
-//! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and checks whether an order has peers
 //! statements  UnnestedRelations  the planner adds to GROUP BY what a key determines, and looks for peers of an order
+//! analyzed    UnnestedKeys       a scalar subquery is checked to have one row, by a key
 //! optimized   WithoutKeys        rules derive keys anew: an operator hides them as long as rules run
 //! ```
 //!

@@ -1,12 +1,12 @@
-//! Which columns of a tree of joins are equal, directly or by way of others.
+//! Equivalence classes of the columns of a join tree, by direct and transitive equality.
 //!
-//! `a.x = b.x AND b.x = c.x` lets `a` and `c` be joined by `x` before `b` is. A class has at most one
-//! column of a relation: then joining two sets of relations by one member of each keeps all members equal,
-//! which holds within either set already.
+//! `a.x = b.x AND b.x = c.x` lets `a` and `c` be joined by `x` before `b` is. A class has at most one column of a
+//! relation: then joining two sets of relations by one member of each makes all members equal, since those within
+//! either set are equal already.
 
 use std::collections::BTreeSet;
 
-/// Classes of columns, of pairs that are equal; `relation` tells whose a column is.
+/// Builds the classes from pairs of equal columns; `relation` returns the relation of a column.
 pub(super) fn classes(
     pairs: &[(usize, usize)],
     relation: impl Fn(usize) -> usize,
@@ -27,7 +27,7 @@ pub(super) fn classes(
             }
             let both: BTreeSet<_> = merged.union(class).copied().collect();
             let relations: BTreeSet<_> = both.iter().map(|column| relation(*column)).collect();
-            // Another column of a relation that has one: the pair stays a class of its own.
+            // If a relation would have a second column in the class, the pair stays a class of its own.
             if relations.len() == both.len() {
                 merged = both;
                 into.push(at);
@@ -48,7 +48,7 @@ pub(super) fn classes(
 mod tests {
     use super::*;
 
-    /// Columns 10 to 19 are those of relation 1, and so on.
+    /// Builds classes where columns 10 to 19 belong to relation 1, and so on.
     fn of(pairs: &[(usize, usize)]) -> Vec<Vec<usize>> {
         classes(pairs, |column| column / 10)
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_class_has_one_column_of_a_relation() {
-        // Both columns of 1 equal that of 2: neither condition may be lost.
+        // Both columns of relation 1 equal that of 2: neither condition may be lost.
         assert_eq!(of(&[(10, 20), (11, 20)]), [[10, 20], [11, 20]]);
         let found = of(&[(10, 20), (11, 30), (20, 30)]);
         for pair in [[10, 20], [11, 30], [20, 30]] {

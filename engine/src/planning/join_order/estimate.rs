@@ -1,12 +1,11 @@
-//! What the engine's statistics say of a tree of joins.
+//! The graph of a join tree, from the engine's statistics.
 //!
-//! Parquet files tell how many rows they have, and the least and the greatest value of a column: integers and
-//! dates have at most as many values as lie between. Rows that pass a relation's own filters are as many as
-//! `selectivity` estimates.
+//! Parquet files record their number of rows, and the minimum and maximum of each column: an integer or date column has
+//! at most as many values as its range. The rows that pass a relation's own filters are estimated by `selectivity`.
 //!
-//! Of text, and of whatever is in text files, nobody knows how many values there are. Such a column is taken to
-//! have those of a column that it must equal; where nothing is known of that one either, they thin no rows,
-//! and no order is looked for that needs them as a key.
+//! The number of values is unknown for text columns, and for all columns of text files. Such a column is assumed to
+//! have as many values as a column that it must equal; if that is unknown too, the equality is assumed to drop no rows,
+//! and no order is searched for that needs it as a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::planning::selectivity::{CONDITION, EQUALITY};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// The tree as numbers, if the rows of all its relations are known or estimated.
+/// Builds the graph, if the rows of all relations of the tree are known or estimated.
 pub(super) fn graph(tree: &JoinTree) -> Result<Option<Graph>> {
     let statistics = StatisticsContext::new();
     let compute = |plan: &Plan| statistics.compute(plan.as_ref(), &StatisticsArgs::new());
@@ -49,7 +48,7 @@ pub(super) fn graph(tree: &JoinTree) -> Result<Option<Graph>> {
         below.unwrap_or(&after.column_statistics[at])
     };
     let classes = tree.classes.iter().filter_map(|columns| {
-        // Of the member that has most: it is a key of its relation, and the others refer to it.
+        // The count of the member with the most values: it is the key of its relation, and the others refer to it.
         let counts = columns.iter().filter_map(|column| {
             let rows = relations[tree.relation(*column)].unfiltered;
             distinct(before(*column), rows)
@@ -93,7 +92,7 @@ fn rows(statistics: &Statistics) -> Option<f64> {
     rows.map(|rows| (*rows as f64).max(1.0))
 }
 
-/// What a relation filters, and by its columns the columns there.
+/// Returns the plan below a relation's filters and projections, and a map from its columns to the columns there.
 pub(super) fn unfiltered(plan: &Plan) -> (&Plan, HashMap<usize, usize>) {
     let (input, columns): (_, Vec<_>) = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let columns = match filter.projection().as_ref() {
@@ -115,7 +114,7 @@ pub(super) fn unfiltered(plan: &Plan) -> (&Plan, HashMap<usize, usize>) {
     (input, columns.collect())
 }
 
-/// How many values a column has, if anything is known of that.
+/// Returns the number of values of a column, if anything is known about it.
 pub(super) fn distinct(column: &ColumnStatistics, rows: f64) -> Option<f64> {
     let counted = column.distinct_count.get_value();
     let counted = counted
@@ -129,14 +128,14 @@ pub(super) fn distinct(column: &ColumnStatistics, rows: f64) -> Option<f64> {
     count.map(|count| count.min(rows).max(1.0))
 }
 
-/// The least and the greatest value of a column of integers or dates.
+/// Returns the minimum and maximum of a column of integers or dates.
 fn range(column: &ColumnStatistics) -> Option<(f64, f64)> {
     let least = whole(column.min_value.get_value()?)?;
     let greatest = whole(column.max_value.get_value()?)?;
     (least <= greatest).then_some((least, greatest))
 }
 
-/// A value of a type of which there are as many between two as their difference.
+/// Converts a value of a discrete type, in which a difference counts the values in between.
 fn whole(value: &ScalarValue) -> Option<f64> {
     Some(match value {
         ScalarValue::Int8(value) => f64::from((*value)?),

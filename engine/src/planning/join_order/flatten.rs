@@ -1,7 +1,7 @@
-//! A tree of inner joins taken apart: what is joined, on what, and which columns come out.
+//! A tree of inner joins taken apart: its relations, join conditions and output columns.
 //!
-//! Columns are numbered through all relations, in the order in which the relations lie in the plan: that
-//! number stands for a column, in expressions too, until the tree is [rebuilt](super::rebuild).
+//! Columns are numbered across all relations, in the order in which the relations occur in the plan. That number
+//! denotes a column, in expressions too, until the tree is [rebuilt](super::rebuild).
 
 use std::sync::Arc;
 
@@ -28,45 +28,45 @@ use super::graph::{Set, Tree, only};
 type Plan = Arc<dyn ExecutionPlan>;
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// A tree of inner joins.
+/// Tree of inner joins, taken apart.
 #[derive(Debug)]
 pub(super) struct JoinTree {
     pub(super) relations: Vec<Plan>,
-    /// The columns of all relations.
+    /// Columns of all relations.
     pub(super) columns: Vec<FieldRef>,
-    /// By relation: the number of its first column.
+    /// Number of the first column of each relation.
     starts: Vec<usize>,
-    /// Columns that are equal in every row that comes out.
+    /// Classes of columns that are equal in every output row.
     pub(super) classes: Vec<Vec<usize>>,
-    /// What else holds, each with the relations whose columns it reads.
+    /// Other conditions, each with the relations whose columns it reads.
     pub(super) filters: Vec<(Set, Expr)>,
-    /// The columns that come out.
+    /// Output columns.
     pub(super) output: Vec<usize>,
-    /// The order that it has.
+    /// Order of joins in the plan.
     pub(super) order: Tree,
-    /// How the plan says that joins are partitioned.
+    /// Partition mode of the plan's joins.
     pub(super) mode: PartitionMode,
 }
 
 impl JoinTree {
-    /// The relation that a column is of.
+    /// Returns the relation of a column.
     pub(super) fn relation(&self, column: usize) -> usize {
         self.starts.partition_point(|start| *start <= column) - 1
     }
 
-    /// The columns of a relation.
+    /// Returns the columns of a relation.
     pub(super) fn columns_of(&self, relation: usize) -> std::ops::Range<usize> {
         let end = self.starts.get(relation + 1).copied();
         self.starts[relation]..end.unwrap_or(self.columns.len())
     }
 
-    /// The relation that a column is of, and its index there.
+    /// Returns the relation of a column, and its index there.
     pub(super) fn place(&self, column: usize) -> (usize, usize) {
         let relation = self.relation(column);
         (relation, column - self.starts[relation])
     }
 
-    /// The index in a relation of a column that equals another in every row that comes out.
+    /// Returns the index in a relation of a column that equals another in every output row.
     pub(super) fn equal_in(&self, relation: usize, column: usize) -> Option<usize> {
         let mut classes = self.classes.iter();
         let class = classes.find(|class| class.contains(&column));
@@ -77,7 +77,7 @@ impl JoinTree {
     }
 }
 
-/// An operator within a tree.
+/// Operator within a tree.
 enum Part<'a> {
     Hash(&'a HashJoinExec),
     Loop(&'a NestedLoopJoinExec),
@@ -86,7 +86,7 @@ enum Part<'a> {
     Filter(&'a FilterExec),
 }
 
-/// Whether a plan is a tree of inner joins, or columns or rows of one.
+/// Checks whether a plan is a tree of inner joins, or a filter or projection of one.
 pub(super) fn is_join(plan: &Plan) -> bool {
     part(plan).is_some()
 }
@@ -131,14 +131,14 @@ fn part(plan: &Plan) -> Option<Part<'_>> {
     }
 }
 
-/// Whether a condition can be evaluated at another join: it reads columns, and always says the same of them.
+/// Checks whether a condition can be evaluated at another join: it reads columns, and is not volatile.
 fn movable(condition: &Expr) -> bool {
     let volatile = condition.exists(|node| Ok(node.is_volatile_node()));
     let mut each = split_conjunction(condition).into_iter();
     !volatile.unwrap_or(true) && each.all(|condition| !collect_columns(condition).is_empty())
 }
 
-/// Takes a plan apart that [is a join](is_join).
+/// Takes apart a plan that [is a join](is_join).
 pub(super) fn flatten(plan: &Plan) -> Result<JoinTree> {
     let mut flat = Flat::default();
     let (output, order) = flat.add(plan)?;
@@ -164,7 +164,7 @@ pub(super) fn flatten(plan: &Plan) -> Result<JoinTree> {
     Ok(tree)
 }
 
-/// What has been taken apart so far.
+/// Parts that have been taken apart so far.
 #[derive(Default)]
 struct Flat {
     relations: Vec<Plan>,
@@ -176,7 +176,7 @@ struct Flat {
 }
 
 impl Flat {
-    /// Adds what a plan joins: the columns that come out of it, and its order.
+    /// Adds the relations and conditions of a plan, and returns its output columns and its order of joins.
     fn add(&mut self, plan: &Plan) -> Result<(Vec<usize>, Tree)> {
         Ok(match part(plan) {
             None => {
@@ -256,7 +256,7 @@ impl Flat {
     }
 }
 
-/// The columns of a join that come out of it.
+/// Returns the output columns of a join.
 fn project(left: Vec<usize>, right: Vec<usize>, projection: Option<&[usize]>) -> Vec<usize> {
     let columns: Vec<_> = left.into_iter().chain(right).collect();
     match projection {
@@ -265,7 +265,7 @@ fn project(left: Vec<usize>, right: Vec<usize>, projection: Option<&[usize]>) ->
     }
 }
 
-/// The number of a column, of those of its input.
+/// Returns the number of a column, given those of its input.
 fn number(column: &Expr, columns: &[usize]) -> Result<usize> {
     let column = column.downcast_ref::<Column>();
     let number = column.and_then(|column| columns.get(column.index()));
@@ -273,7 +273,7 @@ fn number(column: &Expr, columns: &[usize]) -> Result<usize> {
     number.copied()
 }
 
-/// An expression whose columns have other indexes.
+/// Replaces the indexes of an expression's columns.
 pub(super) fn numbered(expr: &Expr, index: impl Fn(usize) -> Option<usize>) -> Result<Expr> {
     let renumber = |node: Expr| -> Result<_> {
         let Some(column) = node.downcast_ref::<Column>() else {
@@ -288,7 +288,7 @@ pub(super) fn numbered(expr: &Expr, index: impl Fn(usize) -> Option<usize>) -> R
     Arc::clone(expr).transform_up(renumber).data()
 }
 
-/// The same tree of other plans with the same columns, in the order of its relations.
+/// Replaces the relations of a tree, in order, by plans with the same columns.
 pub(super) fn replace_relations(
     plan: &Plan,
     relations: &mut impl Iterator<Item = Plan>,

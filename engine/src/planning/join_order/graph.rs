@@ -6,18 +6,18 @@
 //!     └──── date              filter {sales, stock}: stock.quantity < sales.quantity
 //! ```
 
-/// Relations of a tree that is looked at, at most: a set of them is a word.
+/// Maximum number of relations of a reordered tree: a set of them is one word.
 pub(super) const MOST: usize = 64;
 
-/// Some of a graph's relations, a bit each.
+/// Set of a graph's relations, a bit each.
 pub(super) type Set = u64;
 
-/// The relations in a set, by their indexes.
+/// Returns the indexes of the relations in a set.
 pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
     (0..MOST).filter(move |relation| set >> relation & 1 == 1)
 }
 
-/// The set of one relation; none beyond [`MOST`].
+/// Returns the set of one relation; empty beyond [`MOST`].
 pub(super) fn only(relation: usize) -> Set {
     let relation = u32::try_from(relation).ok();
     relation
@@ -25,7 +25,7 @@ pub(super) fn only(relation: usize) -> Set {
         .unwrap_or(0)
 }
 
-/// What an order is chosen by.
+/// Relations, equal columns and filters, from which an order is chosen.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Graph {
     pub(super) relations: Vec<Relation>,
@@ -33,17 +33,17 @@ pub(super) struct Graph {
     pub(super) filters: Vec<Filter>,
 }
 
-/// How many rows a relation has, and would have if none were filtered out.
+/// Number of rows of a relation, with and without its filters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Relation {
     pub(super) rows: f64,
     pub(super) unfiltered: f64,
 }
 
-/// Columns that have the same value in every row of the result, at most one of a relation.
+/// Columns that have the same value in every output row, at most one of a relation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Class {
-    /// By relation.
+    /// Relation and values of each member.
     pub(super) members: Vec<(usize, Values)>,
 }
 
@@ -53,33 +53,33 @@ impl Class {
         members.fold(0, |set, (relation, _)| set | only(*relation))
     }
 
-    /// Whether it gives two sets of relations a key to join on.
+    /// Checks whether the class gives two sets of relations a join key.
     pub(super) fn joins(&self, left: Set, right: Set) -> bool {
         self.set() & left != 0 && self.set() & right != 0
     }
 }
 
-/// About the values of a column.
+/// Statistics of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Values {
-    /// How many there are.
+    /// Number of distinct values.
     pub(super) distinct: f64,
-    /// How many there are among the rows before the relation's filters.
+    /// Number of distinct values before the relation's filters.
     pub(super) unfiltered: f64,
-    /// The least and the greatest before filters, of integers and dates.
+    /// Minimum and maximum before filters, of integers and dates.
     pub(super) range: Option<(f64, f64)>,
 }
 
-/// A condition that is no equality of two columns.
+/// Condition other than an equality of two columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Filter {
-    /// Whose columns it reads.
+    /// Relations whose columns it reads.
     pub(super) relations: Set,
     pub(super) selectivity: f64,
 }
 
 impl Filter {
-    /// Whether it can be evaluated where two sets of relations are joined, and not before.
+    /// Checks whether the filter can be evaluated where two sets of relations are joined, and not before.
     pub(super) fn joins(&self, left: Set, right: Set) -> bool {
         let within = |set: Set| self.relations & !set == 0;
         within(left | right) && !within(left) && !within(right)
@@ -87,23 +87,23 @@ impl Filter {
 }
 
 impl Graph {
-    /// All its relations.
+    /// Returns the set of all relations.
     pub(super) fn all(&self) -> Set {
         (0..self.relations.len()).fold(0, |set, relation| set | only(relation))
     }
 
-    /// Whether two sets have a key to join on.
+    /// Checks whether two sets have a join key.
     pub(super) fn keyed(&self, left: Set, right: Set) -> bool {
         self.classes.iter().any(|class| class.joins(left, right))
     }
 
-    /// Whether two sets have a key or a condition to join on.
+    /// Checks whether two sets have a join key or filter.
     pub(super) fn linked(&self, left: Set, right: Set) -> bool {
         let filtered = || self.filters.iter().any(|filter| filter.joins(left, right));
         self.keyed(left, right) || filtered()
     }
 
-    /// Whether keys lead from any relation to any other.
+    /// Checks whether keys lead from any relation to any other.
     pub(super) fn is_keyed(&self) -> bool {
         let mut reached = self.all() & 1;
         loop {
@@ -117,7 +117,7 @@ impl Graph {
         }
     }
 
-    /// Whether nothing links a set to the relations that are not in it.
+    /// Checks that nothing links a set to the relations outside it.
     pub(super) fn is_apart(&self, set: Set) -> bool {
         let crosses = |relations: Set| relations & set != 0 && relations & !set != 0;
         let classes = self.classes.iter().map(Class::set);
@@ -126,7 +126,7 @@ impl Graph {
     }
 }
 
-/// An order of joins.
+/// Order of joins.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Tree {
     Relation(usize),
@@ -138,7 +138,7 @@ impl Tree {
         Self::Join(Box::new(left), Box::new(right))
     }
 
-    /// The relations in it.
+    /// Returns the set of relations in the tree.
     pub(super) fn set(&self) -> Set {
         match self {
             Self::Relation(relation) => only(*relation),

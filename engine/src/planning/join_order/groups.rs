@@ -1,4 +1,4 @@
-//! Semi-join reduction below a grouping: groups that a join finds no partner for are not made.
+//! Semi-join reduction below a grouping: groups that a join does not match are not built.
 //!
 //! ```text
 //!   LeftSemi: part.id = part                      LeftSemi: part.id = part
@@ -9,9 +9,9 @@
 //!                                                           └ lines
 //! ```
 //!
-//! A correlated subquery with an aggregate is planned as one group for each value of its table, of which the query asks
-//! for a few (the magic sets of Mumick et al., "Magic is relevant", SIGMOD 1990,
-//! <https://doi.org/10.1145/93597.98734>). The few keys are those of a relation that the join's other side reads anyway.
+//! A correlated subquery with an aggregate is planned as one group for each key of its table, of which the query needs
+//! few (the magic sets of Mumick et al., "Magic is relevant", SIGMOD 1990, <https://doi.org/10.1145/93597.98734>). The
+//! few keys are those of a relation that the join's other side reads anyway.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -41,11 +41,11 @@ use crate::planning::size::size;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// The share of keys that may find a partner, by estimate, for rows to be reduced. A filter has to say so: that a table has
-/// fewer keys than lie between another's least and greatest says nothing.
+/// Largest estimated share of keys that may match for a reduction. A filter has to cause it: a table with fewer keys
+/// than the range of another's proves nothing.
 const SELECTIVITY: f64 = 0.25;
 
-/// The plan with the rows of groups reduced to those that its joins ask for.
+/// Reduces the rows of groups to those that the joins above them match.
 pub(super) fn reduce_groups(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
     let groups = Groups {
         plan: &plan,
@@ -61,16 +61,16 @@ pub(super) fn reduce_groups(plan: Plan, config: &ConfigOptions) -> Result<Plan> 
     Arc::clone(&plan).transform_up(reduced).data()
 }
 
-/// What a plan groups.
+/// Aggregates of a plan.
 struct Groups<'a> {
     plan: &'a Plan,
     config: &'a ConfigOptions,
-    /// How often the plan has each of its aggregates, by their text.
+    /// Number of times that each aggregate occurs in the plan, by its text.
     count: OnceCell<HashMap<String, usize>>,
 }
 
 impl Groups<'_> {
-    /// A join whose groups are reduced.
+    /// Reduces the groups of a join.
     fn of_join(&self, node: &Plan) -> Result<Option<Plan>> {
         let Some(join) = node
             .downcast_ref::<HashJoinExec>()
@@ -104,7 +104,7 @@ impl Groups<'_> {
         Ok(None)
     }
 
-    /// Groups by a column in which only some keys are asked for.
+    /// Reduces groups to the keys that a join matches in a column.
     fn reduced(&self, plan: &Plan, column: usize, keys: &Keys<'_>) -> Result<Option<Plan>> {
         let input = if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
             let column = projection.expr()[column].expr.downcast_ref::<Column>();
@@ -137,7 +137,7 @@ impl Groups<'_> {
             .transpose()
     }
 
-    /// Whether the plan has an aggregate twice, which one stage computes for both.
+    /// Checks whether the plan has an aggregate twice, which one stage computes for both.
     fn is_repeated(&self, aggregate: &Plan) -> bool {
         let text = |plan: &Plan| displayable(plan.as_ref()).indent(true).to_string();
         let count = self.count.get_or_init(|| {
@@ -155,7 +155,7 @@ impl Groups<'_> {
     }
 }
 
-/// Whether a join's side is of rows that do not come out if they find no partner.
+/// Checks whether a join drops the unmatched rows of a side.
 fn drops_unmatched(kind: JoinType, side: JoinSide) -> bool {
     match side {
         JoinSide::Right => matches!(
@@ -177,7 +177,7 @@ fn drops_unmatched(kind: JoinType, side: JoinSide) -> bool {
     }
 }
 
-/// Whether an aggregate reads rows, not states of groups.
+/// Checks whether an aggregate reads rows, not states of groups.
 fn reads_rows(mode: AggregateMode) -> bool {
     match mode {
         AggregateMode::Partial | AggregateMode::Single | AggregateMode::SinglePartitioned => true,
@@ -187,7 +187,7 @@ fn reads_rows(mode: AggregateMode) -> bool {
     }
 }
 
-/// The keys that a join asks for: a column of its other side.
+/// Keys that a join matches: a column of its other side.
 struct Keys<'a> {
     side: &'a Plan,
     column: usize,
@@ -195,7 +195,7 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// The rows with one of these keys in a column, if they are few enough.
+    /// Builds the semi join of the rows with these keys, if the keys are few enough.
     fn semi_join(
         &self,
         rows: &Plan,
@@ -231,7 +231,7 @@ impl Keys<'_> {
             if !exact || !same || !pays || !is_repeatable(few)? {
                 continue;
             }
-            // Two scans of one plan would share what is left to read.
+            // Two scans of one plan would share their work queue.
             let semi_join: Plan = Arc::new(HashJoinExec::try_new(
                 reset_plan_states(Arc::clone(few))?,
                 Arc::clone(rows),
@@ -249,7 +249,7 @@ impl Keys<'_> {
     }
 }
 
-/// Relations that have all values of a plan's column, and are read from files, the smallest first.
+/// Returns the relations that have all values of a plan's column, and are read from files, smallest first.
 fn relations(plan: &Plan, column: usize) -> Result<Vec<(Plan, usize)>> {
     let mut found = Vec::new();
     add_relations(plan, column, &mut found)?;

@@ -1,19 +1,19 @@
 //! The order of inner joins, by estimated sizes.
 //!
-//! SQL gives an order and the planner keeps it. In TPC-DS query 72 it joins two fact tables by one column,
-//! which makes a billion rows, before any dimension thins either. Here each maximal tree of inner joins is
-//! taken apart and put together in the order whose intermediate results are estimated smallest:
+//! SQL gives an order and the planner keeps it. In TPC-DS query 72 it joins two fact tables by one column, which makes
+//! a billion rows, before any dimension filters either. Here each maximal tree of inner joins is taken apart and put
+//! together in the order with the smallest estimated intermediate results:
 //!
 //! ```text
 //!  plan ──flatten──► relations, equal columns, filters ──estimate──► graph ──search──► order ──rebuild──► plan
 //! ```
 //!
-//! Rows stay as they are; their order does not, which is why this precedes the rules that sort. Outer, semi and
-//! anti joins, aggregates, limits and whatever else is no inner join bound a tree. So semi and anti joins are first
-//! [pushed down](semi) to a relation, and the rows of [groups](groups) reduced to those that a join asks for. A tree is left alone if
-//! it has a relation of unknown size, fewer than three relations, or no order that is clearly better; and
-//! all are if `datafusion.optimizer.join_reordering` is off. Which side of a join is hashed, and how rows get there, is
-//! decided by later rules.
+//! The rows stay the same; their order does not, so this rule precedes the rules that sort. Outer, semi and anti joins,
+//! aggregates, limits and all other operators bound a tree. So semi and anti joins are first [pushed down](semi) to a
+//! relation, and the rows of [groups](groups) reduced to those that a join matches. A tree keeps its order if it has a
+//! relation of unknown size, fewer than three relations, or no clearly better order; all trees do if
+//! `datafusion.optimizer.join_reordering` is off. Later rules decide which side of a join is hashed, and how rows get
+//! there.
 
 mod classes;
 mod estimate;
@@ -38,14 +38,14 @@ use self::search::best_tree;
 use self::semi::push_semi_join;
 use self::sizes::Sizes;
 
-/// An order is better if it makes at most this share of the intermediate rows,
+/// Largest share of the old cost at which an order is clearly better.
 const CLEARLY: f64 = 0.8;
-/// saves at least this share of the rows that are read,
+/// Smallest share of the relations' rows that a better order saves.
 const WORTHWHILE: f64 = 0.05;
-/// and at least so many: a batch is no gain.
+/// Smallest number of rows that a better order saves: a single batch is not worth it.
 const BATCH: f64 = 8192.0;
 
-/// The plan with its inner joins in a better order, where there is one.
+/// Puts the inner joins of a plan in a better order, where there is one.
 pub(crate) fn order_joins(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
@@ -89,8 +89,8 @@ fn order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(reordered(&plan, &tree)?.unwrap_or(plan))
 }
 
-/// About how many rows a tree of inner joins has, if it is one, and anything is known of its relations. DataFusion's
-/// own estimate looks at one column of a key, and takes each join for itself.
+/// Estimates the rows of a tree of inner joins, if the plan is one, and its relations are known. DataFusion's own
+/// estimate considers one column of a key, and each join separately.
 pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
     if !is_join(plan) {
         return None;
@@ -101,7 +101,7 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Option<f64> {
     Some(Sizes::new(&graph).rows(graph.all()))
 }
 
-/// The tree in a clearly better order.
+/// Rebuilds the tree in a clearly better order.
 fn reordered(
     plan: &Arc<dyn ExecutionPlan>,
     tree: &JoinTree,
@@ -120,7 +120,7 @@ fn reordered(
     let read: f64 = graph.relations.iter().map(|relation| relation.rows).sum();
     let saved = old - new;
     let better = new <= CLEARLY * old && saved >= BATCH && saved >= WORTHWHILE * read;
-    // Pairs that no key finds are compared in one place: never more of these than were asked for.
+    // A join without keys compares all pairs in one task, so a new order has no more of them than the old one.
     if !better || sizes.products(&best) > sizes.products(&tree.order) {
         return Ok(None);
     }

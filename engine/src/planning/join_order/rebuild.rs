@@ -1,8 +1,7 @@
 //! A tree of inner joins put together in another order.
 //!
-//! A condition is checked at the first join that has all its columns. Columns that nothing above reads are
-//! dropped at once. The smaller side of a join is its left one, which is hashed unless a later rule
-//! knows better.
+//! A condition is checked at the first join that has all its columns. Columns that nothing above reads are dropped at
+//! once. The smaller side of a join becomes its left side, which is hashed unless a later rule decides otherwise.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use super::sizes::Sizes;
 type Plan = Arc<dyn ExecutionPlan>;
 type Expr = Arc<dyn PhysicalExpr>;
 
-/// The tree in another order, with the columns that came out before under the same names.
+/// Rebuilds the tree in another order, with the same output columns under the same names.
 pub(super) fn rebuild(
     tree: &JoinTree,
     sizes: &mut Sizes<'_>,
@@ -44,7 +43,7 @@ pub(super) fn rebuild(
     Ok(Arc::new(ProjectionExec::try_new(output, built.plan)?))
 }
 
-/// A part of the new plan, and the numbers of its columns.
+/// Part of the new plan, with the numbers of its columns.
 struct Built {
     plan: Plan,
     columns: Vec<usize>,
@@ -119,7 +118,7 @@ impl Rebuild<'_, '_, '_> {
             .filter(|at| needed.contains(&columns[*at]))
             .collect();
         if kept.is_empty() && !columns.is_empty() {
-            // Rows are counted by a column, where there is one.
+            // Rows are counted by a column, if there is one.
             kept.push(0);
         }
         let columns = kept.iter().map(|at| columns[*at]).collect();
@@ -152,7 +151,7 @@ impl Rebuild<'_, '_, '_> {
         Ok(Built { plan, columns, set })
     }
 
-    /// What can be checked of the pairs of two sides, and could not be before.
+    /// Builds the filter of the conditions that read both sides.
     fn filter(&self, left: &Built, right: &Built) -> Result<Option<JoinFilter>> {
         let joins = |relations: Set| {
             let within = |set: Set| relations & !set == 0;
@@ -188,13 +187,13 @@ impl Rebuild<'_, '_, '_> {
         Ok(Some(JoinFilter::new(condition, places, Arc::new(schema))))
     }
 
-    /// The member of a class that stands for all members in a set of relations.
+    /// Returns the member of a class that represents all its members in a set of relations.
     fn member(&self, class: &[usize], set: Set) -> Option<usize> {
         let mut class = class.iter().copied();
         class.find(|column| only(self.tree.relation(*column)) & set != 0)
     }
 
-    /// The columns of a set of relations that are read above their join.
+    /// Returns the columns of a set of relations that are read above their join.
     fn needed(&self, set: Set) -> BTreeSet<usize> {
         let within = |column: &usize| only(self.tree.relation(*column)) & set != 0;
         let mut needed: BTreeSet<_> = self.tree.output.iter().copied().filter(within).collect();

@@ -1,21 +1,21 @@
-//! The cheapest order of joins: the very one for few relations, a good one for many.
+//! The search for the cheapest order of joins: exact for few relations, heuristic for many.
 //!
-//! Few are looked at in all subsets, each split in two in every way (DPsub of Moerkotte and Neumann,
-//! "Analysis of two existing and one new dynamic programming algorithm for the generation of optimal bushy
-//! join trees without cross products", VLDB 2006, <https://dl.acm.org/doi/10.5555/1182635.1164207>): that
-//! is 3ⁿ steps. Beyond, the two trees with the smallest result are joined until one is left, which is among the
-//! better heuristics (Steinbrunn, Moerkotte and Kemper, "Heuristic and randomized optimization for the
-//! join ordering problem", VLDB Journal 1997, <https://doi.org/10.1007/s007780050040>).
+//! For few relations it enumerates all subsets, each split in two in every way (DPsub of Moerkotte and Neumann,
+//! "Analysis of two existing and one new dynamic programming algorithm for the generation of optimal bushy join trees
+//! without cross products", VLDB 2006, <https://dl.acm.org/doi/10.5555/1182635.1164207>): that is 3ⁿ steps. For more,
+//! it repeatedly joins the two trees with the smallest result, which is among the better heuristics (Steinbrunn,
+//! Moerkotte and Kemper, "Heuristic and randomized optimization for the join ordering problem", VLDB Journal 1997,
+//! <https://doi.org/10.1007/s007780050040>).
 //!
-//! A product needs a side that nothing links to any other relation: no order is made worse to look for one.
+//! A cross product is allowed only with a side that nothing links to any other relation; the search tries no others.
 
 use super::graph::{Set, Tree, only};
 use super::sizes::Sizes;
 
-/// Relations that are looked at in all subsets, at most.
+/// Maximum number of relations for the exact search.
 const FEW: usize = 10;
 
-/// The cheapest order, if there is one without products that nothing asks for.
+/// Returns the cheapest order without unnecessary cross products, if there is one.
 pub(super) fn best_tree(sizes: &mut Sizes<'_>) -> Option<Tree> {
     match sizes.graph().relations.len() {
         0 => None,
@@ -27,7 +27,7 @@ pub(super) fn best_tree(sizes: &mut Sizes<'_>) -> Option<Tree> {
 fn exact(sizes: &mut Sizes<'_>) -> Option<Tree> {
     let graph = sizes.graph();
     let all = graph.all();
-    // By set: what it costs, and the half of it that has its first relation.
+    // For each set, its cost and the half of it that has its first relation.
     let mut best: Vec<Option<(f64, Set)>> = vec![None; index(all) + 1];
     for set in 1..=all {
         let first = set & set.wrapping_neg();
@@ -36,7 +36,7 @@ fn exact(sizes: &mut Sizes<'_>) -> Option<Tree> {
             continue;
         }
         let rest = set & !first;
-        // Every subset of the rest but all of it, with the first relation.
+        // All proper subsets of the rest, each with the first relation.
         let mut others = rest;
         while others != 0 {
             others = (others - 1) & rest;
@@ -88,7 +88,7 @@ fn greedy(sizes: &mut Sizes<'_>) -> Option<Tree> {
             }
         }
         let (_, a, b) = least?;
-        // The later one first: the other keeps its place.
+        // Removes the later one first, so that the other keeps its index.
         let (right_set, right) = trees.remove(b);
         let (left_set, left) = trees.remove(a);
         trees.push((left_set | right_set, Tree::join(left, right)));
@@ -101,7 +101,7 @@ mod tests {
     use super::super::graph::{Class, Graph, Relation, Values};
     use super::*;
 
-    /// A fact table whose dimensions are filtered, and last a second fact table with the first one's ids.
+    /// Builds a fact table with filtered dimensions, and last a second fact table with the first one's ids.
     fn star(dimensions: usize) -> Graph {
         let relation = |rows, unfiltered| Relation { rows, unfiltered };
         let ids = |count: f64| Values {

@@ -8,9 +8,9 @@
 //!     └ large orders                       └ lines
 //! ```
 //!
-//! SQL's `IN` and `EXISTS` are planned above all joins of their query, which then make rows for nothing, and are in the
-//! way of a better order. A relation with no more rows than the joins is the better place. Not here: which side
-//! is hashed.
+//! SQL's `IN` and `EXISTS` are planned above all joins of their query, which then make rows in vain, and they block a
+//! better order. A relation with no more rows than the joins is the better place. Not here: the choice of the hashed
+//! side.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::planning::reread::is_volatile_operator;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// The inner joins of which a semi or anti join keeps rows, with it at one of their relations, if that is better.
+/// Moves a semi or anti join above inner joins to one of their relations, if that is better.
 pub(super) fn push_semi_join(node: &Plan) -> Result<Option<Plan>> {
     let Some(join) = node.downcast_ref::<HashJoinExec>() else {
         return Ok(None);
@@ -64,7 +64,7 @@ pub(super) fn push_semi_join(node: &Plan) -> Result<Option<Plan>> {
     Ok((plan.schema() == node.schema()).then_some(plan))
 }
 
-/// The smallest relation that has all columns which a join compares, if it has no more rows than the tree.
+/// Returns the smallest relation that has all columns which a join compares, if it has no more rows than the tree.
 fn smallest(tree: &JoinTree, join: &HashJoinExec, side: JoinSide) -> Result<Option<usize>> {
     if !(2..=MOST).contains(&tree.relations.len()) {
         return Ok(None);
@@ -80,10 +80,10 @@ fn smallest(tree: &JoinTree, join: &HashJoinExec, side: JoinSide) -> Result<Opti
     Ok(smallest.filter(|relation| rows(*relation) <= joined))
 }
 
-/// Where a relation has the columns that a join compares.
+/// Positions in a relation of the columns that a join compares.
 struct Place {
     keys: Vec<usize>,
-    /// Those that its filter reads, in that order.
+    /// Positions of the columns that the join's filter reads, in order.
     filtered: Vec<usize>,
 }
 
@@ -98,7 +98,7 @@ fn place(tree: &JoinTree, relation: usize, join: &HashJoinExec, side: JoinSide) 
         .into_iter()
         .flat_map(JoinFilter::column_indices);
     let filtered = read.filter(|column| column.side == side).map(|column| {
-        // Of equal values there are different ones: 0.0 and -0.0.
+        // Equal values may differ, such as 0.0 and -0.0, so the filter needs the very column.
         let (of, index) = tree.place(tree.output[column.index]);
         (of == relation).then_some(index)
     });
@@ -108,7 +108,7 @@ fn place(tree: &JoinTree, relation: usize, join: &HashJoinExec, side: JoinSide) 
     })
 }
 
-/// The join, of the rows of a relation.
+/// Builds the join with a relation as its kept side.
 fn at_relation(
     tree: &JoinTree,
     relation: usize,

@@ -1,31 +1,31 @@
-//! How many rows joins give, and what an order of them costs.
+//! The estimated sizes of joins, and the cost of an order of joins.
 //!
-//! Values are taken to be uniform, and a side's keys to be among the other's where their ranges overlap
-//! (Selinger et al., "Access path selection in a relational database management system", SIGMOD 1979,
-//! <https://doi.org/10.1145/582095.582099>). Keys of several columns have at most as many values as their
-//! relation has rows, so that a column that goes with another does not count twice.
+//! Values are assumed to be uniform, and a side's keys to be among the other's where their ranges overlap (Selinger et
+//! al., "Access path selection in a relational database management system", SIGMOD 1979,
+//! <https://doi.org/10.1145/582095.582099>). Keys of several columns have at most as many values as their relation has
+//! rows, so that a correlated column does not count twice.
 //!
-//! A set of relations has one size, whatever the order it is joined in: that of joining its largest
-//! relation with the others, the one that leaves the fewest rows first.
+//! A set of relations has one size in any join order: that of joining its largest relation with the others, in each
+//! step the one that leaves the fewest rows.
 
 use std::collections::HashMap;
 
 use super::graph::{Graph, Set, Tree, Values, members, only};
 
-/// Sizes of sets of a graph's relations, computed once each.
+/// Sizes of sets of a graph's relations, each computed once.
 #[derive(Debug)]
 pub(super) struct Sizes<'a> {
     graph: &'a Graph,
     known: HashMap<Set, f64>,
 }
 
-/// What is known of some joined relations.
+/// Estimates for some joined relations.
 #[derive(Debug, Clone)]
 struct Joined {
     rows: f64,
     /// Rows of the largest relation, before filters.
     unfiltered: f64,
-    /// By class.
+    /// Values of each class.
     values: Vec<Option<Values>>,
 }
 
@@ -39,15 +39,15 @@ impl<'a> Sizes<'a> {
         self.graph
     }
 
-    /// About how many rows the relations have, joined and filtered; at least one.
+    /// Estimates the rows of the relations, joined and filtered; at least one.
     pub(super) fn rows(&mut self, set: Set) -> f64 {
         let graph = self.graph;
         *self.known.entry(set).or_insert_with(|| rows(graph, set))
     }
 
-    /// Rows that the tree's joins make below its root, and pairs that are compared because no key finds them:
-    /// C_out of Cluet and Moerkotte, "On the complexity of generating optimal left-deep processing trees
-    /// with cross products", ICDT 1995, <https://doi.org/10.1007/3-540-58907-4_6>.
+    /// Returns the cost of a tree: the rows that its joins make below the root, and the pairs that are compared without
+    /// a key (C_out of Cluet and Moerkotte, "On the complexity of generating optimal left-deep processing trees with
+    /// cross products", ICDT 1995, <https://doi.org/10.1007/3-540-58907-4_6>).
     pub(super) fn cost(&mut self, tree: &Tree) -> f64 {
         self.cost_with_root(tree) - self.rows(tree.set())
     }
@@ -62,7 +62,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    /// What one join costs.
+    /// Returns the cost of one join.
     pub(super) fn join_cost(&mut self, left: Set, right: Set) -> f64 {
         let pairs = match self.graph.keyed(left, right) {
             true => 0.0,
@@ -71,7 +71,7 @@ impl<'a> Sizes<'a> {
         self.rows(left | right) + pairs
     }
 
-    /// How many of the tree's joins have no key.
+    /// Counts the tree's joins without a key.
     pub(super) fn products(&self, tree: &Tree) -> usize {
         match tree {
             Tree::Relation(_) => 0,
@@ -101,7 +101,7 @@ fn rows(graph: &Graph, set: Set) -> f64 {
             let keyed = graph.keyed(done, only(*relation));
             (at, !keyed, joined.join(&alone(*relation)))
         });
-        // Products last.
+        // Cross products come last.
         let next = next.min_by(|a, b| (a.1.cmp(&b.1)).then(a.2.rows.total_cmp(&b.2.rows)));
         let Some((at, _, next)) = next else { break };
         joined = next;
@@ -129,7 +129,7 @@ impl Joined {
     }
 
     fn join(&self, other: &Self) -> Self {
-        // Distinct keys of either side, and what they would be without filters.
+        // Distinct keys of either side, with and without filters.
         let (mut distinct, mut unfiltered) = ([1.0; 2], [1.0; 2]);
         let mut values = Vec::with_capacity(self.values.len());
         for (a, b) in self.values.iter().zip(&other.values) {
@@ -160,7 +160,7 @@ impl Joined {
 }
 
 impl Values {
-    /// Which share of the values lies where the other's do.
+    /// Returns the share of the values that lies within the other's range.
     fn within(&self, other: &Self) -> f64 {
         let (Some((low, high)), Some((other_low, other_high))) = (self.range, other.range) else {
             return 1.0;
@@ -169,7 +169,7 @@ impl Values {
         (common / (high - low + 1.0)).clamp(0.0, 1.0)
     }
 
-    /// The values that both have.
+    /// Estimates the values that both have.
     fn common(&self, other: &Self, within: [f64; 2]) -> Self {
         let unfiltered = (self.unfiltered * within[0]).min(other.unfiltered * within[1]);
         let range = match (self.range, other.range) {
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A year of a date dimension of two centuries, and sales of five years.
+    /// Builds sales of five years, and one year of a date dimension of two centuries.
     fn sales() -> Graph {
         Graph {
             relations: vec![relation(1e6, 1e6), relation(365.0, 73_000.0)],
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn keys_of_two_columns_are_no_more_than_rows() {
-        // Returns of sales, by item and ticket: each finds its sale.
+        // Returns of sales, by item and ticket: each matches its sale.
         let class = |a, b| Class {
             members: vec![
                 (0, values(a, a, (1.0, 240_000.0))),

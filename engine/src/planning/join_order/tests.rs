@@ -1,4 +1,4 @@
-//! Plans of queries over Parquet files, and their rows.
+//! Tests of plans of queries over Parquet files, and of their rows.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::settings::JobSettings;
 use crate::{VolleyQueryPlanner, with_rules};
 
-/// Tables as in a shop: sales and stock of the same items in some weeks, and what describes them.
+/// Tables of a shop: sales and stock of the same items in some weeks, and dimensions that describe them.
 const TABLES: [(&str, &str); 5] = [
     (
         "sales",
@@ -36,7 +36,7 @@ const TABLES: [(&str, &str); 5] = [
     ),
 ];
 
-/// As query 72 of TPC-DS: both facts first, and then what thins them.
+/// Query 72 of TPC-DS in small: both facts first, then the filtered dimensions.
 const FACTS_FIRST: &str = "SELECT items.name, d.week, count(*) AS n FROM sales \
     JOIN stock ON sales.item = stock.item JOIN items ON items.id = sales.item \
     JOIN days d ON sales.day = d.id JOIN days e ON stock.day = e.id \
@@ -49,7 +49,7 @@ struct Shop {
 }
 
 impl Shop {
-    /// With the rule, or with all but it.
+    /// Opens the shop with or without the rule.
     async fn open(ordered: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = SessionConfig::new().with_target_partitions(2);
@@ -87,7 +87,7 @@ impl Shop {
         plan.replace(dir.trim_start_matches('/'), "")
     }
 
-    /// The rows, in the order of their text.
+    /// Returns the rows, sorted by their text.
     async fn rows(&self, query: &str) -> Vec<String> {
         let frame = self.session.sql(query).await.unwrap();
         let rows = pretty_format_batches(&frame.collect().await.unwrap()).unwrap();
@@ -97,11 +97,11 @@ impl Shop {
     }
 }
 
-/// Sales of a few items, each compared with what all sales of its item have.
+/// Sales of a few items, each compared with the average of all sales of its item.
 const CORRELATED: &str = "SELECT sum(s.id) FROM sales s JOIN items i ON i.id = s.item WHERE i.kind = 2 \
     AND s.amount < (SELECT avg(amount) FROM sales WHERE sales.item = i.id)";
 
-/// The join that is done last.
+/// Returns the join that runs last.
 fn last_join(plan: &str) -> &str {
     plan.lines()
         .find(|line| line.contains("HashJoinExec"))
@@ -114,7 +114,7 @@ async fn what_multiplies_rows_is_joined_last() {
     let plan = plain.plan(FACTS_FIRST).await;
     assert!(!last_join(&plan).contains("amount"), "{plan}");
     let plan = ordered.plan(FACTS_FIRST).await;
-    // The stock meets sales that days and items have thinned, by item and day at once.
+    // The stock is joined with sales that days and items have filtered, by item and day at once.
     let last = last_join(&plan);
     let keys = ["item", "day", "filter=amount"];
     assert!(keys.iter().all(|key| last.contains(key)), "{plan}");
@@ -130,7 +130,7 @@ async fn an_order_stays_that_is_good_enough() {
         "SELECT count(*) FROM shops JOIN sales ON shops.id = sales.shop JOIN items ON items.id = sales.item",
         "SELECT sum(sales.amount) FROM days JOIN sales ON days.id = sales.day",
         "SELECT * FROM items a JOIN items b ON a.id = b.id JOIN items c ON a.kind = c.id",
-        // Nobody knows how many texts there are: few, so that joining by them makes many rows.
+        // The number of distinct texts is unknown: if it is small, joining by them makes many rows.
         "SELECT count(*) FROM items a JOIN sales ON a.id = sales.item JOIN items b ON a.name = b.name \
          JOIN items c ON b.name = c.name",
     ] {
@@ -162,13 +162,13 @@ async fn rows_are_the_same_in_any_order() {
             "SELECT stock.amount AS a, d.id, stock.amount AS b, d.id AS e, items.* FROM {facts} \
             JOIN days d ON d.id = stock.day JOIN items ON items.id = stock.item WHERE {thin} AND items.kind = 1"
         ),
-        // No column at all.
+        // No columns at all.
         format!("SELECT count(*) FROM {facts} JOIN days d ON d.id = stock.day WHERE {thin}"),
         // Two columns of one relation that equal the same one.
         format!(
             "SELECT sales.id, stock.day FROM {facts} JOIN days d ON d.id = sales.day AND d.week = stock.day WHERE {thin}"
         ),
-        // An equality of three by way of one, and NULLs, which equal nothing.
+        // A transitive equality of three columns, and NULLs, which equal nothing.
         format!(
             "SELECT sales.id, shops.region FROM {facts} JOIN shops ON shops.id = sales.shop \
             JOIN days d ON d.id = sales.day AND d.id = stock.day WHERE {thin} AND shops.region = 1"
@@ -193,7 +193,7 @@ async fn rows_are_the_same_in_any_order() {
             LEFT JOIN shops o ON o.id = sales.shop JOIN items ON items.id = stock.item \
             WHERE {thin} AND items.kind = 3 AND o.region IS NULL"
         ),
-        // Joined with itself, which makes columns of the same names.
+        // A self join, which makes columns of the same names.
         format!(
             "SELECT a.id, b.id AS other FROM sales a JOIN sales b ON a.item = b.item JOIN sales ON sales.id = a.id \
             JOIN days d ON d.id = b.day WHERE {thin} AND b.id < 300"
@@ -220,12 +220,12 @@ async fn semi_joins_are_done_where_their_columns_come_from() {
                 .to_owned(),
             true,
         ),
-        // Its columns are of two relations.
+        // Its columns belong to two relations.
         (
             "EXISTS (SELECT 1 FROM stock WHERE stock.item = items.kind AND stock.amount = sales.amount)".to_owned(),
             false,
         ),
-        // It has another value each time, and so must be asked of each row that comes out.
+        // It is volatile, so it must be evaluated for each output row.
         (
             "EXISTS (SELECT 1 FROM stock WHERE stock.item = sales.item AND stock.amount + sales.amount < 99 + random())"
                 .to_owned(),
@@ -274,12 +274,12 @@ async fn groups_that_no_row_asks_for_are_not_made() {
     for (query, reduced) in [
         (CORRELATED.to_owned(), true),
         (outer("LEFT JOIN"), true),
-        // Groups without a partner come out.
+        // The join emits unmatched groups.
         (outer("FULL JOIN"), false),
         (outer("RIGHT JOIN"), false),
-        // All of them are asked for.
+        // The join matches all groups.
         (CORRELATED.replace("i.kind = 2 AND", ""), false),
-        // The groups are of an expression, or of sets.
+        // The groups are of an expression, or of grouping sets.
         (
             outer("JOIN")
                 .replace("SELECT item,", "SELECT item % 97 AS item,")
@@ -290,7 +290,7 @@ async fn groups_that_no_row_asks_for_are_not_made() {
             outer("JOIN").replace("GROUP BY item", "GROUP BY GROUPING SETS ((item), ())"),
             false,
         ),
-        // Another join has all of them, and reads the same ones.
+        // Another join needs all groups, and reads the same ones.
         (
             format!(
                 "{} JOIN (SELECT item, count(*) AS n FROM sales GROUP BY item) h ON h.n = g.n",
