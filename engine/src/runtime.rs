@@ -1,8 +1,8 @@
-//! What plan nodes need at run time, as traits that only the executor implements.
+//! The services that plan nodes need at run time, as traits that only the executor implements.
 //!
-//! An executor puts a [`Runtimes`] into the session configuration of its tasks; the nodes of
-//! this crate look it up there when they execute. Anywhere else the lookup fails with an
-//! error that says so: the scheduler and the client plan these nodes, they never run them.
+//! An executor puts a [`Runtimes`] into the session configuration of its tasks; the nodes of this crate look it up
+//! there when they execute. Anywhere else the lookup fails with an error that says so: the scheduler and the client
+//! plan these nodes, but never run them.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -19,20 +19,20 @@ use tokio_util::sync::CancellationToken;
 use volley_proto::ModelRef;
 use volley_proto::spec::TrainSpec;
 
-/// Runs ranks and predictors: one per executor.
+/// Runtimes of ranks and predictors, one per executor.
 #[derive(Debug, Clone)]
 pub struct Runtimes {
-    /// Runs the ranks of barrier stages.
+    /// Runtime of the ranks of barrier stages.
     pub ranks: Arc<dyn RankRuntime>,
-    /// Loads models for prediction.
+    /// Loader of models for prediction.
     pub models: Arc<dyn ModelRuntime>,
 }
 
 impl Runtimes {
-    /// The runtimes installed in the task's session.
+    /// Returns the runtimes installed in the task's session.
     ///
     /// # Errors
-    /// When there are none: the plan was run outside of an executor.
+    /// When there are none: the plan was run outside an executor.
     pub fn of(context: &TaskContext) -> Result<Arc<Self>> {
         context
             .session_config()
@@ -47,36 +47,37 @@ impl Runtimes {
     }
 }
 
-/// Runs one rank of a barrier stage.
+/// Runtime of one rank of a barrier stage.
 #[async_trait]
 pub trait RankRuntime: Send + Sync + Debug {
     /// Streams the task's shards, trains, and returns one row in the schema of
     /// [`crate::train_schema`].
     ///
     /// # Errors
-    /// Whatever ended the rank; the root cause first, also when it lay with a peer.
+    /// The error that ended the rank, root cause first, even if a peer caused it.
     async fn run(&self, task: RankTask) -> Result<RecordBatch>;
 }
 
-/// One rank's task.
+/// Task of one rank.
 #[derive(Debug)]
 pub struct RankTask {
-    /// What to train.
+    /// Specification of the training run.
     pub spec: Arc<TrainSpec>,
-    /// Which task of the barrier stage this is.
+    /// Identity of this task of the barrier stage.
     pub identity: TaskIdentity,
-    /// What gives the rows of its virtual shards: a partition each, in the order of `identity.partitions`.
+    /// Plan of the rows of its virtual shards: a partition each, in the order of `identity.partitions`.
     pub input: Arc<dyn ExecutionPlan>,
-    /// What the input is executed in.
+    /// Context in which the input is executed.
     pub context: Arc<TaskContext>,
-    /// Where it may leave files for later tasks of its stage here. They go with the job's data; the folder is not made.
+    /// Folder for files that the task leaves for later tasks of its stage on this executor. They are removed with the
+    /// job's data; the folder is not created in advance.
     pub folder: PathBuf,
-    /// Cancelled when the job is, or when nobody waits for the rank any more.
+    /// Token that is cancelled when the job is, or when nobody waits for the rank any more.
     pub cancel: CancellationToken,
 }
 
 impl RankTask {
-    /// What opens the rows of the virtual shard at a place of `identity.partitions`.
+    /// Returns a function that opens the rows of the virtual shard at an index of `identity.partitions`.
     pub fn rows(
         &self,
         at: usize,
@@ -86,40 +87,40 @@ impl RankTask {
     }
 }
 
-/// Which task of which job and stage a plan runs in.
+/// Identity of the task that a plan runs in: its job, stage and number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskIdentity {
-    /// The job.
+    /// Id of the job.
     pub job_id: String,
-    /// The stage.
+    /// Id of the stage.
     pub stage_id: usize,
-    /// The task's number within its stage.
+    /// Number of the task within its stage.
     pub task_id: usize,
-    /// The stage's partitions that this task runs, by their global number.
+    /// Partitions of the stage that this task runs, by their global numbers.
     pub partitions: Vec<usize>,
 }
 
-/// Loads models for prediction, and keeps those in use.
+/// Loader of models for prediction, which keeps those in use.
 #[async_trait]
 pub trait ModelRuntime: Send + Sync + Debug {
-    /// A predictor for the model.
+    /// Returns a predictor for the model.
     ///
     /// # Errors
     /// When the store does not hold the model, or it cannot be decoded.
     async fn predictor(&self, model: &ModelRef) -> Result<Arc<dyn Predictor>>;
 }
 
-/// Predicts batches with one loaded model.
+/// Predictor of batches with one loaded model.
 pub trait Predictor: Send + Sync + Debug {
-    /// The prediction's columns, as [`PredictedColumns`](volley_proto::store::PredictedColumns) has them: a number in the
-    /// label's own scale and its quantiles if it has several, or a class and the probabilities of all. Reads the batch's
-    /// columns by name.
+    /// Returns the prediction's columns, as [`PredictedColumns`](volley_proto::store::PredictedColumns) describes them:
+    /// a number in the label's own scale and its quantiles if it has several, or a class and the probabilities of all.
+    /// Reads the batch's columns by name.
     ///
     /// # Errors
-    /// When a feature column is missing or of a type the model was not trained on.
+    /// When a feature column is missing, or has a type that the model was not trained on.
     fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>>;
 
-    /// The prediction's columns, and those that explain it by its `top` features.
+    /// Returns the prediction's columns, and those that explain it by its `top` features.
     ///
     /// # Errors
     /// As [`predict`](Self::predict).

@@ -1,4 +1,4 @@
-//! The rules of a session's plans: Volley's among DataFusion's.
+//! The plan rules of a session: Volley's among DataFusion's.
 
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
@@ -22,17 +22,17 @@ use crate::write::{choose_dictionaries, write_folder};
 /// DataFusion's rule that pushes down dynamic filters, and no others.
 const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
 
-/// Rules that say how many rows there are, and leave everything else as it is; the first ones of a session.
+/// Rules that only estimate numbers of rows; the first rules of a session.
 const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
 const ESTIMATE_SCANS: &str = "estimate_scans";
 const ESTIMATE_FILTERS: &str = "estimate_filters";
 
-/// Whether a rule of this name only says how many rows there are.
+/// Checks whether a rule of this name only estimates numbers of rows.
 pub(crate) fn estimates(rule: &str) -> bool {
     ESTIMATES.contains(&rule)
 }
 
-/// A session with Volley's rules.
+/// Adds Volley's rules to a session.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let each = |name, rewrite| rule(name, Rewrite::Each(rewrite));
     let whole = |name, rewrite| rule(name, Rewrite::Whole(rewrite));
@@ -42,8 +42,8 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         each(ESTIMATE_FILTERS, estimate_filter),
         whole("order_joins", order_joins),
     ]);
-    // Stages are checked when they are made, and again when they run: what a sort can mend is no error. Dynamic filters
-    // are pushed down in tasks.
+    // Stages are checked when they are made, and again when they run: a plan that a sort can still fix is not an error.
+    // Dynamic filters are pushed down in tasks.
     let dropped = [SANITY_CHECK, DYNAMIC_FILTERS];
     let defaults = mended_rules(state.physical_optimizers()).into_iter();
     for default in defaults.filter(|rule| !dropped.contains(&rule.name())) {
@@ -73,27 +73,27 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         .with_physical_optimizer_rules(rules)
 }
 
-/// A session that mends what DataFusion's analyzer gets wrong, or would have to know.
+/// Adds Volley's mends of DataFusion's analyzer to a session.
 pub fn with_mended_analysis(state: SessionStateBuilder) -> SessionStateBuilder {
     let analyzers = Mended::ALL.analyzers().into_iter();
     analyzers.fold(state, SessionStateBuilder::with_analyzer_rule)
 }
 
-/// Mends what DataFusion's planner of SQL gets wrong about relations.
+/// Adds Volley's mends of DataFusion's SQL relation planner to a session.
 ///
 /// # Errors
-/// When the context takes no planners of relations.
+/// When the context accepts no relation planners.
 pub fn mend_relations(context: &SessionContext) -> Result<()> {
     let mut planners = Mended::ALL.relations().into_iter();
     planners.try_for_each(|planner| context.register_relation_planner(planner))
 }
 
-/// DataFusion's rules of logical plans with what keeps each from spoiling them; those of a process alone as well.
+/// Returns DataFusion's rules of logical plans with the mends; also used by sessions of a single process.
 pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
     Mended::ALL.logical(rules)
 }
 
-/// DataFusion's rules of plans with what keeps each from spoiling them; those of a process alone as well.
+/// Returns DataFusion's rules of physical plans with the mends; also used by sessions of a single process.
 pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     Mended::ALL.physical(rules)
 }

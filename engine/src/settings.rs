@@ -1,7 +1,7 @@
-//! Settings of Volley's: their keys, as users set them, and the one message that a job's travel in.
+//! Volley's settings: their keys, as users set them, and the single message that carries a job's settings.
 //!
-//! Among the engine's own settings the message is one more, [`JOB`]; a scheduler of the engine's that does not know it
-//! ignores it.
+//! Among the engine's own settings the message is one more, [`JOB`]; a Ballista scheduler that does not know it ignores
+//! it.
 
 use std::any::Any;
 use std::fmt;
@@ -20,56 +20,57 @@ use volley_proto::{Error, Result, TrainId};
 use crate::error::External;
 use crate::object_stores::Declared;
 
-/// The prefix of Volley's own settings.
+/// Prefix of Volley's own settings.
 pub const PREFIX: &str = "volley";
-/// Whether ranks note what they do when, where a model's options do not say; the client reads it.
+/// Default of a model's tracing option, which makes ranks record what they do when; the client reads it.
 pub const TRACE: &str = "volley.trace";
-/// What another stage of a query is taken to cost, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
+/// Assumed cost of another stage of a query, in bytes that are read: see [`STAGE_BYTES_DEFAULT`].
 pub const STAGE_BYTES: &str = "volley.stage_bytes";
-/// What each exchange of a query is taken to cost, where one task could answer it: see [`SINGLE_TASK_BYTES_DEFAULT`].
+/// Assumed cost of each exchange of a query that one task could answer: see [`SINGLE_TASK_BYTES_DEFAULT`].
 pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
-/// The queue whose slots a job's tasks hold: see [`QUEUE_DEFAULT`].
+/// Queue whose slots a job's tasks hold: see [`QUEUE_DEFAULT`].
 pub const QUEUE: &str = "volley.queue";
-/// Which of a user's queries comes first: see [`priority`].
+/// Priority of a query among a user's queries: see [`priority`].
 pub const PRIORITY: &str = "volley.priority";
-/// The setting whose value is a job's [`JobSettings`], as JSON.
+/// Setting whose value is a job's [`JobSettings`], as JSON.
 pub const JOB: &str = "volley.job";
 
-/// Another stage takes about as long as reading and hashing so many bytes.
+/// Cost of another stage, in bytes that are read and hashed in the same time.
 pub const STAGE_BYTES_DEFAULT: u64 = 8 << 20;
 
-/// To read so much takes no longer than an exchange between stages of several tasks, with the tasks that it takes more.
+/// Cost of an exchange between stages of several tasks, including the additional tasks, in bytes that are read in the
+/// same time.
 pub const SINGLE_TASK_BYTES_DEFAULT: u64 = 16 << 20;
 
-/// Priorities are this far from 0 at most.
+/// Largest absolute value of a priority.
 const PRIORITY_MOST: i32 = 100;
 
-/// Sets the engine's settings that Volley has other defaults for. Clients and the scheduler both begin
-/// so: what has no value cannot be sent, and what is as the scheduler begins need not be.
+/// Sets the engine's settings that have other defaults in Volley. Clients and the scheduler both start with these: a
+/// setting without a value cannot be sent, and only settings that differ from the scheduler's defaults are.
 pub fn set_defaults(config: &mut ConfigOptions) {
-    // Ballista prefers to merge sorted sides, which sorts and exchanges the large one too.
+    // Ballista prefers merge joins, which sort and exchange the large side too.
     config.optimizer.prefer_hash_join = true;
     // Clients join what stands for a value themselves.
     config
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery = true;
-    // A nested loop join without memory reads its left side again, which finds the files taken.
+    // A nested loop join that is short of memory reads its left side again, and would find the files taken.
     config.execution.enable_file_stream_work_stealing = false;
-    // Ballista turns dynamic filters off, for they cannot be sent: tasks make their own.
+    // Ballista turns dynamic filters off, because they cannot be sent: tasks make their own.
     config.optimizer.enable_dynamic_filter_pushdown = true;
     config.optimizer.enable_topk_dynamic_filter_pushdown = true;
     config.optimizer.enable_join_dynamic_filter_pushdown = true;
     config.optimizer.enable_aggregate_dynamic_filter_pushdown = true;
-    // DataFusion 55 takes parts of structs to where they are stored, and mistakes columns of joins and unions there.
+    // DataFusion 55 pushes parts of structs down to scans, and confuses columns of joins and unions on the way.
     config.optimizer.enable_leaf_expression_pushdown = false;
-    // Its planner and its expressions do not agree on whether `x IS NOT TRUE` can be NULL.
+    // Its planner and its expressions disagree on whether `x IS NOT TRUE` can be NULL.
     config.execution.skip_physical_aggregate_schema_check = true;
-    // Which columns have one is decided by their types, where the user says nothing.
+    // Unless the user sets it, the type of a column decides whether it has a dictionary.
     config.execution.parquet.dictionary_enabled = None;
-    // A day and its nanoseconds reach further than 64 bits of nanoseconds, which wrap around after 2262. Spark writes
-    // microseconds; of finer ones digits are cut off.
+    // An INT96 timestamp, a day and its nanoseconds, has a wider range than 64 bits of nanoseconds, which wrap around
+    // after 2262. Spark writes microseconds; finer digits are cut off.
     config.execution.parquet.coerce_int96 = Some("us".to_owned());
-    // Level 3 makes files 3 % smaller, and the way from CSV to Parquet an eighth longer.
+    // Level 3 makes files 3 % smaller, but the conversion from CSV to Parquet an eighth longer.
     config.execution.parquet.compression = Some("zstd(1)".to_owned());
     if let Some(ballista) = config.extensions.get_mut::<BallistaConfig>() {
         let key = BALLISTA_CLIENT_GRPC_MAX_MESSAGE_SIZE.trim_start_matches("ballista.");
@@ -78,7 +79,7 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     }
 }
 
-/// What the scheduler begins with, and puts a job's settings into.
+/// Returns the configuration that the scheduler starts with, and puts a job's settings into.
 pub fn session_config() -> SessionConfig {
     let config = SessionConfig::new_with_ballista();
     let mut config = config.with_option_extension(JobSettings::default());
@@ -86,51 +87,51 @@ pub fn session_config() -> SessionConfig {
     config
 }
 
-/// What [`STAGE_BYTES`] says, for lists of settings.
+/// Description of [`STAGE_BYTES`] in lists of settings.
 pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
-/// What [`SINGLE_TASK_BYTES`] says, for lists of settings.
+/// Description of [`SINGLE_TASK_BYTES`] in lists of settings.
 pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read (of text \
      four times as many): where all of them cost more than they take off the first task, one task answers without; 0 where all queries have stages";
-/// What [`QUEUE`] says, for lists of settings.
+/// Description of [`QUEUE`] in lists of settings.
 pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
-/// What [`PRIORITY`] says, for lists of settings.
+/// Description of [`PRIORITY`] in lists of settings.
 pub const PRIORITY_MEANS: &str =
     "Which of a user's queries in a queue comes first: the one of the highest priority";
-/// What [`JOB`] says, for lists of settings.
+/// Description of [`JOB`] in lists of settings.
 pub const JOB_MEANS: &str =
     "A job's settings as they are sent with it, from those above: not to be set";
-/// What a number of bytes is to be.
+/// Error text for a value that is not a number of bytes.
 pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 
-/// What the scheduler is told of a job besides its plan and the engine's settings, and what planning there knows of it: one
-/// message, as [`JOB`].
+/// Settings of a job besides its plan and the engine's settings, also known to planning on the scheduler: one message,
+/// as [`JOB`].
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobSettings {
-    /// What it is called in lists; `ballista.job.name` where it is empty.
+    /// Name in lists of jobs; if empty, `ballista.job.name`.
     pub name: String,
-    /// The training run that it is, if it is one.
+    /// Id of the training run, if the job is one.
     pub train_id: Option<TrainId>,
-    /// What becomes of it when its client is gone.
+    /// Action when the job's client is gone.
     pub on_client_loss: OnClientLoss,
-    /// See [`QUEUE`].
+    /// Queue: see [`QUEUE`].
     pub queue: String,
-    /// See [`PRIORITY`].
+    /// Priority: see [`PRIORITY`].
     #[serde(deserialize_with = "checked_priority")]
     pub priority: i32,
-    /// See [`STAGE_BYTES`].
+    /// Assumed cost of a stage: see [`STAGE_BYTES`].
     pub stage_bytes: u64,
-    /// See [`SINGLE_TASK_BYTES`].
+    /// Assumed cost of an exchange: see [`SINGLE_TASK_BYTES`].
     pub single_task_bytes: u64,
-    /// What the names of options in the URLs of its tables stand for: see [`Stores`](crate::object_stores::Stores). The
-    /// scheduler takes it away before anybody is shown any settings.
+    /// Store options that the URLs of its tables refer to by name: see [`Stores`](crate::object_stores::Stores). The
+    /// scheduler removes them before it shows settings to anyone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<Declared>,
-    /// An id of its own, which the scheduler sets: the same when it is run again.
+    /// Id of the job itself, which the scheduler sets, and which stays the same when the job is run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// How much memory its tasks may hold, which the scheduler sets.
+    /// Memory limit of its tasks, which the scheduler sets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryLimit>,
 }
@@ -139,11 +140,12 @@ pub struct JobSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryLimit {
-    /// The role of the job's owner.
+    /// Role of the job's owner.
     pub role: String,
     /// Bytes that its tasks may hold together.
     pub bytes: u64,
-    /// Bytes that a task may hold for each of its slots: a share of as many as the cluster had when the job was submitted.
+    /// Bytes that a task may hold per slot: the job's limit divided by the slots that the cluster had when it was
+    /// submitted.
     pub per_slot: u64,
 }
 
@@ -164,7 +166,7 @@ impl Default for JobSettings {
     }
 }
 
-/// Without the options of stores, which have secrets.
+/// Omits the options of stores, which contain secrets.
 impl fmt::Debug for JobSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JobSettings")
@@ -182,17 +184,17 @@ impl fmt::Debug for JobSettings {
 }
 
 impl JobSettings {
-    /// Reads what [`JOB`] says.
+    /// Parses the value of [`JOB`].
     ///
     /// # Errors
-    /// When it is none, or a value is none that users may set.
+    /// When the text is not a job's settings, or has a value that users may not set.
     pub fn parse(text: &str) -> Result<Self> {
         serde_json::from_str(text).map_err(|error| Error::malformed(JOB, error))
     }
 
-    /// What [`JOB`] says.
+    /// Returns the value of [`JOB`].
     pub fn text(&self) -> String {
-        // All keys are text, and nothing in it fails.
+        // All keys are text, so serialization does not fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -240,10 +242,10 @@ impl ExtensionOptions for JobSettings {
     }
 }
 
-/// The priority of a job, as it is set.
+/// Parses a job's priority.
 ///
 /// # Errors
-/// When it is no whole number, or too far from 0.
+/// When it is not a whole number, or too far from 0.
 pub fn priority(value: &str) -> Result<i32> {
     let parsed = value.parse::<i32>().ok();
     let parsed = parsed.filter(|priority| (-PRIORITY_MOST..=PRIORITY_MOST).contains(priority));

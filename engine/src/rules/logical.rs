@@ -1,4 +1,4 @@
-//! Rules of logical plans that are one function each, and functions around rules of the engine's.
+//! Rules of logical plans built from one function each, and functions around DataFusion's rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-/// A rule as sessions have it.
+/// Rule as sessions hold it.
 pub type LogicalRule = Arc<dyn OptimizerRule + Send + Sync>;
 
 type Rewrite = fn(LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
-/// A function that runs in the place of a rule, which it is given.
+/// Function that runs in place of a rule, which it receives.
 pub(crate) type Around =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
-/// The rule that a function applies to each operator, before its inputs.
+/// Creates a rule that applies a function to each operator, before its inputs.
 pub fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     let whole = false;
     Arc::new(Function {
@@ -27,7 +27,7 @@ pub fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     })
 }
 
-/// The rule that a function applies to a whole plan.
+/// Creates a rule that applies a function to a whole plan.
 pub fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     let whole = true;
     Arc::new(Function {
@@ -37,7 +37,7 @@ pub fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     })
 }
 
-/// A rule that a function applies: it has the rule's name and order.
+/// Wraps a rule in a function; the result keeps the rule's name and order.
 pub fn around(rule: LogicalRule, rewrite: Around) -> LogicalRule {
     Arc::new(Wrapped { rule, rewrite })
 }

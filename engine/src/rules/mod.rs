@@ -1,6 +1,6 @@
-//! Rules of plans that are one function each, and functions around rules of DataFusion's.
+//! Rules of plans built from one function each, and functions around DataFusion's rules.
 //!
-//! Which rules a session has is said in [`session`](crate::session).
+//! The module [`session`](crate::session) selects the rules of a session.
 
 pub(crate) mod logical;
 pub(crate) mod names;

@@ -1,8 +1,8 @@
-//! Names of DataFusion's rules that several of Volley's act upon.
+//! Names of DataFusion's rules that several of Volley's rules refer to.
 
-/// The rule that chooses how joins are done.
+/// Rule that chooses the execution of joins.
 pub(crate) const JOIN_SELECTION: &str = "join_selection";
-/// The rule that sorts partitions, merges and exchanges them.
+/// Rule that sorts, merges and exchanges partitions.
 pub(crate) const ENSURE_REQUIREMENTS: &str = "EnsureRequirements";
-/// The rule that refuses plans whose requirements do not hold.
+/// Rule that refuses plans with unsatisfied requirements.
 pub(crate) const SANITY_CHECK: &str = "SanityCheckPlan";

@@ -1,6 +1,6 @@
-//! Rules of physical plans that are one function each, and functions around rules of the engine's.
+//! Rules of physical plans built from one function each, and functions around DataFusion's rules.
 //!
-//! Not here: those of logical plans (`logical`), and which rules a session has (`session`).
+//! Not here: rules of logical plans (`logical`), and the rules of a session (`session`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// A rule as sessions have it.
+/// Rule as sessions hold it.
 pub(crate) type PlanRule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 type Plan = Arc<dyn ExecutionPlan>;
-/// A function that runs in the place of a rule, which it is given.
+/// Function that runs in place of a rule, which it receives.
 pub(crate) type Around = fn(&dyn PhysicalOptimizerRule, Plan, &ConfigOptions) -> Result<Plan>;
 
-/// What a plan becomes.
+/// Rewrite of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rewrite {
-    /// Each operator by itself, its inputs first: what it becomes, if anything else.
+    /// Rewrites each operator separately, inputs first; `None` keeps the operator.
     Each(fn(&Plan, &ConfigOptions) -> Result<Option<Plan>>),
-    /// All of it at once.
+    /// Rewrites the whole plan at once.
     Whole(fn(Plan, &ConfigOptions) -> Result<Plan>),
 }
 
-/// The rule that a function applies.
+/// Creates a rule that applies a function.
 pub(crate) fn rule(name: &'static str, rewrite: Rewrite) -> PlanRule {
     Arc::new(Function { name, rewrite })
 }
 
-/// A rule that a function applies: it has the rule's name.
+/// Wraps a rule in a function; the result keeps the rule's name.
 pub(crate) fn around(rule: PlanRule, rewrite: Around) -> PlanRule {
     Arc::new(Wrapped { rule, rewrite })
 }
