@@ -50,7 +50,7 @@ const PRIORITY_MOST: i32 = 100;
 pub fn set_defaults(config: &mut ConfigOptions) {
     // Ballista prefers merge joins, which sort and exchange the large side too.
     config.optimizer.prefer_hash_join = true;
-    // Clients join what stands for a value themselves.
+    // Clients turn scalar subqueries into joins themselves.
     config
         .optimizer
         .enable_physical_uncorrelated_scalar_subquery = true;

@@ -1,6 +1,6 @@
 //! Volley's own plan nodes, and marks that planning leaves in a plan.
 //!
-//! They describe; what training and prediction do is behind [`runtime`](crate::runtime).
+//! They only describe; [`runtime`](crate::runtime) runs training and prediction.
 
 pub(crate) mod one_task;
 pub(crate) mod predict;

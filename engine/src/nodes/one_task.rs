@@ -1,8 +1,8 @@
-//! A mark on an input of which one task needs all rows.
+//! A mark on an input whose rows one task needs all of.
 //!
-//! Some joins tell of their left side's rows which found no partner, and so must see the whole right
-//! side too. DataFusion shares that among the threads of a process; tasks share nothing. The mark has
-//! the planner gather the input's partitions, and is taken away when the plan is cut into stages.
+//! Some joins emit unmatched rows of their left side, and so must see the whole right side too. DataFusion shares
+//! matches among the threads of a process; tasks share nothing. The mark makes the planner gather the input's
+//! partitions, and is removed when the plan is cut into stages.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use datafusion::physical_plan::{
 
 use crate::nodes::train::only;
 
-/// An input that needs to have one partition.
+/// Mark on an input that must have one partition.
 #[derive(Debug)]
 pub struct OneTaskExec {
     input: Arc<dyn ExecutionPlan>,
@@ -42,7 +42,7 @@ impl OneTaskExec {
         }
     }
 
-    /// The input.
+    /// Returns the input.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }

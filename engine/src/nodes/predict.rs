@@ -1,4 +1,4 @@
-//! The prediction nodes: the input's columns and those of the prediction.
+//! The prediction nodes, which add the columns of a prediction to those of their input.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::runtime::Runtimes;
 use volley_proto::ModelRef;
 use volley_proto::store::PredictedColumns;
 
-/// Adds a model's prediction to the input's rows.
+/// Logical node that adds a model's prediction to the input's rows.
 #[derive(Debug, Clone)]
 pub struct PredictNode {
     model: ModelRef,
@@ -42,7 +42,7 @@ impl PredictNode {
     /// The caller has checked the input against the model's manifest.
     ///
     /// # Errors
-    /// When the input has a column of such a name already.
+    /// When the input already has a column of one of these names.
     pub fn try_new(model: ModelRef, columns: PredictedColumns, input: LogicalPlan) -> Result<Self> {
         let fields = input
             .schema()
@@ -62,12 +62,12 @@ impl PredictNode {
         })
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &ModelRef {
         &self.model
     }
 
-    /// The prediction's columns.
+    /// Returns the prediction's columns.
     pub fn columns(&self) -> &PredictedColumns {
         &self.columns
     }
@@ -112,7 +112,7 @@ impl UserDefinedLogicalNodeCore for PredictNode {
         Vec::new()
     }
 
-    /// Conditions on the input's own columns are worth checking before predicting.
+    /// Lets only conditions on the input's own columns pass, which are worth checking before predicting.
     fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
         let fields = self.columns.fields().into_iter();
         fields.map(|field| field.name().clone()).collect()
@@ -131,7 +131,7 @@ impl UserDefinedLogicalNodeCore for PredictNode {
     }
 }
 
-/// A prediction in a plan that is shown.
+/// Describes a prediction in a displayed plan.
 fn described(model: &ModelRef, columns: &PredictedColumns) -> String {
     let names: Vec<_> = columns.names().collect();
     let names = names.join(", ");
@@ -141,7 +141,7 @@ fn described(model: &ModelRef, columns: &PredictedColumns) -> String {
     }
 }
 
-/// Predicts the input's rows, batch by batch.
+/// Operator that predicts the input's rows, batch by batch.
 #[derive(Debug, Clone)]
 pub struct PredictExec {
     model: ModelRef,
@@ -177,12 +177,12 @@ impl PredictExec {
         }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &ModelRef {
         &self.model
     }
 
-    /// The prediction's columns.
+    /// Returns the prediction's columns.
     pub fn columns(&self) -> &PredictedColumns {
         &self.columns
     }
@@ -216,7 +216,7 @@ impl ExecutionPlan for PredictExec {
         inputs: &[Arc<Statistics>],
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        // Not exactly: whoever counts predictions wants them made.
+        // The count is inexact: a query that counts predictions wants them made.
         rows_of_input(inputs, &self.schema())
     }
 

@@ -1,8 +1,8 @@
-//! What a task runs, as one operator: nobody on the way looks into it or changes it.
+//! The plan of a task as one operator, which nothing inspects or changes on the way.
 //!
-//! The scheduler cuts a stage's plan down to a task's partitions, checks it, and sends it as a
-//! [`TaskPlan`]. On the executor it arrives as the plan itself: a `TaskPlan` is never executed.
-//! Where a task has no partition of some part of its stage, it has a [`PrunedExec`] there.
+//! The scheduler cuts a stage's plan down to a task's partitions, checks it, and sends it as a [`TaskPlan`]. On the
+//! executor it is decoded to the plan itself: a `TaskPlan` is never executed. Where a task has no partitions of a part
+//! of its stage, it has a [`PrunedExec`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::error::External;
 use crate::object_stores::Stores;
 use volley_proto::Error;
 
-/// The plan of a task as a leaf, encoded.
+/// Encoded plan of a task, as a leaf.
 #[derive(Debug)]
 pub struct TaskPlan {
     message: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct TaskPlan {
 }
 
 impl TaskPlan {
-    /// What a task runs below its writer, with what it needs to know of the stores that it reads and writes.
+    /// Encodes the plan that a task runs below its writer, with the options of the stores that it reads and writes.
     ///
     /// # Errors
     /// Names an operator that cannot be sent.
@@ -45,7 +45,7 @@ impl TaskPlan {
             Some(stores) => declared(plan, stores)?,
             None => Vec::new(),
         };
-        // Only executors are sent this, and it is decoded before anybody looks at the plan.
+        // Only executors receive this, and decode it before anything inspects the plan.
         let declared = serde_json::to_vec(&declared);
         let declared = declared
             .map_err(|e| Error::malformed("options of stores", e))
@@ -59,7 +59,7 @@ impl TaskPlan {
         })
     }
 
-    /// How many bytes it takes when it is sent.
+    /// Returns the size of the message in bytes.
     pub fn message_bytes(&self) -> usize {
         self.message.len()
     }
@@ -69,7 +69,7 @@ impl TaskPlan {
     }
 }
 
-/// The part of a union that a task has no partitions of: it has none itself.
+/// Placeholder for a part of a union of which a task has no partitions.
 #[derive(Debug)]
 pub struct PrunedExec {
     operators: usize,
@@ -77,12 +77,12 @@ pub struct PrunedExec {
 }
 
 impl PrunedExec {
-    /// Stands in for an input of so many operators that report metrics, of a union whose rows are in these orders, and
-    /// in whose partitions these columns are constant: no rows are in any of them, and what is known of the union is to
-    /// be known of the rest of it.
+    /// Creates a placeholder for an input of a union, with the number of its operators that report metrics, the union's
+    /// orderings, and the columns that are constant within its partitions. The placeholder has no rows, so all of these
+    /// hold, and the rest of the union keeps its properties.
     ///
     /// # Errors
-    /// When there is no such column.
+    /// When a column does not exist.
     pub fn try_new(
         schema: SchemaRef,
         orders: Vec<LexOrdering>,
@@ -106,7 +106,7 @@ impl PrunedExec {
         })
     }
 
-    /// The columns that are constant in each of a plan's partitions.
+    /// Returns the columns that are constant within each of a plan's partitions.
     pub fn constants_of(known: &EquivalenceProperties) -> Vec<usize> {
         let constants = known.constants().into_iter();
         let columns = constants.filter_map(|constant| {
@@ -116,7 +116,7 @@ impl PrunedExec {
         columns.collect()
     }
 
-    /// The orders of the union.
+    /// Returns the orderings of the union.
     pub(crate) fn orders(&self) -> Vec<LexOrdering> {
         self.properties
             .eq_properties
@@ -126,13 +126,13 @@ impl PrunedExec {
             .collect()
     }
 
-    /// How many operators it stands for that report metrics: tasks of a stage report of the same ones.
+    /// Returns the number of replaced operators that report metrics: all tasks of a stage report on the same operators.
     pub fn operators(&self) -> usize {
         self.operators
     }
 }
 
-/// What is said of a plan that nobody is to look into.
+/// Returns the properties of a plan that nothing inspects.
 fn opaque(known: EquivalenceProperties, partitions: usize) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
         known,

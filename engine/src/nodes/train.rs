@@ -1,9 +1,8 @@
-//! The training nodes: what the barrier stage is made of.
+//! The training nodes, from which the barrier stage is built.
 //!
-//! `TrainExec` has exactly M input partitions, the virtual shards, and as many output partitions.
-//! A task of its stage owns a slice of them and is one rank: its first local partition runs the
-//! rank over all of the slice and yields one row; the others yield nothing. How many ranks there
-//! are is decided when the gang is bound, not here.
+//! `TrainExec` has exactly M input partitions, the virtual shards, and as many output partitions. A task of its stage
+//! owns a slice of them and is one rank: its first local partition runs the rank over the whole slice and yields one
+//! row; the others yield nothing. The number of ranks is decided when the gang is bound, not here.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -63,12 +62,12 @@ static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// The schema of what training returns: one row a rank, with the kept epoch's metrics.
+/// Returns the schema of a training's result: one row per rank, with the kept epoch's metrics.
 pub fn train_schema() -> SchemaRef {
     Arc::clone(&TRAIN_SCHEMA)
 }
 
-/// Trains a model on the input's rows.
+/// Logical node that trains a model on the input's rows.
 #[derive(Debug, Clone)]
 pub struct TrainNode {
     spec: Arc<TrainSpec>,
@@ -77,7 +76,7 @@ pub struct TrainNode {
 }
 
 impl TrainNode {
-    /// A node that trains `spec` on the rows of `input`.
+    /// Creates a node that trains `spec` on the rows of `input`.
     ///
     /// # Errors
     /// When the spec does not fit the input's schema; see [`TrainSpec::check`].
@@ -91,7 +90,7 @@ impl TrainNode {
         })
     }
 
-    /// What is trained.
+    /// Returns the training specification.
     pub fn spec(&self) -> &Arc<TrainSpec> {
         &self.spec
     }
@@ -147,7 +146,7 @@ impl UserDefinedLogicalNodeCore for TrainNode {
     }
 }
 
-/// The barrier stage's operator.
+/// Operator of the barrier stage.
 #[derive(Debug, Clone)]
 pub struct TrainExec {
     spec: Arc<TrainSpec>,
@@ -158,7 +157,7 @@ pub struct TrainExec {
 }
 
 impl TrainExec {
-    /// Trains `spec` on the rows of `input`, hashed into the spec's shards by an exchange.
+    /// Creates an operator that trains `spec` on the rows of `input`, hashed into the spec's shards by an exchange.
     ///
     /// # Errors
     /// When a column of `shard_by` is missing.
@@ -167,7 +166,7 @@ impl TrainExec {
         Ok(Self::over(spec, input))
     }
 
-    /// The node over an input that is sharded already, as it arrives at an executor.
+    /// Creates the operator over an input that is already sharded, as it arrives at an executor.
     pub(crate) fn over(spec: Arc<TrainSpec>, input: Arc<dyn ExecutionPlan>) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(train_schema()),
@@ -184,12 +183,13 @@ impl TrainExec {
         }
     }
 
-    /// What is trained.
+    /// Returns the training specification.
     pub fn spec(&self) -> &Arc<TrainSpec> {
         &self.spec
     }
 
-    /// The same node as run by one task, stopped by its token; tasks of its stage leave each other files in the folder.
+    /// Returns the operator as one task runs it, stopped by its token; tasks of the stage leave files for each other in
+    /// the folder.
     pub fn in_task(
         &self,
         identity: TaskIdentity,
@@ -219,7 +219,7 @@ impl ExecutionPlan for TrainExec {
         &self.properties
     }
 
-    /// The exchange below is the node's own; more partitions are of no use to it.
+    /// Needs no more partitions: the exchange below is the operator's own.
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
     }
@@ -277,16 +277,15 @@ impl ExecutionPlan for TrainExec {
     }
 }
 
-/// Puts the exchange into M shards below the node, unless the input already comes out of one.
+/// Adds the exchange into M shards below the node, unless the input already comes from one.
 ///
-/// The optimizer removes a repartition that nothing requires, and a required hash distribution
-/// would be given `target_partitions` partitions rather than M; so the node puts its own back
-/// whenever its child is replaced. Once the plan is cut into stages, the child is the reader of an
-/// exchange and stays as it is.
+/// The optimizer removes a repartition that nothing requires, and would give a required hash distribution
+/// `target_partitions` partitions rather than M; so the node adds its own again whenever its child is replaced. Once
+/// the plan is cut into stages, the child is the reader of an exchange and stays as it is.
 fn shard(spec: &TrainSpec, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let exchanged = input.is::<ShuffleReaderExec>()
         || input.is::<UnresolvedShuffleExec>()
-        || input.name() == "StageInput"; // the scheduler's, and private to it
+        || input.name() == "StageInput"; // the scheduler's operator, private to it
     let sharded = input.downcast_ref::<RepartitionExec>().is_some_and(
         |exchange| matches!(exchange.partitioning(), Partitioning::Hash(_, m) if *m == spec.shards),
     );
@@ -309,7 +308,7 @@ fn shard(spec: &TrainSpec, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exec
     )?))
 }
 
-/// The node's one line in a plan.
+/// One-line description of the node in a plan.
 struct Summary<'a>(&'a TrainSpec);
 
 impl fmt::Display for Summary<'_> {

@@ -1,6 +1,6 @@
-//! The stores that a process has open, as DataFusion's sessions look them up.
+//! The open stores of a process, as DataFusion's sessions look them up.
 //!
-//! Which stores there are, and how one is opened, is in [`volley_proto::object_stores`].
+//! The kinds of stores, and how one is opened, are in [`volley_proto::object_stores`].
 
 mod registry;
 mod remote;

@@ -1,12 +1,12 @@
-//! The stores that a process has open, by scheme and bucket, and by the options that they were opened with.
+//! The open stores of a process, by scheme and bucket, and by the options that they were opened with.
 //!
-//! A table's options stay out of plans: a URL has a name for them instead, as its password, and a [`Stores`] knows
-//! what the name stands for.
+//! A table's options stay out of plans: instead, a URL has a name for them as its password, and a [`Stores`] resolves
+//! the name.
 //!
 //! ```text
-//! OPTIONS ('aws.access_key_id' '…')  ── declare ──> s3://:7f3a…@bucket/x     in every plan, here and there
+//! OPTIONS ('aws.access_key_id' '…')  ── declare ──> s3://:7f3a…@bucket/x     in every plan, in every process
 //!                                                        │ get_store
-//! client ── with the query ──> scheduler ── with a task ──> executor         what 7f3a… stands for
+//! client ── with the query ──> scheduler ── with a task ──> executor         the options named 7f3a…
 //! ```
 
 use std::collections::VecDeque;
@@ -28,35 +28,35 @@ use volley_proto::{Error, Result};
 use super::remote::Remote;
 use crate::error::External;
 
-/// Stores that are kept open: those used last.
+/// Maximum number of stores that are kept open, the most recently used ones.
 const OPEN: usize = 256;
-/// Options that are known by name: those used last.
+/// Maximum number of options that are known by name, the most recently used ones.
 const DECLARED: usize = 4096;
 
 /// Options with their name.
 pub type Declared = (String, StoreOptions);
 
-/// The stores of a process; cheap to clone. Local files are in it as the engine has them.
+/// Stores of a process; cheap to clone. Local files are included, as DataFusion provides them.
 #[derive(Clone, Default)]
 pub struct Stores(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// `file://`, and whatever else is registered.
+    /// `file://`, and any other registered stores.
     local: DefaultObjectStoreRegistry,
     known: Mutex<Known>,
-    /// Where options may lead.
+    /// Paths that options may lead to.
     allowed: AllowedPaths,
 }
 
-/// Both from the one used longest ago.
+/// Open stores and declared options, least recently used first.
 #[derive(Default)]
 struct Known {
     open: VecDeque<(String, Opened)>,
     declared: VecDeque<Declared>,
 }
 
-/// The value of a key, which is the last one from now on.
+/// Returns the value of a key, and makes it the most recently used one.
 fn touch<T: Clone>(kept: &mut VecDeque<(String, T)>, key: &str) -> Option<T> {
     let at = kept.iter().position(|(known, _)| known == key)?;
     let found = kept.remove(at)?;
@@ -76,7 +76,7 @@ fn keep<T>(kept: &mut VecDeque<(String, T)>, key: String, value: T, most: usize)
 }
 
 impl Stores {
-    /// Stores that are opened with no options that lead elsewhere.
+    /// Creates stores whose options may lead only to these paths.
     pub fn within(allowed: AllowedPaths) -> Self {
         Self(Arc::new(Shared {
             allowed,
@@ -84,10 +84,10 @@ impl Stores {
         }))
     }
 
-    /// The stores of the process that a session or a task is in.
+    /// Returns the stores of the process that a session or a task runs in.
     ///
     /// # Errors
-    /// When the session was made without.
+    /// When the session was created without stores.
     pub fn of(config: &SessionConfig) -> Result<Arc<Self>> {
         config
             .get_extension::<Self>()
@@ -97,10 +97,10 @@ impl Stores {
             })
     }
 
-    /// As [`of`](Self::of), of a task.
+    /// Returns the stores of a task's process, as [`of`](Self::of) does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`of`](Self::of).
     pub fn of_task(context: &TaskContext) -> Result<Arc<Self>> {
         Self::of(context.session_config())
     }
@@ -109,10 +109,10 @@ impl Stores {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The URL with a name for these options; as it is where there are none.
+    /// Returns the URL with a name for these options; unchanged without options.
     ///
     /// # Errors
-    /// When the URL is of no store, or the store cannot be opened with these options.
+    /// When no store fits the URL, or the store cannot be opened with these options.
     pub fn declare(&self, url: &Url, options: StoreOptions) -> Result<Url> {
         let opened = open(url, &options)?;
         if options.is_empty() {
@@ -137,10 +137,10 @@ impl Stores {
         Ok(named)
     }
 
-    /// Checks what another process has declared, before it is taken over.
+    /// Checks the options that another process has declared, before they are received.
     ///
     /// # Errors
-    /// When one of the options leads where nothing may be read or written.
+    /// When one of the options leads to a path that may not be read or written.
     pub fn check<'a>(
         &self,
         declared: impl IntoIterator<Item = &'a Declared>,
@@ -149,7 +149,7 @@ impl Stores {
         declared.try_for_each(|(_, options)| options.check(&self.0.allowed))
     }
 
-    /// Takes options over from another process, by their names there.
+    /// Adds options from another process, under their names there.
     pub fn receive(&self, declared: impl IntoIterator<Item = Declared>) {
         let mut known = self.known();
         for (name, options) in declared {
@@ -157,7 +157,7 @@ impl Stores {
         }
     }
 
-    /// What the names in URLs stand for, each once; for another process.
+    /// Returns the options that the names in URLs stand for, each once, for another process.
     pub fn declared<'a>(&self, urls: impl IntoIterator<Item = &'a Url>) -> Vec<Declared> {
         let mut found: Vec<Declared> = Vec::new();
         for name in urls.into_iter().filter_map(Url::password) {
@@ -170,10 +170,10 @@ impl Stores {
         found
     }
 
-    /// The store of a URL, with its uploads in parts.
+    /// Returns the store of a URL, with its multipart uploads.
     ///
     /// # Errors
-    /// When the URL is of no store, or its options are not known here, or lead where nothing may be read or written.
+    /// When no store fits the URL, or its options are unknown here, or lead to a path that may not be read or written.
     pub fn opened(&self, url: &Url) -> Result<Opened> {
         let key = key(url);
         if let Some(opened) = touch(&mut self.known().open, &key) {
@@ -195,7 +195,7 @@ impl Stores {
             reason: denied.to_string(),
         })?;
         let mut plain = url.clone();
-        // Only URLs that can have one have one.
+        // Only URLs that can have a password have one.
         plain.set_password(None).ok();
         let opened = open(&plain, &options)?;
         let opened = Opened {
@@ -206,18 +206,18 @@ impl Stores {
         Ok(opened)
     }
 
-    /// Keeps a store for the URLs of its scheme and host, instead of the one that they are of.
+    /// Registers a store for the URLs of this scheme and host, in place of the one that would be opened.
     pub fn register(&self, url: &Url, opened: Opened) {
         keep(&mut self.known().open, key(url), opened, OPEN);
     }
 }
 
-/// All of a URL before its path.
+/// Returns the part of a URL before its path.
 fn key(url: &Url) -> String {
     url[..Position::BeforePath].to_owned()
 }
 
-/// A text of a URL as it may be shown: without the name of its options.
+/// Returns a URL's text for display, without the name of its options.
 pub fn shown(url: &str) -> String {
     match Url::parse(url) {
         Ok(mut parsed) if parsed.password().is_some() => {
@@ -262,7 +262,7 @@ impl ObjectStoreRegistry for Stores {
             _ if is_remote(url) => Ok(self.opened(url).external()?.store),
             _ => match self.0.local.get_store(url) {
                 Ok(store) => Ok(store),
-                // It says which schemes there are.
+                // The error lists the supported schemes.
                 Err(_) => Ok(open(url, &StoreOptions::default()).external()?.store),
             },
         }

@@ -1,9 +1,9 @@
 //! A store as the engine sees it: it shows no credentials, its files differ by more than their paths, and truncated
 //! responses to listings and to the creation of multipart uploads are retried.
 //!
-//! The engine keeps what it has read of a file by its path, and takes it for that of another store's file of the same
-//! path, length and time of change, which stores tell in seconds. So the time gets a fraction of a second that depends
-//! on the store and on the file's tag: of another store, or when it is overwritten, the file has another one.
+//! The engine caches what it has read of a file by path, length and modification time, which stores report in seconds,
+//! so it can mistake one store's file for another's. So the time gets a fraction of a second that depends on the store
+//! and on the file's tag: a file of another store, or an overwritten file, has a different time.
 
 use std::fmt;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use twox_hash::XxHash64;
 
 use volley_proto::object_stores::{RetryPolicy, is_truncated, retried};
 
-/// A store that was opened, with its root for a name.
+/// Open store, named by its root.
 pub(super) struct Remote {
     name: Arc<str>,
     store: Arc<dyn ObjectStore>,
@@ -36,8 +36,8 @@ impl Remote {
         }
     }
 
-    /// The files of a listing, which is retried where a response is truncated: it is complete before a file of it is given
-    /// out, since stores need not list in an order.
+    /// Lists files, and retries a truncated response: the listing is complete before the first file is returned, since
+    /// stores need not list in order.
     fn listed(
         &self,
         list: impl Fn() -> BoxStream<'static, Result<ObjectMeta>> + Send + Sync + 'static,
@@ -55,7 +55,7 @@ impl Remote {
     }
 }
 
-/// The file with a time of its own.
+/// Gives a file a modification time that depends on its store and tag.
 fn told_apart(name: &str, mut file: ObjectMeta) -> ObjectMeta {
     let tag = file.e_tag.as_deref().unwrap_or_default();
     let key = format!("{name}\n{}", tag.trim_matches('"'));

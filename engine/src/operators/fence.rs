@@ -1,8 +1,8 @@
-//! Optimization fences: operators that pass rows on and have no properties, where DataFusion would conclude what does not
-//! hold.
+//! Optimization fences: operators that pass rows on and have no properties, where DataFusion would draw wrong
+//! conclusions.
 //!
-//! A fence travels with the plan, because operators above conclude again wherever they are made. Not here: which
-//! conclusions are wrong, which mends know.
+//! A fence travels with the plan, because operators above derive their properties wherever they are decoded. Not here:
+//! the wrong conclusions, which the mends know.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::nodes::train::only;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Rows of which no column is known to be constant, nor a key, nor an order: a sort-merge join sorts above it, where an
-/// order by a constant is one too; no other join keeps the order of a side that it supplies NULLs for, grouping sets
-/// keep none, and groups are sorted above.
+/// Operator whose rows have no known constants, keys or orderings. No ordering is lost that an operator above would
+/// keep: a sort-merge join adds a sort above it, even by a constant; no other join keeps the ordering of a side that it
+/// supplies NULLs for, grouping sets keep none, and groups are sorted above.
 #[derive(Debug)]
 pub struct FenceExec {
     input: Plan,
@@ -35,7 +35,7 @@ pub struct FenceExec {
 }
 
 impl FenceExec {
-    /// The rows of an input.
+    /// Wraps an input.
     pub fn new(input: Plan) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(input.schema()),
@@ -94,7 +94,7 @@ impl ExecutionPlan for FenceExec {
     }
 
     fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Plan>> {
-        // What a projection says of its own columns, that two are the same, partitions may be known by above.
+        // A projection with a column twice stays above: operators there may know the partitioning by either copy.
         let columns = projection.expr().iter();
         let columns = columns.map(|projected| projected.expr.downcast_ref::<Column>());
         let columns: Option<HashSet<_>> = columns.collect();

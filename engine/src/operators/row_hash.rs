@@ -1,11 +1,11 @@
-//! A hash of a row's values, which says for which part of a training it is.
+//! A hash of a row's values, which assigns the row to a part of the training data.
 //!
-//! `volley_row_hash('a', a, 'b', b)` depends on the names and values of the columns that it is given, and on nothing
-//! else: not on their order, on where rows lie or in which order they come, on the size of the cluster or on what else
-//! is read. Equal rows have equal hashes, and stay together. Whole numbers of any width are the same, and so are texts.
+//! `volley_row_hash('a', a, 'b', b)` depends only on the names and values of its columns: not on their order, the
+//! location or order of rows, the size of the cluster, or other data that is read. Equal rows have equal hashes, and
+//! stay together. Integers of all widths hash alike, and so do all text types.
 //!
-//! `volley_split_draw(hash, seed)` is the number that the hash draws for a row; where it is below the share of rows that
-//! are evaluated, the row is.
+//! `volley_split_draw(hash, seed)` is the number that the hash draws for a row; a row whose number is below the
+//! evaluation share is evaluated.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ struct RowHash {
     signature: Signature,
 }
 
-/// The hash of these columns, by their names.
+/// Builds the hash of these columns, by their names.
 pub fn row_hash(columns: impl IntoIterator<Item = (String, Expr)>) -> Expr {
     let named = columns
         .into_iter()
@@ -42,12 +42,12 @@ pub fn row_hash(columns: impl IntoIterator<Item = (String, Expr)>) -> Expr {
     function_of().call(named.collect())
 }
 
-/// The number that the hash of a row draws in a random split.
+/// Builds the number that the hash of a row draws in a random split.
 pub fn split_draw(hash: Expr, seed: u64) -> Expr {
     draw_of().call(vec![hash, lit(seed)])
 }
 
-/// The function of this name, if it is one of these.
+/// Returns the function of this name, if it is one of these.
 pub(crate) fn function(name: &str) -> Option<Arc<ScalarUDF>> {
     match name {
         NAME => Some(Arc::new(function_of())),
@@ -124,7 +124,7 @@ impl ScalarUDFImpl for SplitDraw {
     }
 }
 
-/// Adds the hash of each of a column's values; a null has none.
+/// Adds the hash of each of a column's values; a NULL adds nothing.
 fn add(hashes: &mut [u64], column: &ArrayRef, seed: u64) -> Result<()> {
     let mut add = |row: usize, bytes: &[u8]| {
         hashes[row] = hashes[row].wrapping_add(XxHash64::oneshot(seed, bytes));
@@ -142,7 +142,7 @@ fn add(hashes: &mut [u64], column: &ArrayRef, seed: u64) -> Result<()> {
                 }
             }
         }
-        // Those beyond are the same whole number in two's complement.
+        // Unsigned values beyond the signed range hash as the same bits in two's complement.
         of if of.is_integer() || matches!(of, DataType::Date32 | DataType::Date64) => {
             let whole = match of {
                 DataType::Date32 => cast(&cast(&plain, &DataType::Int32)?, &DataType::Int64)?,
@@ -162,7 +162,7 @@ fn add(hashes: &mut [u64], column: &ArrayRef, seed: u64) -> Result<()> {
             let numbers = cast(&plain, &DataType::Float64)?;
             for (row, value) in numbers.as_primitive::<Float64Type>().iter().enumerate() {
                 if let Some(value) = value {
-                    // One zero, and one that is not a number.
+                    // All zeros hash alike, and so do all NaNs.
                     let value = if value.is_nan() {
                         f64::NAN
                     } else {

@@ -1,9 +1,9 @@
-//! Running minima and maxima: window functions that see everything before a row, everything after
-//! it, or its whole partition, computed in one pass over arrays.
+//! Running minima and maxima: window functions over everything before a row, everything after it, or its whole
+//! partition, computed in one pass over arrays.
 //!
-//! DataFusion computes them row by row, a scalar at a time. Its window operator is kept, and so are
-//! the rows: only `min` and `max` over plain values change, in windows that need their whole
-//! partition anyway. Windows that only look back are streamed by DataFusion, and left alone.
+//! DataFusion computes them row by row, a scalar at a time. Its window operator stays, and so do the rows: only `min`
+//! and `max` over plain values are replaced, in windows that need their whole partition anyway. DataFusion streams
+//! windows that only look back, and these are left alone.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -30,26 +30,26 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use crate::operators::window_exprs;
 
-/// Which of the values that a row sees.
+/// Minimum or maximum of the rows in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Extreme {
     Min,
     Max,
 }
 
-/// What a row sees of its partition.
+/// Frame of a row within its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Reach {
-    /// The rows up to it.
+    /// Rows up to this one.
     Past,
-    /// The rows from it on.
+    /// Rows from this one on.
     Future,
     /// All rows.
     All,
 }
 
-/// The window function. Its arguments are the values, the condition on which one counts if there is
-/// one and, where rows of the same place in the order see the same, what they are ordered by.
+/// Window function. Its arguments are the values, the filter condition if there is one, and the sort keys if peers
+/// share a result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Running {
     name: String,
@@ -59,7 +59,7 @@ struct Running {
     signature: Signature,
 }
 
-/// All there are.
+/// All of these functions.
 static FUNCTIONS: LazyLock<Vec<Arc<WindowUDF>>> = LazyLock::new(|| {
     let mut functions = Vec::new();
     for extreme in [Extreme::Min, Extreme::Max] {
@@ -92,13 +92,14 @@ fn name(extreme: Extreme, reach: Reach, filtered: bool) -> String {
     format!("volley_running_{which}_{of}{filtered}")
 }
 
-/// The function of this name, if it is one of these.
+/// Returns the function of this name, if it is one of these.
 pub(crate) fn function(name: &str) -> Option<Arc<WindowUDF>> {
     let mut functions = FUNCTIONS.iter();
     functions.find(|function| function.name() == name).cloned()
 }
 
-/// The plan with these functions wherever they compute the same, in windows one of which needs the end of its partition.
+/// Replaces functions by these wherever they compute the same, in window operators with a frame that reaches the end of
+/// its partition.
 pub(crate) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| match &node {
         LogicalPlan::Window(window) if window.window_expr.iter().any(looks_ahead) => {
@@ -109,7 +110,7 @@ pub(crate) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     .data()
 }
 
-/// Whether a window expression needs the end of its partition.
+/// Checks whether the frame of a window expression reaches the end of its partition.
 fn looks_ahead(expr: &Expr) -> bool {
     match window_exprs::unaliased(expr) {
         Expr::WindowFunction(window) => window.params.window_frame.end_bound.is_unbounded(),
@@ -117,7 +118,7 @@ fn looks_ahead(expr: &Expr) -> bool {
     }
 }
 
-/// The same by one of these functions.
+/// Returns the equivalent of a window function among these.
 fn replacement(window: &WindowFunction, input: &DFSchema) -> Option<Expr> {
     let WindowFunctionDefinition::AggregateUDF(aggregate) = &window.fun else {
         return None;
@@ -162,7 +163,7 @@ fn replacement(window: &WindowFunction, input: &DFSchema) -> Option<Expr> {
     })))
 }
 
-/// Values whose order is that of numbers without exceptions.
+/// Checks for types whose values are ordered as integers are, without exceptions such as NaN.
 fn is_plain(data_type: &DataType) -> bool {
     data_type.is_integer()
         || matches!(
@@ -240,7 +241,7 @@ impl PartitionEvaluator for Running {
     }
 }
 
-/// The extreme so far after each group of peers, which all of it see; after each row where there are none.
+/// Computes the extreme after each group of peers, whose rows share it; after each row if there are no peers.
 fn scan<T: ArrowPrimitiveType>(
     values: &PrimitiveArray<T>,
     condition: Option<&BooleanArray>,
@@ -257,7 +258,7 @@ fn scan<T: ArrowPrimitiveType>(
     PrimitiveArray::<T>::new(seen.into(), nulls).with_data_type(values.data_type().clone())
 }
 
-/// The rows that count, `None` where all do: those with a value, where the condition holds.
+/// Returns the rows that count, those with a value for which the condition holds; `None` if all do.
 fn counted(values: &dyn Array, condition: Option<&BooleanArray>) -> Option<BooleanBuffer> {
     let valid = |nulls: Option<&NullBuffer>| nulls.map(|nulls| nulls.inner().clone());
     let masks = [
@@ -271,7 +272,7 @@ fn counted(values: &dyn Array, condition: Option<&BooleanArray>) -> Option<Boole
         .reduce(|one, other| &one & &other)
 }
 
-/// What each row sees, and which see nothing.
+/// Computes the extreme of each row's frame, and which frames are empty.
 fn see<N: ArrowNativeTypeOp>(
     values: &[N],
     counted: Option<&BooleanBuffer>,
@@ -282,7 +283,7 @@ fn see<N: ArrowNativeTypeOp>(
     let rows = values.len();
     let mut seen = vec![N::default(); rows];
     let (mut best, mut any) = (N::default(), false);
-    // Without branches: which rows count follows no pattern that a processor could predict.
+    // Without branches: the rows that count follow no pattern that a processor could predict.
     let mut look_at = |row: usize| {
         let value = values[row];
         let counts = counted.is_none_or(|counted| counted.value(row));
@@ -291,7 +292,7 @@ fn see<N: ArrowNativeTypeOp>(
         any |= taken;
         (best, any)
     };
-    // Once a value was seen, all further rows see one.
+    // Once a frame has a value, all further frames have one.
     let mut blind = 0;
     let see_alone = |row: usize| {
         let (best, any) = look_at(row);
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
     use crate::VolleyQueryPlanner;
 
-    /// Dates with duplicates and nulls, in three partitions, one without any value.
+    /// Dates with duplicates and NULLs, in three partitions, one without any value.
     const TABLE: &str = "CREATE TABLE t AS SELECT n % 3 AS k, (n * 7) % 10 AS o, \
         CASE WHEN n % 3 = 2 OR n % 5 = 0 THEN NULL \
         ELSE CAST('2020-01-01' AS DATE) + CAST((n * 37) % 101 AS INT) END AS d, \
@@ -374,7 +375,7 @@ mod tests {
                     "CURRENT ROW AND UNBOUNDED FOLLOWING",
                     "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
                 ] {
-                    // By more than the order, or rows of one place could swap theirs.
+                    // With ROWS, the order is total: otherwise peers could swap their results.
                     let order = if units == "ROWS" { "o, d, i, f" } else { "o" };
                     sql.push_str(&format!(
                         ", {function} OVER (PARTITION BY k ORDER BY {order} {units} BETWEEN {frame})"

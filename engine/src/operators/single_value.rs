@@ -1,9 +1,8 @@
-//! The value of a subquery that stands for one, or an error where it has several rows.
+//! The value of a scalar subquery, or an error if it has several rows.
 //!
-//! `SELECT x FROM s` in the place of a value becomes `SELECT volley_single_value(x) FROM s`, which has one
-//! row whatever `s` holds: NULL of none, the value of one, and an error of more. So the subquery can be
-//! joined like any relation, in whatever stage and process. It is not SQL's `first_value`, which is right with
-//! several rows.
+//! The scalar subquery `SELECT x FROM s` becomes `SELECT volley_single_value(x) FROM s`, which always has one row: NULL
+//! if `s` is empty, the value of one row, and an error for more. So the subquery can be joined like any relation, in
+//! any stage and process. Unlike SQL's `first_value`, it does not accept several rows.
 
 use std::sync::Arc;
 
@@ -20,13 +19,13 @@ use datafusion::logical_expr::{
 
 const NAME: &str = "volley_single_value";
 
-/// The aggregate that gives a relation's only value.
+/// Aggregate that returns a relation's only value.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct SingleValue {
     signature: Signature,
 }
 
-/// The aggregate that gives the value of the only row, NULL without one.
+/// Creates the aggregate that returns the value of the only row, or NULL without rows.
 ///
 /// It fails when there are several rows.
 #[must_use]
@@ -36,7 +35,7 @@ pub fn single_value() -> Arc<AggregateUDF> {
     }))
 }
 
-/// The function of this name, if it is this one.
+/// Returns the function if it has this name.
 pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     (name == NAME).then(single_value)
 }

@@ -1,6 +1,6 @@
-//! Window expressions in the place of others, under the names of those.
+//! Replacement of window expressions, which keep their names.
 //!
-//! Which functions take whose place is said by [`filtered`](crate::codec::filtered), [`running`](crate::operators::running) and
+//! The replacing functions are in [`filtered`](crate::codec::filtered), [`running`](crate::operators::running) and
 //! [`sliding`](crate::mends::sliding).
 
 use datafusion::common::DFSchema;
@@ -9,7 +9,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, Window};
 
-/// A plan that, if it computes windows, has what takes the place of their functions over their input, if anything does.
+/// Replaces the window functions of a plan by the ones that `replacement` returns for them over the plan's input.
 pub(crate) fn replaced(
     plan: LogicalPlan,
     replacement: impl Fn(&WindowFunction, &DFSchema) -> Result<Option<Expr>>,
@@ -41,7 +41,7 @@ pub(crate) fn replaced(
     })
 }
 
-/// The expression without the name that the optimizer keeps when it changes what is in it.
+/// Removes the alias that the optimizer adds when it changes an expression.
 pub(crate) fn unaliased(expr: &Expr) -> &Expr {
     match expr {
         Expr::Alias(alias) => unaliased(&alias.expr),

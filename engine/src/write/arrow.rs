@@ -1,7 +1,7 @@
-//! Writers of Arrow files, which say what they write where.
+//! Writers of Arrow files that can be sent.
 //!
-//! DataFusion's are known to nobody but itself, so that they cannot be sent. Which columns a file has is found by
-//! [`ArrowFile`], reading is DataFusion's. Files have Arrow's file format, their batches compressed by LZ4, as DataFusion's have.
+//! DataFusion's own sink type is private, so it cannot be encoded. [`ArrowFile`] finds the columns of a file; reading
+//! is DataFusion's. Files have Arrow's file format with LZ4-compressed batches, as DataFusion's have.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,10 +33,10 @@ use tokio::io::AsyncWriteExt;
 
 use crate::ArrowFile;
 
-/// What is encoded is handed to the store when it has grown to this many bytes.
+/// Number of encoded bytes after which they are handed to the store.
 const FLUSH_BYTES: usize = 1 << 20;
 
-/// Makes [`ArrowFiles`].
+/// Factory of [`ArrowFiles`].
 #[derive(Debug, Default)]
 pub(crate) struct ArrowFilesFactory;
 
@@ -103,7 +103,7 @@ impl FileFormat for ArrowFiles {
         _: &dyn Session,
         scan: FileScanConfig,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // Which of Arrow's two formats a file has, it says itself when it is read.
+        // Each file says which of Arrow's two formats it has when it is read.
         Ok(DataSourceExec::from_data_source(scan))
     }
 
@@ -126,7 +126,7 @@ impl FileFormat for ArrowFiles {
     }
 }
 
-/// Writes Arrow files.
+/// Sink that writes Arrow files.
 #[derive(Debug)]
 pub(crate) struct ArrowSink {
     config: FileSinkConfig,

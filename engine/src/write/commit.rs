@@ -1,4 +1,4 @@
-//! The node that puts files where they belong once all are written.
+//! The operator that moves files to their final paths once all are written.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -29,13 +29,14 @@ use super::target::is_committed;
 use super::uploads::Uploads;
 use crate::nodes::train::only;
 
-/// As DataFusion's writer counts.
+/// Schema of the result, as DataFusion's writer has it.
 static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {
     let count = Field::new("count", DataType::UInt64, false);
     Arc::new(Schema::new(vec![count]))
 });
 
-/// Moves the files of all tasks of its input to where they belong; a row with how many rows they hold.
+/// Operator that moves the files of all tasks of its input to their final paths, and returns one row with their number
+/// of rows.
 #[derive(Debug, Clone)]
 pub(crate) struct CommitExec {
     target: Target,
@@ -141,11 +142,11 @@ impl ExecutionPlan for CommitExec {
     }
 }
 
-/// What the tasks have written.
+/// Output of the tasks.
 #[derive(Default)]
 struct Written {
     rows: u64,
-    /// By task.
+    /// Number of files of each task.
     files: HashMap<String, u64>,
 }
 
@@ -163,8 +164,8 @@ impl Written {
         Ok(written)
     }
 
-    /// Moves the files, once all are found, and removes the rest of what the job wrote. Returns how many rows are in
-    /// place: where an earlier attempt's record is found, that is what counts; once that is gone too, its own count.
+    /// Moves the files, once all are found, and removes the rest of the job's output. Returns the number of rows in
+    /// place: that of an earlier attempt's record if there is one; once that is gone too, its own count.
     async fn commit(&self, target: &Target, store: &dyn ObjectStore) -> Result<u64> {
         let staging = Staging::of(target)?;
         let tasks = staging.tasks().await?;
@@ -182,7 +183,7 @@ impl Written {
                  else has written it"
             );
         }
-        // Looked for last: whoever has decided something else has moved it by now.
+        // Listed last: a committer with another record has moved its files by now.
         let in_place = files(target, store, |file| target.is_of_job(file));
         let in_place: Vec<_> = in_place.try_collect().await?;
         let rows = match decided {
@@ -208,7 +209,7 @@ impl Written {
             None if missing == 0 && !found.is_empty() => uploads.decide(found).await?,
             decided => decided,
         };
-        // Looked for last, as above.
+        // Listed last, as above.
         let in_place = files(target, uploads.store(), |file| target.is_of_job(file));
         let in_place: Vec<_> = in_place.try_collect().await?;
         let mut kept: HashSet<_> = in_place.iter().map(Path::to_string).collect();
@@ -230,7 +231,7 @@ impl Written {
         Ok(rows)
     }
 
-    /// What of the tasks' files is there to be moved, and how many files are not.
+    /// Finds the tasks' files that are to be moved, and counts the missing ones.
     async fn find(&self, target: &Target, store: &dyn ObjectStore) -> Result<(Moves, u64)> {
         let staging = target.staging()?;
         let mut found = HashMap::<String, u64>::new();
@@ -256,7 +257,8 @@ impl Written {
     }
 }
 
-/// Files that tasks have written, and that are gone: all, where they were there, and are gone with their folder.
+/// Fails because files that tasks have written are gone: all of them, if none is missing any more but their folder is
+/// gone.
 fn missing_files(target: &Target, missing: u64, written: u64) -> Result<u64> {
     let missing = if missing > 0 { missing } else { written };
     exec_err!(
@@ -265,7 +267,7 @@ fn missing_files(target: &Target, missing: u64, written: u64) -> Result<u64> {
     )
 }
 
-/// The files in the folder, and in those in it, that are of some kind by their paths.
+/// Lists the files in the folder, at any depth, whose paths match.
 fn files<'a>(
     target: &Target,
     store: &'a dyn ObjectStore,

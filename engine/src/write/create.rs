@@ -1,7 +1,8 @@
-//! A small file that is created by one, whoever else tries to: of several, the first has written all of it.
+//! Creation of a small file by exactly one process: of several that try, the first has written all of it.
 //!
-//! It is written beside its place and linked there by link(2), which replaces nothing; it is on the disk when it is said
-//! to be there, as the files of [`disk`] are. It blocks. This is for a decision between tasks of a job; files that may be
+//! The file is written beside its place and linked there by link(2), which replaces nothing; when the call returns, it
+//! is on disk, as the files of [`disk`] are. The call blocks. It is for a decision between tasks of a job; [`disk`]
+//! writes files that may be replaced.
 //! replaced are written by [`disk`].
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::path::Path;
 
 use volley_proto::disk;
 
-/// Writes a file into a folder that is there, if no file is. Says whether it has.
+/// Writes a file into an existing folder, if there is none of its name. Returns whether it did.
 pub(super) fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let staged = disk::stage(path, bytes)?;
     let linked = match fs::hard_link(&staged, path) {
@@ -25,8 +26,8 @@ pub(super) fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Whether link(2) failed because the file system has no links. There, two that create a file at the same moment may
-/// both succeed.
+/// Checks whether link(2) failed because the file system has no links. There, two processes that create a file at the
+/// same moment may both succeed.
 fn has_no_links(error: &io::Error) -> bool {
     matches!(
         error.kind(),

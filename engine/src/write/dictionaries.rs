@@ -1,7 +1,7 @@
-//! Which columns of Parquet files have dictionaries, where the user says nothing: those of text.
+//! The choice of Parquet columns with dictionaries, unless the user makes it: those of text.
 //!
-//! A dictionary costs a lookup a value. Text is repaid by bytes; numbers lie as compactly without, once
-//! they are compressed.
+//! A dictionary costs a lookup per value. For text it saves bytes; numbers are as compact without one, once they are
+//! compressed.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
-/// A writer with a decision, where one is open. A sink does not tell the order that it notes in its
-/// files, so one of ordered files stays as it is.
+/// Sets the dictionaries of a writer that has no setting. A sink does not expose the ordering that it records in its
+/// files, so a writer of ordered files stays as it is.
 pub(crate) fn choose_dictionaries(
     node: &Arc<dyn ExecutionPlan>,
     _: &ConfigOptions,
@@ -36,7 +36,7 @@ pub(crate) fn choose_dictionaries(
     Ok(Some(Arc::new(DataSinkExec::new(input, sink, None))))
 }
 
-/// The options with no dictionary for numbers, dates and times, but where a column has its own.
+/// Turns dictionaries off for numbers, dates and times, except for columns with a setting.
 fn plain_numbers(schema: &Schema, mut options: TableParquetOptions) -> TableParquetOptions {
     let fields = schema.fields().iter();
     for number in fields.filter(|field| field.data_type().is_primitive()) {

@@ -1,4 +1,4 @@
-//! The node that writes rows where they are computed.
+//! The operator that writes rows where they are computed.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -33,7 +33,7 @@ use super::staged::{Only, Staged};
 use super::uploads::Uploads;
 use crate::nodes::train::only;
 
-/// A row a partition: the task that wrote it, its rows and its files.
+/// One row per partition: the task that wrote it, its rows and its files.
 pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![
         Field::new("task", DataType::Utf8, false),
@@ -42,13 +42,13 @@ pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// Writes each partition of the input into files of its own, which are not committed yet.
+/// Operator that writes each partition of the input into files of its own, which are not committed yet.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteExec {
     target: Target,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
-    /// Of the partitions written so far, for their metrics.
+    /// Sinks of the partitions written so far, for their metrics.
     sinks: Arc<Mutex<Vec<Arc<dyn FileSink>>>>,
 }
 
@@ -159,8 +159,8 @@ impl ExecutionPlan for WriteExec {
     }
 }
 
-/// Rows in the types of a table's columns, which those of a union's parts may differ from within structs, whatever was
-/// planned; an error where a value does not fit, or is NULL in a column that has none.
+/// Casts rows to the types of a table's columns: within structs, the parts of a union may have other types than were
+/// planned. Fails if a value does not fit, or is NULL in a column that is NOT NULL.
 fn as_declared(
     rows: SendableRecordBatchStream,
     schema: &SchemaRef,
@@ -196,7 +196,7 @@ fn as_declared(
     Box::pin(RecordBatchStreamAdapter::new(planned, rows))
 }
 
-/// Writes one file without rows, of which readers learn the columns. Returns its task and how many files there are, none
+/// Writes one file without rows, from which readers learn the columns. Returns its task and the number of files, 0
 /// where rows are spread over folders by their values.
 pub(super) async fn write_no_rows(
     target: &Target,
@@ -214,15 +214,15 @@ pub(super) async fn write_no_rows(
     Ok((writer.task, files))
 }
 
-/// A task that writes.
+/// Writer of one partition's files.
 struct Writer {
     target: Target,
     task: String,
-    /// What it writes with,
+    /// Sink that encodes the files.
     sink: Arc<dyn FileSink>,
-    /// and in which context.
+    /// Context of the sink.
     context: Arc<TaskContext>,
-    /// Where files are uploads.
+    /// Uploads, if the target is in a store.
     staged: Option<Arc<Staged>>,
 }
 
@@ -248,7 +248,7 @@ impl Writer {
         })
     }
 
-    /// Writes rows. Returns how many they were, and in how many files they are.
+    /// Writes rows. Returns the numbers of rows and of files.
     async fn write(&self, rows: SendableRecordBatchStream) -> Result<(u64, u64)> {
         let written = async {
             let rows = match self.sink.config().table_partition_cols.as_slice() {
@@ -269,8 +269,8 @@ impl Writer {
     }
 }
 
-/// The context of a writer that begins a file when the one before is full, not several at once: other
-/// partitions are written beside it. Where files are uploads, it writes them so.
+/// Creates the context of a writer that starts a file when the one before is full, not several at once: other
+/// partitions are written concurrently. Where files are uploads, the context has their store.
 fn writing(context: &TaskContext, staged: Option<&Arc<Staged>>) -> Result<Arc<TaskContext>> {
     let mut config = context.session_config().clone();
     let execution = &mut config.options_mut().execution;
@@ -285,7 +285,7 @@ fn writing(context: &TaskContext, staged: Option<&Arc<Staged>>) -> Result<Arc<Ta
     Ok(Arc::new(context.with_session_config(config)))
 }
 
-/// How many files the task has written.
+/// Counts the files that the task has written.
 async fn files_of(target: &Target, task: &str, context: &TaskContext) -> Result<u64> {
     let url = target.of_task(task)?;
     let store = context.runtime_env().object_store(url.object_store())?;

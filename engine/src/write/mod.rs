@@ -1,24 +1,24 @@
-//! Folders of files: written by every task of a stage, and committed by one.
+//! Folders of files, written by every task of a stage, and committed by one.
 //!
-//! DataFusion writes a folder in one task, file by file, and whoever looks meanwhile sees a part of
-//! it; a job that was run again would leave some rows there twice. Here the tasks that compute the
-//! rows write them too, into a folder inside that no listing looks into, and one task moves the
-//! files once all are there. Formats, options and names of folders are DataFusion's. So is what
-//! needs none of this, a single file, and what rests on one task: files in an order.
+//! DataFusion writes a folder in one task, file by file, and readers meanwhile see a part of it; a job that is run
+//! again would leave some rows there twice. Here the tasks that compute the rows also write them, into a folder inside
+//! that no listing reads, and one task moves the files once all are there. Formats, options and names of folders are
+//! DataFusion's. So is the writing of single files, which need none of this, and of ordered files, which one task must
+//! write.
 //!
 //! ```text
 //! CommitExec                  one task: moves files from FOLDER/.volley-JOB/TASK/… to FOLDER/…, as JOB-…
-//!   └ CoalescePartitionsExec  ──exchange── of a row a task: how many rows and files it wrote
+//!   └ CoalescePartitionsExec  ──exchange── of one row per task: its numbers of rows and files
 //!       └ WriteExec           part of the stage that computes the rows
 //!           └ input
 //! ```
 //!
-//! On a store where files cannot be moved, tasks begin uploads of the files where they belong, and the commit completes
-//! them: see [uploads].
+//! In a store where files cannot be moved, tasks start uploads to the final paths, and the commit completes them: see
+//! [uploads].
 //!
-//! JOB stays the same when the job is run again, so the commit also removes what tasks that count for
-//! nothing have written, and can be run again itself: what is [moved](moves) is written down before, and
-//! another committer finishes it. What a job that failed or was cancelled had written stays in `.volley-JOB`.
+//! JOB stays the same when the job is run again, so the commit also removes the files of superseded task attempts, and
+//! can be run again itself: the [moves](moves) are recorded in advance, and another committer finishes them. The files
+//! of a failed or cancelled job stay in `.volley-JOB`.
 
 mod arrow;
 mod commit;
@@ -56,7 +56,7 @@ pub(super) use exec::WriteExec;
 pub(super) use target::{EncodedTarget, Target, folder_of_sink};
 use volley_proto::object_stores::is_remote;
 
-/// What writes a folder this way; to be made last, where the plan is known.
+/// Replaces a writer of a folder by these operators, last, when the rest of the plan is known.
 pub(super) fn write_folder(
     node: &Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
@@ -72,14 +72,13 @@ pub(super) fn write_folder(
         return Ok(None);
     };
     let written = Arc::new(WriteExec::new(target.clone(), input));
-    // A stage ends here, also where there is one partition: the rows may be computed anew until
-    // files are moved.
+    // A stage ends here, even with a single partition: the rows may be computed anew until files are moved.
     let gathered = Arc::new(CoalescePartitionsExec::new(written));
     Ok(Some(Arc::new(CommitExec::new(target, gathered))))
 }
 
-/// Where a writer of a folder writes, and its rows, in as many partitions as they come in. `None`
-/// where the order of rows counts, which the stages of a plan keep for DataFusion's writer only.
+/// Returns the target of a writer of a folder, and its rows, in as many partitions as they come in. `None` if the order
+/// of rows counts, which the stages of a plan keep for DataFusion's writer only.
 fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn ExecutionPlan>)> {
     let target = Target::of(writer, job)?;
     let input = match writer.input().downcast_ref::<CoalescePartitionsExec>() {
@@ -90,8 +89,7 @@ fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn Execution
     Some((target, Arc::clone(input)))
 }
 
-/// Whether rows come out in an order that they were put into for its own sake, which need not show in
-/// their columns.
+/// Checks whether rows were sorted for output, an order that need not show in their columns.
 fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {
         return true;
@@ -106,25 +104,26 @@ fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
 }
 
-/// The file of this host that an operator replaces, if it writes a single one.
+/// Returns the file on this host that an operator replaces, if it writes a single one.
 pub fn replaces_file(operator: &dyn ExecutionPlan) -> Option<PathBuf> {
     let writer = operator.downcast_ref::<DataSinkExec>()?;
     let config = target::config(writer.sink()).filter(|config| target::is_single(config))?;
     let url = config.table_paths[0].get_url();
-    // A bucket may be called `localhost`.
+    // A bucket may be named `localhost`.
     let is_local = !is_remote(url);
     is_local.then(|| url.to_file_path().ok()).flatten()
 }
 
-/// Where a writer writes, if it writes files.
+/// Returns the locations that a writer writes, if it writes files.
 pub(super) fn sink_places(writer: &DataSinkExec) -> Option<Vec<Url>> {
     let config = target::config(writer.sink())?;
     let places = config.table_paths.iter();
     Some(places.map(|place| place.get_url().clone()).collect())
 }
 
-/// Where an operator adds files in place, as the user named it: what has begun there cannot be begun again.
-/// A single file is replaced as a whole, what is not committed does not count, and a commit can be finished.
+/// Returns the target of an operator that adds files in place, as the user named it: such a write cannot be started
+/// again. Not so a single file, which is replaced as a whole, nor a committed folder, whose uncommitted files do not
+/// count, and whose commit can be finished.
 pub fn adds_files(operator: &dyn ExecutionPlan) -> Option<String> {
     let writer = operator.downcast_ref::<DataSinkExec>()?;
     match target::config(writer.sink()) {

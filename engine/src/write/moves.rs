@@ -5,13 +5,12 @@
 //!  .volley-JOB/moves.json.uncommitted
 //!     │ created by link(2), which replaces nothing: the first to create it has decided
 //!     ▼
-//!  each file is moved, unless it has been ─► TASK/ removed ─► moves.json removed ─► .volley-JOB/ removed
+//!  each file is moved, unless it already is ─► TASK/ removed ─► moves.json removed ─► .volley-JOB/ removed
 //! ```
 //!
-//! Files that are in place have the job's name in theirs. So a committer that comes when all is over, and
-//! finds no decision, or makes one of its own, sees files of the job that its decision does not name,
-//! and moves nothing. One that comes in between finishes what was decided. This rests on a
-//! folder of which all hosts see the same, and that has links.
+//! Files in place have the job's name in their names. So a committer that comes after the end, and finds no record, or
+//! creates one of its own, sees files of the job that its record does not name, and moves nothing. One that comes in
+//! between finishes what was recorded. This requires a folder that all hosts share, on a file system with links.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,23 +27,23 @@ use serde::{Deserialize, Serialize};
 use super::Target;
 use super::create::create;
 
-/// Files that are moved at once.
+/// Maximum number of files that are moved at once.
 const AT_ONCE: usize = 16;
 
-/// By its end no reader takes it for one of the folder's files.
+/// Name of the record; because of its suffix, no reader takes it for one of the folder's files.
 const FILE: &str = "moves.json.uncommitted";
 
-/// What is moved, and how many rows that is.
+/// Record of a commit: the files to move, and their number of rows.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Moves {
     pub(super) rows: u64,
-    /// From where to where, as the store names it.
+    /// Source and destination paths, as the store names them.
     pub(super) files: Vec<(String, String)>,
 }
 
 impl Moves {
-    /// Whether these files of the job, which are in place, are of another decision, which was carried out then.
+    /// Checks whether these files of the job, which are in place, belong to another record, which has been carried out.
     pub(super) fn are_late(&self, in_place: &[Path]) -> bool {
         let own: HashSet<_> = self.files.iter().map(|(_, to)| to.as_str()).collect();
         in_place
@@ -52,8 +51,8 @@ impl Moves {
             .any(|file| !own.contains::<str>(file.as_ref()))
     }
 
-    /// Whether these are moves from a job's own folder into the one that it writes: a record that somebody else has put
-    /// there may name any file that this process can move.
+    /// Checks whether these are moves from a job's own folder into the one that it writes: a record that another
+    /// process has put there may name any file that this process can move.
     pub(super) fn are_of(&self, target: &Target) -> Result<bool> {
         let staging = target.staging()?;
         let folder = target.folder().prefix();
@@ -69,7 +68,7 @@ impl Moves {
         Ok(self.files.iter().all(is_own))
     }
 
-    /// Moves what has not been moved yet.
+    /// Moves the files that have not been moved yet.
     pub(super) async fn carry_out(&self, store: &dyn ObjectStore) -> Result<()> {
         let parse = |(from, to): &(String, String)| -> Result<_, object_store::path::Error> {
             Ok((Path::parse(from)?, Path::parse(to)?))
@@ -91,7 +90,7 @@ impl Moves {
     }
 }
 
-/// The folder of what a job's tasks write, on this host.
+/// Folder of the files that a job's tasks write, on this host.
 #[derive(Debug, Clone)]
 pub(super) struct Staging {
     folder: PathBuf,
@@ -105,7 +104,7 @@ impl Staging {
         }
     }
 
-    /// The folders of the tasks that have begun.
+    /// Returns the folders of the tasks that have started.
     pub(super) async fn tasks(&self) -> Result<Vec<PathBuf>> {
         let folder = self.folder.clone();
         blocking(move || {
@@ -126,27 +125,27 @@ impl Staging {
         .await
     }
 
-    /// What was decided, if anything was.
+    /// Returns the record, if there is one.
     pub(super) async fn decided(&self) -> Result<Option<Moves>> {
         let file = self.folder.join(FILE);
         blocking(move || read(file)).await
     }
 
-    /// Decides, unless somebody else is sooner. Returns what is decided; nothing if that is over already.
+    /// Creates the record unless there is one. Returns the record in force; `None` if the commit is already over.
     pub(super) async fn decide(&self, moves: Moves) -> Result<Option<Moves>> {
         let file = self.folder.join(FILE);
         let decide = move || match create(&file, &serde_json::to_vec(&moves)?) {
             Ok(true) => Ok(Some(moves)),
             Ok(false) => read(file),
-            // The folder is gone with all that was in it.
+            // The folder is gone with everything in it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         };
         blocking(decide).await
     }
 
-    /// Removes what the commit leaves: these tasks' folders, what was decided, and the folder of both. A task that has
-    /// begun since is of an attempt that will see to it.
+    /// Removes what the commit leaves: these tasks' folders, the record, and the folder of both. The attempt of a task
+    /// that has started since will remove that task's folder.
     pub(super) async fn clear(&self, tasks: Vec<PathBuf>) -> Result<()> {
         let folder = self.folder.clone();
         blocking(move || {

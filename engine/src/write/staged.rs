@@ -1,7 +1,7 @@
-//! A store whose files do not appear: writers upload their parts, and nobody completes them here.
+//! A store whose files do not appear: writers upload their parts, and nothing here completes the uploads.
 //!
-//! A writer writes into a task's folder of `.volley-JOB`, as it would in a local folder. What becomes of it is an
-//! upload of the file where it belongs, of which a record says so from its beginning on.
+//! A writer writes into a task's folder of `.volley-JOB`, as it would in a local folder. Each write becomes an upload
+//! to the file's final path, recorded from its start.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use super::Target;
 use super::uploads::{Begun, Upload, Uploads};
 use volley_proto::object_stores::{RetryPolicy, is_truncated, retried};
 
-/// The store as one task writes it.
+/// The store as one task sees it.
 pub(super) struct Staged {
     target: Target,
     task: String,
@@ -38,7 +38,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a file that was written has for a tag: none yet.
+/// Result of writing a file, which has no tag yet.
 const NO_TAG: PutResult = PutResult {
     e_tag: None,
     version: None,
@@ -62,7 +62,7 @@ impl Staged {
         })
     }
 
-    /// Writes down what the task has uploaded. Returns how many files that is.
+    /// Records the task's uploads. Returns the number of files.
     pub(super) async fn record(&self) -> DfResult<u64> {
         let written = locked(&self.written).clone();
         if !written.is_empty() {
@@ -71,13 +71,13 @@ impl Staged {
         Ok(written.len() as u64)
     }
 
-    /// Gives up what the task has uploaded, as far as that can be reached.
+    /// Aborts the task's uploads, as far as the store can be reached.
     pub(super) async fn abort(&self) {
         let begun = std::mem::take(&mut *locked(&self.begun));
         self.uploads.abort(begun).await;
     }
 
-    /// Where a file belongs that is written here.
+    /// Returns the final path of a file that is written here.
     fn belongs(&self, location: &Path) -> Result<Path> {
         let staging = self.target.staging().map_err(|e| failed(e.to_string()))?;
         let place = self.target.committed(&staging, location);
@@ -87,7 +87,7 @@ impl Staged {
         Ok(place)
     }
 
-    /// Begins an upload, of which a record remains.
+    /// Starts an upload and records it.
     async fn begin(&self, path: Path) -> Result<Uploading> {
         let multipart = Arc::clone(self.uploads.multipart());
         // An upload whose id was lost is orphaned, without parts: the bucket's lifecycle rule aborts it.
@@ -110,7 +110,7 @@ impl Staged {
     }
 }
 
-/// An upload whose parts arrive.
+/// Upload that receives parts.
 struct Uploading {
     multipart: Arc<dyn MultipartStore>,
     path: Path,
@@ -144,7 +144,7 @@ impl MultipartUpload for Uploading {
         })
     }
 
-    /// Ends the upload's parts; it is completed with all others.
+    /// Ends the upload's parts; the commit completes it with all others.
     async fn complete(&mut self) -> Result<PutResult> {
         let parts = locked(&self.parts).clone().into_iter();
         let parts: Option<Vec<_>> = parts.map(|part| Some(part?.content_id)).collect();
@@ -242,7 +242,7 @@ impl ObjectStore for Staged {
     }
 }
 
-/// One store for whatever URL, for a writer that asks for its target's.
+/// Registry that returns one store for any URL, for a writer that asks for its target's.
 #[derive(Debug)]
 pub(super) struct Only(pub(super) Arc<Staged>);
 

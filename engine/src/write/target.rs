@@ -1,4 +1,4 @@
-//! What is written where, and where files are until they count.
+//! The target of a write, and the location of files until they are committed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,35 +30,35 @@ use crate::object_stores::shown;
 use volley_proto::object_stores::is_remote;
 use volley_proto::{Error, nesting};
 
-/// What comes after the names of files that are not committed, for readers that look into every folder.
+/// Suffix of uncommitted files, for readers that look into every folder.
 const UNCOMMITTED: &str = ".uncommitted";
 
-/// A folder that a job writes.
+/// Folder that a job writes.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// A [`ParquetSink`], [`CsvSink`], [`JsonSink`] or [`ArrowSink`]: it knows format and options.
+    /// A [`ParquetSink`], [`CsvSink`], [`JsonSink`] or [`ArrowSink`], which has the format and its options.
     sink: Arc<dyn FileSink>,
     job: String,
 }
 
-/// A target on the wire.
+/// Target on the wire.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct EncodedTarget {
     job: String,
-    /// What the user wrote, which DataFusion leaves out.
+    /// URL as the user wrote it, which DataFusion leaves out.
     url: String,
-    /// A plan of DataFusion's that writes no rows, in protobuf.
+    /// DataFusion plan that writes no rows, in protobuf.
     writer: Vec<u8>,
 }
 
 impl Target {
-    /// Where the writer writes, if that is a folder of files.
+    /// Returns the target of a writer, if that is a folder of files.
     pub(super) fn of(writer: &DataSinkExec, job: &str) -> Option<Self> {
         let config = config(writer.sink())?;
         if is_single(config) || config.insert_op != InsertOp::Append {
             return None;
         }
-        // Files that are there already are no matter of who adds others.
+        // An append ignores existing files.
         let config = FileSinkConfig {
             file_group: FileGroup::default(),
             ..config.clone()
@@ -115,38 +115,38 @@ impl Target {
         })
     }
 
-    /// What the files are, such as `csv.gz`.
+    /// Returns the extension of the files, such as `csv.gz`.
     pub(super) fn format(&self) -> &str {
         &self.sink.config().file_extension
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub(crate) fn folder(&self) -> &ListingTableUrl {
-        // `config` has seen to it that there is one.
+        // `config` has checked that there is one.
         &self.sink.config().table_paths[0]
     }
 
-    /// Whether the folder is in a store that has no folders, and moves nothing.
+    /// Checks whether the folder is in an object store, which has no folders, and cannot move files.
     pub(super) fn is_remote(&self) -> bool {
         is_remote(self.folder().get_url())
     }
 
-    /// The folder, as a place.
+    /// Returns the folder's URL.
     pub(crate) fn place(&self) -> Url {
         self.folder().get_url().clone()
     }
 
-    /// The folder of what the job's tasks write, inside of [`folder`](Self::folder).
+    /// Returns the folder of the job's uncommitted files, inside [`folder`](Self::folder).
     pub(super) fn staging(&self) -> Result<ListingTableUrl> {
         inside(self.folder(), &format!(".volley-{}", self.job))
     }
 
-    /// The folder of what a task writes, inside of [`staging`](Self::staging).
+    /// Returns the folder of a task's uncommitted files, inside [`staging`](Self::staging).
     pub(super) fn of_task(&self, task: &str) -> Result<ListingTableUrl> {
         inside(&self.staging()?, task)
     }
 
-    /// Something that writes a task's files.
+    /// Creates a sink for a task's files.
     pub(super) fn sink(&self, task: &str) -> Result<Option<Arc<dyn FileSink>>> {
         let config = FileSinkConfig {
             table_paths: vec![self.of_task(task)?],
@@ -156,7 +156,7 @@ impl Target {
         Ok(sink_like(self.sink.as_ref(), config))
     }
 
-    /// The task that wrote a file, and where the file belongs: by a name that says which job it is of.
+    /// Returns the task that wrote a file, and the file's final path, whose name starts with the job's.
     pub(super) fn committed(
         &self,
         staging: &ListingTableUrl,
@@ -172,7 +172,7 @@ impl Target {
         Some((task, Path::parse(belongs).ok()?))
     }
 
-    /// Whether a file is one that the job has put where it belongs.
+    /// Checks whether a file is one that the job has committed.
     pub(super) fn is_of_job(&self, file: &Path) -> bool {
         let name = file.filename().filter(|_| is_committed(file));
         let rest = name.and_then(|name| name.strip_prefix(self.job.as_str()));
@@ -180,19 +180,19 @@ impl Target {
     }
 }
 
-/// The folder, as the user named it where that is known.
+/// Shows the folder, as the user named it where that is known.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&named(self.sink.config()))
     }
 }
 
-/// Whether a file counts, by its name.
+/// Checks by its name whether a file is committed.
 pub(super) fn is_committed(file: &Path) -> bool {
     !file.as_ref().ends_with(UNCOMMITTED)
 }
 
-/// A folder in a folder.
+/// Returns the URL of a folder inside a folder.
 fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
     let mut url = folder.get_url().clone();
     // Neither is a part of the path that files are written to.
@@ -205,7 +205,7 @@ fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
     ListingTableUrl::try_new(url, None)
 }
 
-/// A sink of the same format and options elsewhere.
+/// Creates a sink with the same format and options for another configuration.
 fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn FileSink>> {
     if let Some(parquet) = sink.downcast_ref::<ParquetSink>() {
         let options = parquet.parquet_options().clone();
@@ -222,7 +222,7 @@ fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn File
     }
 }
 
-/// What writers of files know of their target.
+/// Returns the configuration of a sink that writes files.
 pub(super) fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
     None.or_else(|| sink.downcast_ref::<ParquetSink>().map(FileSink::config))
         .or_else(|| sink.downcast_ref::<CsvSink>().map(FileSink::config))
@@ -231,18 +231,18 @@ pub(super) fn config(sink: &dyn DataSink) -> Option<&FileSinkConfig> {
         .filter(|config| !config.table_paths.is_empty())
 }
 
-/// Where a writer of files writes.
+/// Returns the location that a sink of files writes to.
 pub(crate) fn folder_of_sink(sink: &dyn DataSink) -> Option<&ListingTableUrl> {
     config(sink).map(|config| &config.table_paths[0])
 }
 
-/// Whether one file is written. Partition columns make folders, whatever the name looks like.
+/// Checks whether a single file is written. Partition columns make folders, whatever the name looks like.
 pub(super) fn is_single(config: &FileSinkConfig) -> bool {
     let url = &config.table_paths[0];
     config.table_partition_cols.is_empty() && config.file_output_mode.single_file_output(url)
 }
 
-/// The target as the user named it; an INSERT knows its table's folder only.
+/// Returns the target as the user named it; an INSERT knows only its table's folder.
 pub(super) fn named(config: &FileSinkConfig) -> String {
     match config.original_url.as_str() {
         "" => shown(config.table_paths[0].as_str()),

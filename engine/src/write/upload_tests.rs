@@ -1,4 +1,4 @@
-//! Folders of a store that moves nothing: what is listed when, and what becomes of uploads.
+//! Tests of folders in a store that cannot move files: the listed files, and the end of uploads.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -23,7 +23,7 @@ use crate::object_stores::Stores;
 use crate::with_rules;
 use volley_proto::object_stores::Opened;
 
-/// A store in memory that knows which uploads are open, and completes none for a while.
+/// Store in memory that tracks open uploads, and fails to complete them a number of times.
 #[derive(Default)]
 struct Uploading {
     memory: Arc<InMemory>,
@@ -76,7 +76,7 @@ impl MultipartStore for Uploading {
     }
 }
 
-/// A session with the numbers 0 to 99 in three partitions, and a bucket.
+/// Session with the numbers 0 to 99 in three partitions, and a bucket.
 struct Scene {
     session: SessionContext,
     store: Arc<Uploading>,
@@ -135,14 +135,14 @@ impl Scene {
         frame.create_physical_plan().await.unwrap()
     }
 
-    /// Runs a plan that writes; how many rows it says that it wrote.
+    /// Runs a plan that writes, and returns the number of rows that it reports.
     async fn run(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<u64> {
         let batches = collect(Arc::clone(plan), self.session.task_ctx()).await?;
         let count = batches[0].column(0).as_any().downcast_ref::<UInt64Array>();
         Ok(count.unwrap().value(0))
     }
 
-    /// What is in the bucket: files by their names, and what their lines add up to.
+    /// Returns the names of the files in the bucket, and the sum of their lines.
     async fn listed(&self) -> (Vec<String>, i64) {
         let files: Vec<_> = self.store.memory.list(None).try_collect().await.unwrap();
         let (mut names, mut sum) = (Vec::new(), 0);
@@ -161,7 +161,7 @@ impl Scene {
         self.store.open.lock().unwrap().len()
     }
 
-    /// Whether all numbers are there once, and nothing else is.
+    /// Checks that all numbers are there once, and nothing else is.
     async fn is_whole(&self) {
         let (names, sum) = self.listed().await;
         assert_eq!(sum, (0..100).sum::<i64>(), "{names:?}");
@@ -173,7 +173,7 @@ impl Scene {
 
 const COPY: &str = "COPY numbers TO 's3://bucket/out/' STORED AS CSV";
 
-/// The part of a plan that writes.
+/// Returns the part of a plan that writes.
 fn writer(copy: &Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let gathered = Arc::clone(copy.children()[0]);
     Arc::clone(gathered.children()[0])
@@ -196,10 +196,10 @@ async fn nothing_is_listed_until_it_is_committed() {
         "{names:?}"
     );
     assert_eq!(scene.open(), 3);
-    // What that attempt has begun is given up by the next one.
+    // The next attempt aborts the uploads of that attempt.
     assert_eq!(scene.run(&copy).await.unwrap(), 100);
     scene.is_whole().await;
-    // Whoever comes when all is over adds nothing.
+    // A commit after the end adds nothing.
     let again = scene.plan(COPY).await;
     assert_eq!(scene.run(&again).await.unwrap(), 100);
     scene.is_whole().await;

@@ -1,17 +1,18 @@
-//! A commit in a store that moves no files: uploads that tasks have begun, and one task completes.
+//! A commit in a store that cannot move files: tasks start uploads, and one task completes them.
 //!
 //! ```text
-//!  task       begins uploads of FOLDER/JOB-…       .volley-JOB/TASK/….begun.uncommitted    a record each
+//!  task       starts uploads of FOLDER/JOB-…       .volley-JOB/TASK/….begun.uncommitted    a record each
 //!             uploads all parts                    .volley-JOB/TASK/uploads.json.uncommitted
-//!  committer  gathers what the tasks that count have uploaded
-//!             .volley-JOB/commit.json.uncommitted  created only where there is none: who is first has decided
+//!  committer  gathers the uploads of the tasks whose output counts
+//!             .volley-JOB/commit.json.uncommitted  created only where there is none: the first has decided
 //!               ▼
-//!             each upload is completed, unless it has been ─► others' uploads are aborted ─► records are deleted
+//!             each upload is completed, unless it already is ─► others' uploads are aborted ─► records are deleted
 //! ```
 //!
-//! A file is listed when its upload is completed, whole. What was decided is rolled forward by whichever attempt finds
-//! it, as in a [local folder](super::moves); files have the job's name in theirs there too, and a committer that comes
-//! when all is over finds them, and completes nothing. This rests on a store that lists what was written, and that
+//! A file is listed when its upload is completed, as a whole. Any attempt that finds the commit record rolls it
+//! forward, as in a [local folder](super::moves); files have the job's name in their names here too, and a committer
+//! that comes after the end finds them, and completes nothing. This requires a store that lists what was written, and
+//! that creates an object only where there is none (`If-None-Match: *`).
 //! creates an object only where there is none (`If-None-Match: *`).
 
 use std::collections::{HashMap, HashSet};
@@ -33,17 +34,17 @@ use crate::error::External;
 use crate::object_stores::Stores;
 use volley_proto::Error;
 
-/// Requests at once.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 16;
 
-/// What a task has uploaded, in its folder; no reader takes it for a file of the table.
+/// Name of a task's record of its uploads, in its folder; no reader takes it for a file of the table.
 const TASK: &str = "uploads.json.uncommitted";
-/// What the names of records of uploads that were begun end in.
+/// Suffix of the names of records of started uploads.
 const BEGUN: &str = ".begun.uncommitted";
-/// What is decided.
+/// Name of the commit record.
 const COMMIT: &str = "commit.json.uncommitted";
 
-/// An upload that was begun.
+/// Started upload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Begun {
@@ -51,20 +52,20 @@ pub(super) struct Begun {
     pub(super) id: String,
 }
 
-/// An upload whose parts are there.
+/// Upload whose parts are all there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Upload {
-    /// Where the file belongs.
+    /// Final path of the file.
     pub(super) path: String,
-    /// None of a file without bytes.
+    /// Id of the upload; `None` for a file without bytes.
     pub(super) id: Option<String>,
-    /// What the store calls its parts.
+    /// Ids of its parts in the store.
     pub(super) parts: Vec<String>,
     pub(super) bytes: u64,
 }
 
-/// What is completed, and how many rows that is.
+/// Commit record: the uploads to complete, and their number of rows.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Commit {
@@ -73,17 +74,17 @@ pub(super) struct Commit {
 }
 
 impl Commit {
-    /// Whether nothing is to be completed.
+    /// Checks whether there are no uploads to complete.
     pub(super) fn is_empty(&self) -> bool {
         self.uploads.is_empty()
     }
 
-    /// How many rows the files have.
+    /// Returns the number of rows of the files.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The files, by their paths.
+    /// Returns the paths of the files.
     pub(super) fn files(&self) -> HashSet<String> {
         let uploads = self.uploads.iter();
         uploads.map(|upload| upload.path.clone()).collect()
@@ -94,7 +95,7 @@ impl Commit {
         uploads.map(|upload| upload.path.as_str()).collect()
     }
 
-    /// Whether these files of the job, which are in place, are of another decision, which was carried out then.
+    /// Checks whether these files of the job, which are in place, belong to another record, which has been carried out.
     fn is_late(&self, in_place: &[Path]) -> bool {
         let own = self.paths();
         in_place
@@ -103,19 +104,19 @@ impl Commit {
     }
 }
 
-/// The uploads of a job.
+/// Uploads of a job.
 #[derive(Clone)]
 pub(super) struct Uploads {
     store: Arc<dyn ObjectStore>,
     multipart: Arc<dyn MultipartStore>,
-    /// The folder of the job's records.
+    /// Folder of the job's records.
     staging: Path,
-    /// The target's name, for errors.
+    /// Name of the target, for errors.
     target: String,
 }
 
 impl Uploads {
-    /// Those of a target.
+    /// Opens the store of a target.
     ///
     /// # Errors
     /// When its store cannot be opened, or takes no uploads.
@@ -141,7 +142,7 @@ impl Uploads {
         &self.multipart
     }
 
-    /// Writes down that an upload was begun.
+    /// Records that an upload was started.
     pub(super) async fn note(&self, task: &str, begun: &Begun) -> object_store::Result<()> {
         let name = format!("{}{BEGUN}", Uuid::new_v4().simple());
         let place = self.staging.clone().join(task).join(name);
@@ -153,7 +154,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Writes down what a task has uploaded.
+    /// Records the uploads of a task.
     pub(super) async fn record(&self, task: &str, uploads: &[Upload]) -> Result<()> {
         let json = serde_json::to_vec(uploads)
             .map_err(|e| Error::malformed("uploads", e))
@@ -163,14 +164,14 @@ impl Uploads {
         Ok(())
     }
 
-    /// Gives uploads up; what cannot be given up is told in the log.
+    /// Aborts uploads; failures go to the log.
     pub(super) async fn abort(&self, uploads: Vec<Begun>) {
         let abort = |upload: Begun| async move {
             let Ok(path) = Path::parse(&upload.path) else {
                 return;
             };
             match self.multipart.abort_multipart(&path, &upload.id).await {
-                // It was completed or given up before.
+                // It was completed or aborted before.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(%path, %error, "an upload that is not committed stays");
@@ -181,14 +182,14 @@ impl Uploads {
         aborts.buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 
-    /// The records of the job that there are.
+    /// Returns the paths of the job's records.
     pub(super) async fn records(&self) -> Result<Vec<Path>> {
         let records = self.store.list(Some(&self.staging));
         let records = records.map_ok(|record| record.location);
         Ok(records.try_collect().await?)
     }
 
-    /// What tasks have uploaded, of those that count, and how many files are missing.
+    /// Reads the uploads of the tasks in `files`, and returns them with the number of missing files.
     pub(super) async fn find(
         &self,
         records: &[Path],
@@ -212,12 +213,13 @@ impl Uploads {
         Ok((Commit { rows, uploads }, missing))
     }
 
-    /// What was decided, if anything was.
+    /// Returns the commit record, if there is one.
     pub(super) async fn decided(&self) -> Result<Option<Commit>> {
         self.read(&self.staging.clone().join(COMMIT)).await
     }
 
-    /// Decides, unless somebody else is sooner. Returns what is decided; nothing if that is over already.
+    /// Creates the commit record unless there is one. Returns the record in force; `None` if the commit is already
+    /// over.
     pub(super) async fn decide(&self, commit: Commit) -> Result<Option<Commit>> {
         let json = serde_json::to_vec(&commit)
             .map_err(|e| Error::malformed("commit", e))
@@ -231,8 +233,8 @@ impl Uploads {
         }
     }
 
-    /// Completes what has not been completed yet, if that is still to be done with these files of the job in place.
-    /// Returns whether it was.
+    /// Completes the uploads that are not in place yet, unless the files in place belong to another record. Returns
+    /// whether it did.
     pub(super) async fn carry_out(&self, commit: &Commit, in_place: &[Path]) -> Result<bool> {
         if commit.is_late(in_place) {
             return Ok(false);
@@ -264,7 +266,7 @@ impl Uploads {
         let Err(error) = completed else {
             return Ok(());
         };
-        // Another committer may have been here, or the answer was lost.
+        // Another committer may have been here, or the response was lost.
         match self.store.head(&path).await {
             Ok(file) if file.size == upload.bytes => Ok(()),
             _ => exec_err!(
@@ -275,8 +277,8 @@ impl Uploads {
         }
     }
 
-    /// Removes what the commit leaves: uploads of these records that are not in place, and the records; what was
-    /// decided last. A task that has begun since is of an attempt that will see to it.
+    /// Removes what the commit leaves: the uploads of these records that are not in place, the records, and last the
+    /// commit record. The attempt of a task that has started since will remove that task's records.
     pub(super) async fn clear(&self, records: Vec<Path>, in_place: &HashSet<String>) {
         let begun = records.iter().filter(|record| is_begun(record)).cloned();
         let read = |record: Path| async move {
@@ -305,7 +307,7 @@ impl Uploads {
         }
     }
 
-    /// The task of a record of this name.
+    /// Returns the task of a record of this name.
     fn task_of(&self, record: &Path, name: &str) -> Option<String> {
         let mut parts = record.prefix_match(&self.staging)?;
         let task = parts.next()?.as_ref().to_owned();
