@@ -1,4 +1,4 @@
-//! Limits that no number of rows reaches: an offset without a limit arrives with such a one.
+//! Limits that no number of rows reaches, which an offset without a limit has when it is decoded.
 
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::Transformed;
@@ -6,7 +6,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, Limit, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
-/// Takes limits away that no number of rows reaches: operators would make room for as many rows.
+/// Removes limits that no number of rows reaches: operators would allocate memory for as many rows.
 pub(crate) fn drop_endless_limits(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,

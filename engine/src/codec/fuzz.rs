@@ -1,4 +1,4 @@
-//! Fuzz targets: what codecs decode of plans that others send.
+//! Fuzz targets: the codecs' decoding of plans from other processes.
 
 use std::sync::{Arc, LazyLock};
 
@@ -36,7 +36,7 @@ fn empty() -> Arc<dyn ExecutionPlan> {
     Arc::new(EmptyExec::new(Arc::clone(&SCHEMA)))
 }
 
-/// A node of ours, of its JSON.
+/// Encodes one of Volley's nodes from its JSON.
 fn node(magic: &[u8], json: serde_json::Value) -> Vec<u8> {
     [magic, json.to_string().as_bytes()].concat()
 }
@@ -174,7 +174,7 @@ fn tables() {
         .for_each(|bytes| bounded(bytes, table));
 }
 
-/// Rows in Arrow's format, with their length.
+/// Encodes rows in Arrow's format, preceded by their length.
 fn rows() -> Vec<u8> {
     use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
     use datafusion::arrow::ipc::writer::StreamWriter;

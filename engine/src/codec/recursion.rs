@@ -1,7 +1,7 @@
-//! Recursive queries on the wire, which the engine has no messages for.
+//! Recursive queries on the wire, for which the engine has no messages.
 //!
-//! The table that a recursive term reads is the result of its last round, kept by the operator of the
-//! query. Both are in one task, and are linked again when the operator is made there.
+//! The work table that a recursive term reads is the result of its last round, kept by the query's operator. Both are
+//! in one task, and are linked again when the operator is created there.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::work_table::WorkTableExec;
 use serde::{Deserialize, Serialize};
 
-/// Columns of a work table, at most: those that are not read are made up.
+/// Maximum number of columns of a work table: unread columns are filled with placeholders.
 const MOST_COLUMNS: usize = 1 << 16;
 
-/// A recursive query without its two terms and its columns.
+/// Recursive query without its two terms and its columns.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Recursion {
     name: String,
@@ -43,7 +43,7 @@ impl Recursion {
     }
 }
 
-/// The table that a recursive term reads, without its columns: those after its projection.
+/// Work table that a recursive term reads, without its columns: those after its projection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WorkTable {
     name: String,
@@ -54,7 +54,7 @@ impl WorkTable {
     /// # Errors
     /// When the table does not say which columns are read.
     pub(crate) fn of(table: &WorkTableExec) -> Result<Self> {
-        // DataFusion keeps it to itself, and tells it only so.
+        // DataFusion keeps the projection private, and shows it only in this text.
         let text = format!("{table:?}");
         let projection = text
             .split_once(", projection: ")
@@ -74,7 +74,7 @@ impl WorkTable {
         })
     }
 
-    /// The table, read with these columns.
+    /// Creates the work table, read with these columns.
     pub(crate) fn table(self, columns: &SchemaRef) -> Result<Arc<dyn ExecutionPlan>> {
         let table = match self.projection {
             None => WorkTableExec::new(self.name, Arc::clone(columns), None)?,
@@ -88,7 +88,7 @@ impl WorkTable {
                         columns.fields().len()
                     );
                 }
-                // Only the columns that are read are ever looked at.
+                // Only the columns that are read are ever used.
                 let width = projection.iter().max().map_or(0, |last| last + 1);
                 let nothing = Field::new("", DataType::Null, true);
                 let nothing = Arc::new(nothing);

@@ -1,9 +1,8 @@
 //! A projection with two columns of one name, on its way to the scheduler.
 //!
-//! DataFusion makes such ones, of `GROUP BY CUBE (x, CAST(x AS BIGINT))` with `grouping(x)`: the columns are told
-//! apart by what qualifies them. Its messages are read back by a builder that refuses them. So such a
-//! projection travels as an operator of its own, which the scheduler makes a projection again before anything
-//! else.
+//! DataFusion creates such projections for `GROUP BY CUBE (x, CAST(x AS BIGINT))` with `grouping(x)`: the columns
+//! differ in their qualifiers. Its messages are decoded by a builder that refuses them. So such a projection is sent as
+//! a separate operator, which the scheduler turns back into a projection before anything else.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -29,7 +28,7 @@ use crate::error::External;
 use crate::nodes::train::only;
 use volley_proto::{Error, nesting};
 
-/// A projection whose names repeat.
+/// Projection with repeated names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RepeatedNames(Projection);
 
@@ -98,7 +97,7 @@ impl UserDefinedLogicalNodeCore for RepeatedNames {
     }
 }
 
-/// Makes a projection with repeated names an operator that can be sent.
+/// Turns a projection with repeated names into an operator that can be sent.
 pub fn send_repeated_names(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -112,7 +111,7 @@ pub fn send_repeated_names(
     })
 }
 
-/// Makes what [`send_repeated_names`] made a projection again.
+/// Turns an operator of [`send_repeated_names`] back into a projection.
 pub fn receive_repeated_names(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -129,7 +128,7 @@ pub fn receive_repeated_names(
     })
 }
 
-/// Whether two columns are of one name, with what qualifies them as a part of it.
+/// Checks whether two columns have the same name, including qualifiers.
 fn repeats(projection: &Projection) -> bool {
     let mut names = HashSet::new();
     let mut exprs = projection.expr.iter();

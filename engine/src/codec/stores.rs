@@ -1,4 +1,4 @@
-//! Which stores a plan reads and writes.
+//! The stores that a plan reads and writes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::codec::tables::Files;
 use crate::object_stores::{Declared, Stores};
 use crate::write::{CommitExec, WriteExec, folder_of_sink};
 
-/// What the names in a task's plan stand for.
+/// Returns the options that the names in a task's plan stand for.
 pub(crate) fn declared(plan: &Arc<dyn ExecutionPlan>, stores: &Stores) -> Result<Vec<Declared>> {
     let mut urls: Vec<Url> = Vec::new();
     plan.apply(|node| {
@@ -39,10 +39,10 @@ pub(crate) fn declared(plan: &Arc<dyn ExecutionPlan>, stores: &Stores) -> Result
     Ok(stores.declared(&urls))
 }
 
-/// What the names in a query stand for, as it is sent to the scheduler.
+/// Returns the options that the names in a query stand for, to be sent with it to the scheduler.
 ///
 /// # Errors
-/// Hands on what looking through the plan gives.
+/// Passes on errors of visiting the plan.
 pub fn declared_stores(plan: &LogicalPlan, stores: &Stores) -> Result<Vec<Declared>> {
     let mut urls: Vec<Url> = Vec::new();
     plan.apply_with_subqueries(|node| {

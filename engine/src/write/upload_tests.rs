@@ -23,7 +23,7 @@ use crate::object_stores::Stores;
 use crate::with_rules;
 use volley_proto::object_stores::Opened;
 
-/// Store in memory that tracks open uploads, and fails to complete them a number of times.
+/// Store in memory that tracks open uploads, and completes only as many as the test allows.
 #[derive(Default)]
 struct Uploading {
     memory: Arc<InMemory>,

@@ -1,6 +1,7 @@
-//! Whether a cast's values may be NULL, where the planner has said so and the engine's message does not.
+//! The explicit nullability of a cast, which the planner sets and the engine's message leaves out.
 //!
-//! Without it a union or a recursive query, made of its inputs where it runs, would cast them once more.
+//! Without it, a union or a recursive query, which derives its schema from its inputs where it runs, would cast them
+//! again.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CastExpr;
 use serde::{Deserialize, Serialize};
 
-/// What the planner has said of a cast's values.
+/// Target field of a cast as the planner has set it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CastTarget {
     name: String,
@@ -27,7 +28,7 @@ impl CastTarget {
         })
     }
 
-    /// The cast that was decoded without it, with it.
+    /// Restores the target field of a decoded cast.
     pub(crate) fn restore(self, expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
         let Some(cast) = expr.downcast_ref::<CastExpr>() else {
             return internal_err!("{expr} is no cast");

@@ -1,4 +1,4 @@
-//! How many grouping sets an aggregate has that are all empty: its message counts sets by their columns.
+//! The number of grouping sets of an aggregate whose sets are all empty: its message counts sets by their columns.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, PhysicalGroupBy};
 use serde::{Deserialize, Serialize};
 
-/// Empty sets of an aggregate, at most: each is a row.
+/// Maximum number of empty sets of an aggregate: each is a row.
 const MOST: usize = 1 << 16;
 
-/// The number of sets.
+/// Number of empty sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EmptySets(usize);
 
@@ -22,7 +22,7 @@ impl EmptySets {
         empty.then(|| Self(groups.groups().len()))
     }
 
-    /// The aggregate that was decoded without sets, with them.
+    /// Adds the sets to an aggregate that was decoded without them.
     pub(super) fn restore(self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let Some(aggregate) = plan.downcast_ref::<AggregateExec>() else {
             return internal_err!("{} has no grouping sets", plan.name());

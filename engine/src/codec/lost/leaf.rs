@@ -1,4 +1,4 @@
-//! How many partitions operators without inputs have, which their messages leave out.
+//! The number of partitions of operators without inputs, which their messages leave out.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use serde::{Deserialize, Serialize};
 
-/// Partitions of a leaf, at most: whoever reads them keeps something for each.
+/// Maximum number of partitions of a leaf: its readers keep state for each.
 const MOST: usize = 1 << 20;
 
-/// The number of partitions.
+/// Number of partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Partitions(usize);
 
@@ -20,7 +20,7 @@ impl Partitions {
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
         let leaf = plan.is::<EmptyExec>() || plan.is::<PlaceholderRowExec>();
         let partitions = plan.properties().output_partitioning().partition_count();
-        // Decoded, they have one.
+        // Decoded leaves have one partition.
         (leaf && partitions != 1).then_some(Self(partitions))
     }
 

@@ -1,4 +1,4 @@
-//! Literals of half-precision floats, which the engine's messages hold as single-precision ones.
+//! Literals of half-precision floats, which the engine's messages encode in single precision.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use datafusion::scalar::ScalarValue;
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
-/// Whether it is one.
+/// Checks whether an expression is such a literal.
 pub(super) fn is_half(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let literal = expr.downcast_ref::<Literal>();
     literal.is_some_and(|literal| matches!(literal.value(), ScalarValue::Float16(Some(_))))
 }
 
-/// The literal that was decoded with single precision, with half.
+/// Restores half precision of a literal that was decoded with single precision.
 pub(super) fn restore(expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
     let literal = expr.downcast_ref::<Literal>();
     let Some(ScalarValue::Float32(Some(value))) = literal.map(Literal::value) else {

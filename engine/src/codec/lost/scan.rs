@@ -1,8 +1,8 @@
 //! Options of scans that their messages leave out.
 //!
-//! Of CSV files the terminator, of text the compression, of Parquet files how much of their end is read at
-//! once, of all files whether a partition's are read in their order. Whether JSON files are arrays of objects is known to nobody here: such tables are refused by
-//! [`EncodedFormat`](crate::codec::tables::EncodedFormat).
+//! For CSV files the terminator, for text the compression, for Parquet files the number of bytes at their end that are
+//! read at once, for all files whether a partition's files are read in order. JSON files that are arrays of objects
+//! cannot be recognized here: [`EncodedFormat`](crate::codec::tables::EncodedFormat) refuses such tables.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 
-/// What a scan's message leaves out.
+/// Options that a scan's message leaves out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ScanOptions {
     compression: String,
@@ -27,7 +27,7 @@ pub(crate) struct ScanOptions {
 }
 
 impl ScanOptions {
-    /// The options, where they are not what a scan is decoded with.
+    /// Returns the options, if they differ from those that a scan is decoded with.
     pub(super) fn of(plan: &dyn ExecutionPlan) -> Option<Self> {
         let scan = config(plan)?;
         let source = scan.file_source();
@@ -69,7 +69,7 @@ impl ScanOptions {
             let parquet = parquet.clone().with_metadata_size_hint(hint);
             builder = builder.with_source(Arc::new(parquet));
         }
-        // The builder would have files in an order read in it, though no operator needs it.
+        // The builder would make the scan read ordered files in order, though no operator needs it.
         let mut scan = builder.build();
         scan.preserve_order = self.preserve_order;
         Ok(Arc::new(exec.clone().with_data_source(Arc::new(scan))))

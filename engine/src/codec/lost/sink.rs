@@ -1,4 +1,4 @@
-//! Writers of Arrow files, which the engine has no message for: as writers of CSV in the same place.
+//! Writers of Arrow files, for which the engine has no message: they are sent as writers of CSV to the same location.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::write::ArrowSink;
 
-/// The operator that a writer of Arrow files is sent as.
+/// Returns the operator that a writer of Arrow files is sent as.
 pub(super) fn sent_as(plan: &dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>> {
     let writer = plan.downcast_ref::<DataSinkExec>()?;
     let arrow = writer.sink().downcast_ref::<ArrowSink>()?;
@@ -23,7 +23,7 @@ pub(super) fn sent_as(plan: &dyn ExecutionPlan) -> Option<Arc<dyn ExecutionPlan>
     Some(writer_like(writer, Arc::new(csv)))
 }
 
-/// The writer that was sent so.
+/// Restores the writer from the operator that was sent.
 pub(super) fn restore(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let writer = plan.downcast_ref::<DataSinkExec>();
     let csv = writer.and_then(|writer| writer.sink().downcast_ref::<CsvSink>());

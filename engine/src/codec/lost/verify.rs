@@ -1,9 +1,8 @@
-//! Whether a plan that was encoded arrives as it was meant.
+//! A check that an encoded plan is decoded unchanged.
 //!
-//! Both plans are compared operator by operator: their names, what they say of themselves when asked
-//! for everything, the names and types of columns, partitions, and the functions of windows in full.
-//! What is known of an order may get lost with the constants and keys that it was concluded from; where
-//! an operator needs it, it must be there.
+//! Both plans are compared operator by operator: names, full descriptions, names and types of columns, partitions, and
+//! window functions in full. Known orderings may get lost with the constants and keys that they were derived from; an
+//! ordering that an operator requires must be there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use datafusion::physical_plan::{
 use super::scan::ScanOptions;
 use super::window;
 
-/// Refuses a plan that arrives other than it was sent, and names the operator.
+/// Refuses a plan that is not decoded as it was sent, and names the operator.
 ///
 /// # Errors
 /// Names the first operator that differs, as it was sent and as it arrived.
@@ -39,7 +38,7 @@ pub(crate) fn verify(
         sent.downcast_ref::<HashJoinExec>(),
         arrived.downcast_ref::<HashJoinExec>(),
     ) {
-        // It keeps the order of its right side where it knows of one.
+        // A hash join keeps the ordering of its right side if it has one.
         let [meant, found] = [meant, found].map(|join| join.right().output_ordering().is_some());
         if meant && !found && sent.maintains_input_order()[1] {
             return not_impl_err!(
@@ -52,7 +51,7 @@ pub(crate) fn verify(
     let inputs = sent.children().into_iter().zip(arrived.children());
     for ((sent, arrived), order) in inputs.zip(orders) {
         verify(sent, arrived)?;
-        // What has its rows' order from where they come from has it, whether it says so or not.
+        // Rows whose order comes from the leaves have it, whether the plan shows it or not.
         let Some(order) = order.filter(|_| !keeps_order(arrived)) else {
             continue;
         };
@@ -70,15 +69,14 @@ pub(crate) fn verify(
     Ok(())
 }
 
-/// Whether rows come in the order in which the operators without inputs have them, such as readers of what
-/// other stages have made.
+/// Checks whether rows keep the order of a leaf, such as a reader of another stage's output.
 fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let kept = plan.maintains_input_order();
     let mut inputs = plan.children().into_iter().zip(kept);
     plan.children().is_empty() || inputs.any(|(input, kept)| kept && keeps_order(input))
 }
 
-/// Everything an operator says of itself, without its inputs.
+/// Describes an operator in full, without its inputs.
 fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
     struct Shown<'a>(&'a dyn ExecutionPlan);
     impl fmt::Display for Shown<'_> {
@@ -87,16 +85,16 @@ fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
         }
     }
     let shown = Shown(plan).to_string();
-    // A scan shows little of what its files are read with.
+    // A scan shows little of the options that it reads files with.
     let options = ScanOptions::of(plan);
-    // How an aggregate makes use of an order is decided where it runs.
+    // An aggregate decides where it runs how to use an ordering.
     let shown = shown.split(", ordering_mode=").next().unwrap_or_default();
-    // In which order row groups are read is a matter of speed: rows are sorted above.
+    // The order in which row groups are read affects only speed: rows are sorted above.
     let shown = shown
         .split(", sort_order_for_reorder=")
         .next()
         .unwrap_or_default();
-    // Which row groups are read is concluded from the predicate.
+    // The row groups to read are derived from the predicate.
     let shown = shown
         .split(", pruning_predicate=")
         .next()
@@ -120,7 +118,7 @@ fn describe(plan: &dyn ExecutionPlan) -> Result<String> {
     ))
 }
 
-/// Everything about a window function that its rows depend on.
+/// Describes everything about a window function that its rows depend on.
 fn describe_window(expr: &Arc<dyn WindowExpr>) -> Result<String> {
     let any = expr.as_any();
     let plain = any.downcast_ref::<PlainAggregateWindowExpr>();
@@ -134,7 +132,7 @@ fn describe_window(expr: &Arc<dyn WindowExpr>) -> Result<String> {
             aggregate.fun().name(),
             aggregate.is_distinct(),
             aggregate.ignore_nulls(),
-            // Conditions travel as arguments: see `filtered`.
+            // Filter conditions are sent as arguments: see `filtered`.
             !text.ends_with("filter: None }"),
         ),
         None => format!("{:?}", window::options(expr)?),

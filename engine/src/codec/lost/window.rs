@@ -1,8 +1,7 @@
-//! Options of window functions that their messages leave out: `IGNORE NULLS`, and whether a function
-//! runs against the order.
+//! Options of window functions that their messages leave out: `IGNORE NULLS`, and whether a function is reversed.
 //!
-//! DataFusion keeps both to itself, and tells them only in the text of [`WindowUDFExpr`]; the tests
-//! below fail where that changes. `FILTER` is not here: see [`filtered`](crate::codec::filtered).
+//! DataFusion keeps both private, and shows them only in the text of [`WindowUDFExpr`]; tests fail when that changes.
+//! `FILTER` is not here: see [`filtered`](crate::codec::filtered).
 
 use std::sync::Arc;
 
@@ -16,14 +15,14 @@ use datafusion::physical_plan::windows::{
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 use serde::{Deserialize, Serialize};
 
-/// What the message of a window function leaves out.
+/// Options that the message of a window function leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowOptions {
     ignore_nulls: bool,
     reversed: bool,
 }
 
-/// The options of an operator's window functions, if any is not as it would be decoded.
+/// Returns the options of an operator's window functions, if any differ from those that would be decoded.
 pub(super) fn options_of(plan: &dyn ExecutionPlan) -> Result<Option<Vec<WindowOptions>>> {
     let Some((exprs, _)) = windows(plan) else {
         return Ok(None);
@@ -35,7 +34,7 @@ pub(super) fn options_of(plan: &dyn ExecutionPlan) -> Result<Option<Vec<WindowOp
     Ok(lost.then_some(options))
 }
 
-/// The operator with these options.
+/// Restores these options of an operator.
 pub(super) fn restore(
     plan: &Arc<dyn ExecutionPlan>,
     options: &[WindowOptions],
@@ -52,7 +51,7 @@ pub(super) fn restore(
         let Some(function) = udwf(expr).filter(|_| *options != WindowOptions::default()) else {
             return Ok(Arc::clone(expr));
         };
-        // A reversed function is made by reversing the one it is the reverse of.
+        // A reversed function is created by reversing its own reverse.
         let forward = match (options.reversed, function.fun().reverse_expr()) {
             (false, _) => Arc::clone(function.fun()),
             (true, ReversedUDWF::Reversed(forward)) => forward,
@@ -97,7 +96,7 @@ pub(super) fn restore(
     })
 }
 
-/// How an operator of windows runs.
+/// Execution mode of a window operator.
 pub(super) enum Mode {
     Whole {
         partitioned: bool,
@@ -108,7 +107,7 @@ pub(super) enum Mode {
     },
 }
 
-/// The functions of an operator of windows, and how it runs.
+/// Returns the functions of a window operator, and its execution mode.
 pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>], Mode)> {
     if let Some(whole) = plan.downcast_ref::<WindowAggExec>() {
         let partitioned = !whole.partition_keys().is_empty();
@@ -122,25 +121,25 @@ pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>
     Some((streamed.window_expr(), mode))
 }
 
-/// The function of a window that is no aggregate.
+/// Returns the function of a window expression that is not an aggregate.
 pub(crate) fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
     let standard = expr.as_any().downcast_ref::<StandardWindowExpr>()?;
     let function = standard.get_standard_func_expr();
     function.as_any().downcast_ref()
 }
 
-/// Whether a function leaves out NULLs.
+/// Checks whether a function ignores NULLs.
 ///
 /// # Errors
-/// When it does not say so.
+/// When the function's text does not show it.
 pub(crate) fn ignores_nulls(expr: &Arc<dyn WindowExpr>) -> Result<bool> {
     Ok(options(expr)?.ignore_nulls)
 }
 
-/// The options of a window function.
+/// Returns the options of a window function.
 pub(super) fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
     let Some(function) = udwf(expr) else {
-        // Aggregates keep theirs in the message.
+        // The messages of aggregates include theirs.
         return Ok(WindowOptions::default());
     };
     let text = format!("{function:?}");

@@ -1,4 +1,4 @@
-//! Expressions: which there are, and whether everything that they show of themselves arrives.
+//! Tests that all expressions are known, and arrive with everything that they show.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 
 use super::*;
 
-/// At least one of each kind, and every operator of two sides.
+/// Expressions with at least one of each kind, and every binary operator.
 const EXPRESSIONS: &[&str] = &[
     "k",
     "1",
@@ -76,7 +76,7 @@ const EXPRESSIONS: &[&str] = &[
     "array_filter(l, x -> x > k)",
 ];
 
-/// Kinds that the expressions above hold.
+/// Kinds of expressions in the list above.
 const TRIED: &[&str] = &[
     "Column",
     "Literal",
@@ -96,7 +96,7 @@ const TRIED: &[&str] = &[
     "LambdaVariable",
 ];
 
-/// What an expression's message is called, if a stage's operators compute such ones.
+/// Returns the name of an expression's message, if a stage's operators compute such expressions.
 fn kind(message: &ExprType) -> Option<&'static str> {
     Some(match message {
         ExprType::Column(_) => "Column",
@@ -115,16 +115,16 @@ fn kind(message: &ExprType) -> Option<&'static str> {
         ExprType::HigherOrderUdf(_) => "HigherOrderUdf",
         ExprType::Lambda(_) => "Lambda",
         ExprType::LambdaVariable(_) => "LambdaVariable",
-        // Casts and literals with more than their message holds.
+        // Casts and literals with more than their message encodes.
         ExprType::Extension(_) => return None,
-        // Parts of operators, which are compared as such.
+        // Parts of operators, which are compared with these.
         ExprType::AggregateExpr(_) | ExprType::Sort(_) | ExprType::WindowExpr(_) => return None,
-        // Of exchanges, and of filters that joins make while they run: both are Volley's own.
+        // Expressions of exchanges, and of filters that joins create while they run: both are Volley's own.
         ExprType::UnknownColumn(_)
         | ExprType::HashExpr(_)
         | ExprType::RangeExpr(_)
         | ExprType::DynamicFilter(_) => return None,
-        // Clients join these.
+        // Clients turn these into joins.
         ExprType::ScalarSubquery(_) => return None,
     })
 }
@@ -152,9 +152,9 @@ fn expressions(plan: &Arc<dyn ExecutionPlan>) -> Vec<Arc<dyn PhysicalExpr>> {
 async fn every_expression_arrives_as_it_was() {
     let (session, _dir) = session(&[]).await;
     let state = datafusion::execution::SessionStateBuilder::new_from_existing(session.state());
-    // Not pushed into a scan by the planner.
+    // The planner must not push the expression into a scan.
     let simplified = state.with_physical_optimizer_rules(vec![]).build();
-    // As it is written, rather than computed.
+    // The expression must stay as it is written, and not be computed.
     let written = datafusion::execution::SessionStateBuilder::new_from_existing(simplified.clone())
         .with_optimizer_rules(vec![])
         .build();

@@ -1,8 +1,8 @@
-//! Every operator and expression that the engine has messages for, sent: nothing that it shows of itself may
-//! get lost.
+//! Tests that send every operator and expression for which the engine has a message: nothing that they show may get
+//! lost.
 //!
-//! A version of the engine with a new operator or expression does not compile here, and one whose operators have
-//! another field fails.
+//! With a new operator or expression in the engine, these tests do not compile; with a new field of an operator, they
+//! fail.
 
 mod expressions;
 mod operators;
@@ -18,15 +18,15 @@ use tempfile::TempDir;
 use super::*;
 use crate::VolleyPhysicalCodec;
 
-/// A session with settings, and tables: `t` of two Parquet files, `c` of CSV, `j` of JSON, `a` of Arrow,
-/// `o` of Parquet in the order of `k`, `h` of folders.
+/// Creates a session with settings and tables: `t` of two Parquet files, `c` of CSV, `j` of JSON, `a` of Arrow, `o` of
+/// Parquet ordered by `k`, `h` of folders.
 async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = SessionConfig::new()
         .with_target_partitions(4)
-        // Lambdas are not of every dialect.
+        // Not every dialect has lambdas.
         .set_str("datafusion.sql_parser.dialect", "duckdb")
-        // Clients join these: see `single_value`.
+        // Clients turn these into joins: see `single_value`.
         .set_bool(
             "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery",
             false,
@@ -72,7 +72,7 @@ async fn plan(session: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
     plan.unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-/// The plan's message, and the plan as it arrives.
+/// Returns the plan's message, and the plan as it is decoded.
 fn sent(
     plan: &Arc<dyn ExecutionPlan>,
     session: &SessionContext,

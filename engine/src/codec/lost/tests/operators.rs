@@ -1,4 +1,4 @@
-//! Operators: which there are, which fields they have, and whether those arrive.
+//! Tests that all operators and their fields are known, and that the fields arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -13,12 +13,13 @@ use crate::PredictExec;
 use volley_proto::ModelRef;
 use volley_proto::store::PredictedColumns;
 
-/// An operator's fields, as it shows them.
+/// Fields of an operator, as it shows them.
 struct Fields {
     name: &'static str,
-    /// They arrive as they were.
+    /// Fields that arrive unchanged.
     carried: &'static [&'static str],
-    /// They are made where it runs, or compared otherwise: inputs as operators, of scans every option.
+    /// Fields that are created where the operator runs, or compared otherwise: inputs as operators, every option of
+    /// scans.
     made: &'static [&'static str],
 }
 
@@ -51,7 +52,7 @@ const FIELDS: &[Fields] = &[
             "input_order_mode",
             "ordered_partition_by_indices",
         ],
-        // Whether keys may be told apart tells nothing where there are none.
+        // Without keys, `can_repartition` means nothing.
         made: &[
             "input",
             "metrics",
@@ -94,7 +95,7 @@ const FIELDS: &[Fields] = &[
     Fields {
         name: "GlobalLimitExec",
         carried: &["skip", "fetch"],
-        // Where no operator looks for it, it is nothing: enforced before plans are sent.
+        // No operator uses the ordering in a plan that is sent: requirements are enforced before.
         made: &["input", "metrics", "required_ordering", "cache"],
     },
     Fields {
@@ -237,7 +238,7 @@ const DYNAMIC_FILTERS: Settings = &[(
     "false",
 )];
 
-/// Queries whose plans hold the operators, each in every form that its options give it.
+/// Queries whose plans have the operators, each in every form that its options allow.
 const QUERIES: &[(Settings, &[&str])] = &[
     (
         DYNAMIC_FILTERS,
@@ -322,7 +323,7 @@ const QUERIES: &[(Settings, &[&str])] = &[
     ),
 ];
 
-/// Operators that the plans above hold, by their messages.
+/// Operators in the plans above, by their messages.
 const TRIED: &[&str] = &[
     "ParquetScan",
     "CsvScan",
@@ -350,7 +351,7 @@ const TRIED: &[&str] = &[
     "Extension",
 ];
 
-/// What an operator's message is called, if stages hold such ones.
+/// Returns the name of an operator's message, if stages have such operators.
 fn kind(message: &PhysicalPlanType) -> Option<&'static str> {
     use PhysicalPlanType as Kind;
     Some(match message {
@@ -377,30 +378,30 @@ fn kind(message: &PhysicalPlanType) -> Option<&'static str> {
         Kind::PlaceholderRow(_) => "PlaceholderRow",
         Kind::Unnest(_) => "Unnest",
         Kind::SortMergeJoin(_) => "SortMergeJoin",
-        // Volley's own, and what `Lost` goes with.
+        // Volley's own operators, and the wrapper of `Lost`.
         Kind::Extension(_) => "Extension",
-        // It has no options; the files are those of ARROW's test in `tests`, which cannot be written in SQL.
+        // It has no options; its files would be those of the ARROW test in `tests`, which SQL cannot write.
         Kind::AvroScan(_) => return None,
-        // Written by `CommitExec`, whose tests look at the options.
+        // Written by `CommitExec`, whose tests check the options.
         Kind::JsonSink(_) | Kind::CsvSink(_) | Kind::ParquetSink(_) => return None,
-        // Explained by clients, and analyzed by the scheduler over stages.
+        // Clients explain, and the scheduler analyzes over stages.
         Kind::Explain(_) | Kind::Analyze(_) => return None,
-        // Inserted where a stage's operators are made ready to run.
+        // Inserted when a stage's operators are prepared to run.
         Kind::Cooperative(_) => return None,
-        // Rows and series travel as tables: see `tables`.
+        // Rows and series are sent as tables: see `tables`.
         Kind::MemoryScan(_) | Kind::GenerateSeries(_) => return None,
-        // Of streams without end, of functions of users, of no rule that is applied, or of the scheduler's own for
-        // stages: what cannot be made by a query here, and is compared as any operator if it is made.
+        // For unbounded streams, for user functions, for a rule that is not applied, or for the scheduler's own stages:
+        // no query here creates these, and if one is created, it is compared like any operator.
         Kind::SymmetricHashJoin(_)
         | Kind::AsyncFunc(_)
         | Kind::Buffer(_)
         | Kind::CoalesceBatches(_) => return None,
-        // Clients join these.
+        // Clients turn these into joins.
         Kind::ScalarSubquery(_) => return None,
     })
 }
 
-/// The fields of a struct by its text, where it is written on several lines.
+/// Returns the fields of a struct from its text on several lines.
 fn fields(shown: &dyn Debug) -> BTreeMap<String, String> {
     let text = format!("{shown:#?}");
     let mut fields: BTreeMap<String, String> = BTreeMap::new();
@@ -429,7 +430,7 @@ fn fields(shown: &dyn Debug) -> BTreeMap<String, String> {
     fields
 }
 
-/// What of an operator does not arrive, and the kinds of messages in it.
+/// Adds the fields of an operator that do not arrive to `lost`.
 fn compare(meant: &Arc<dyn ExecutionPlan>, found: &Arc<dyn ExecutionPlan>, lost: &mut Vec<String>) {
     assert_eq!(meant.name(), found.name());
     // One operator has two names.
@@ -447,8 +448,8 @@ fn compare(meant: &Arc<dyn ExecutionPlan>, found: &Arc<dyn ExecutionPlan>, lost:
     for field in known.carried {
         let shown = |fields: &BTreeMap<String, String>| {
             let shown = fields.get(*field).map_or("", String::as_str);
-            // Of functions: the columns that there were when they were planned, of which they read those that
-            // are there, and whether an order spares them one of their own.
+            // Of functions, omits the columns that existed when they were planned, of which they read those that exist
+            // now, and whether an ordering spares them a sort.
             match *field {
                 "window_expr" | "aggr_expr" => {
                     scans::without(shown, &["schema", "is_input_pre_ordered"])
@@ -475,7 +476,7 @@ fn compare(meant: &Arc<dyn ExecutionPlan>, found: &Arc<dyn ExecutionPlan>, lost:
     }
 }
 
-/// Notes what the messages of a plan's operators are.
+/// Adds the kinds of messages of a plan's operators to `found`.
 fn kinds(plan: &Arc<dyn ExecutionPlan>, found: &mut BTreeSet<&'static str>) {
     let codec = VolleyPhysicalCodec::default();
     let message = Converter.execution_plan_to_proto(plan, &codec).unwrap();

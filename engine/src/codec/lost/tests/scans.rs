@@ -1,4 +1,4 @@
-//! Options of scans of files, which show little of themselves.
+//! Comparison of the options of file scans, which show little of themselves.
 
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
@@ -8,7 +8,7 @@ use datafusion::datasource::source::DataSourceExec;
 
 use super::*;
 
-/// What of a scan does not arrive, where the operator is one.
+/// Adds the options of a scan that do not arrive to `lost`, if the operator is one.
 pub(super) fn compare(
     meant: &Arc<dyn ExecutionPlan>,
     found: &Arc<dyn ExecutionPlan>,
@@ -24,7 +24,7 @@ pub(super) fn compare(
     }
 }
 
-/// The first lines that differ in two texts.
+/// Returns the first lines that differ in two texts.
 pub(super) fn differing(before: &str, after: &str) -> String {
     let same = before
         .lines()
@@ -43,7 +43,7 @@ fn config(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
     exec.data_source().downcast_ref()
 }
 
-/// Every option of a scan. One that a new version adds does not compile here.
+/// Returns every option of a scan. With a new option in the engine, this does not compile.
 fn options(scan: &FileScanConfig) -> Vec<(&'static str, String)> {
     let FileScanConfig {
         object_store_url,
@@ -54,9 +54,9 @@ fn options(scan: &FileScanConfig) -> Vec<(&'static str, String)> {
         output_ordering,
         file_compression_type,
         file_source,
-        // Set where it runs, by the session's.
+        // Set from the session where it runs.
         batch_size: _,
-        // Of tables of users, which are not sent.
+        // Only user tables have one, and these are not sent.
         expr_adapter_factory,
         output_partitioning,
         ..
@@ -80,22 +80,22 @@ fn options(scan: &FileScanConfig) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Everything that is read of a file.
+/// Returns everything that is read of a file.
 fn file(file: &PartitionedFile) -> String {
     let PartitionedFile {
         object_meta,
         partition_values,
         range,
         statistics,
-        // Looked at by planners: what was concluded from it arrives.
+        // Used by planners only: the properties derived from it arrive.
         ordering: _,
         extensions,
         metadata_size_hint,
-        // By whose name statistics are kept.
+        // Key of cached statistics.
         table_reference: _,
         arrow_schema,
     } = file;
-    // What a store says of a version of a file, nothing asks for.
+    // Nothing uses the version that a store reports of a file.
     let (place, size) = (&object_meta.location, object_meta.size);
     format!(
         "{place} {size} {:?}\n{partition_values:?}\n{range:?}\n{statistics:#?}\n{extensions:?}\n\
@@ -104,10 +104,10 @@ fn file(file: &PartitionedFile) -> String {
     )
 }
 
-/// A format's options, as far as it shows them, without what nothing is read with.
+/// Returns the options of a format, as far as it shows them, without those that reading ignores.
 fn source(source: &dyn FileSource) -> String {
     if let Some(csv) = source.downcast_ref::<CsvSource>() {
-        // Compression is the scan's own, types are known already, and no value is one of both.
+        // The scan has the compression, the types are known already, and a missing `truncated_rows` means false.
         let unread = [
             "metrics",
             "batch_size",
@@ -118,7 +118,7 @@ fn source(source: &dyn FileSource) -> String {
         let shown = without(&format!("{csv:#?}"), &unread);
         format!("{shown}\n{}", csv.truncate_rows())
     } else if let Some(parquet) = source.downcast_ref::<ParquetSource>() {
-        // In which order row groups are read is a matter of speed: rows are sorted above.
+        // The order in which row groups are read affects only speed: rows are sorted above.
         let order = [
             "metrics",
             "batch_size",
@@ -132,7 +132,7 @@ fn source(source: &dyn FileSource) -> String {
     }
 }
 
-/// The text of a struct without some fields, wherever they are in it.
+/// Returns the text of a struct without some fields, at any depth.
 pub(super) fn without(text: &str, fields: &[&str]) -> String {
     let mut kept = vec![];
     let mut depth = 0;
