@@ -68,7 +68,7 @@ pub(crate) fn size(plan: &Plan) -> Option<Size> {
         }
     }
     let statistics = statistics_of(plan)?;
-    // The number of bytes is that of files as often as that of rows, and 0 where nobody counted.
+    // `total_byte_size` is as often the size of files as of rows, and 0 where it is unknown.
     if let Some(rows) = statistics.num_rows.get_value() {
         return Some(Size::new(u64::try_from(*rows).ok()?, &plan.schema()));
     }

@@ -448,8 +448,8 @@ fn compare(meant: &Arc<dyn ExecutionPlan>, found: &Arc<dyn ExecutionPlan>, lost:
     for field in known.carried {
         let shown = |fields: &BTreeMap<String, String>| {
             let shown = fields.get(*field).map_or("", String::as_str);
-            // Of functions, omits the columns that existed when they were planned, of which they read those that exist
-            // now, and whether an ordering spares them a sort.
+            // Omitted from functions: the columns at planning, of which they read those that exist now, and whether an
+            // ordering spares them a sort.
             match *field {
                 "window_expr" | "aggr_expr" => {
                     scans::without(shown, &["schema", "is_input_pre_ordered"])
