@@ -1,4 +1,4 @@
-//! Who may do what: each thing that somebody may not do is tried against real processes.
+//! Access control: each forbidden act is tried against real processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::{create_model, fails, write_table};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A cluster whose scheduler has a file of tokens.
+/// Cluster whose scheduler has a file of tokens.
 pub(crate) struct Guarded {
     pub(crate) cluster: Cluster,
     people: Vec<(&'static str, Token)>,
@@ -41,7 +41,8 @@ impl Guarded {
         })
     }
 
-    /// With these executors, and further arguments of theirs and the scheduler's, over TLS if there are certificates.
+    /// Starts a cluster with these executors, and further arguments for them and the scheduler, over TLS if there are
+    /// certificates.
     pub(crate) fn start_with(setup: Setup) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let people: Vec<_> = PEOPLE
@@ -84,7 +85,7 @@ impl Guarded {
         &found.unwrap().1
     }
 
-    /// Runs SQL as somebody.
+    /// Runs SQL as one of the principals.
     pub(crate) fn run(&self, who: &str, sql: &str) -> Run {
         self.command(
             self.cluster
@@ -115,14 +116,14 @@ impl Guarded {
     }
 }
 
-/// All of them are refused so.
+/// Asserts that all answers are refusals with this code.
 fn refused(answers: Vec<(&'static str, Answer)>, code: Code) {
     for (asked, answer) in answers {
         assert_eq!(answer, Err(code), "{asked}");
     }
 }
 
-/// What a run that was refused has said.
+/// Asserts that the message of a refused run has these parts.
 pub(crate) fn said(run: &Run, parts: &[&str]) {
     for part in parts {
         assert!(run.error().contains(part), "{part} in {}", run.stderr);
@@ -171,7 +172,7 @@ fn tokens_and_roles_say_what_one_may() {
     assert_eq!(guarded.run("alice", &copy).code, Some(0));
     assert!(out.exists());
 
-    // A job, and those who may look after it.
+    // A job, and the principals who may manage it.
     let jobs = guarded
         .cluster
         .query("SELECT job_id, owner FROM volley.jobs WHERE owner = 'alice'");
@@ -207,7 +208,7 @@ fn tokens_and_roles_say_what_one_may() {
         Code::PermissionDenied,
     );
 
-    // Over HTTP as well.
+    // The same over HTTP.
     let get = |who: Option<&str>, path: &str| {
         let mut headers = vec!["Host: localhost".to_owned()];
         headers.extend(
@@ -237,7 +238,7 @@ fn tokens_and_roles_say_what_one_may() {
     assert!(!get(Some("bob"), "/api/volley/jobs").contains(&job));
     assert!(get(Some("alice"), "/api/volley/jobs").contains(&job));
 
-    // Executors.
+    // Executors with the wrong token.
     for (join, parts) in [
         (None, ["wants the token of its executors", "--join-token"]),
         (
@@ -258,7 +259,7 @@ fn tokens_and_roles_say_what_one_may() {
         assert!(parts.iter().all(|part| stderr.contains(part)), "{stderr}");
     }
 
-    // The file changes: a wrong one is not taken, a right one is.
+    // The file changes: a wrong one is ignored, a right one is read.
     let lines = fs::read_to_string(&guarded.tokens).unwrap();
     let bob = guarded.token("bob").hash().to_string();
     let without: String = lines
@@ -269,7 +270,7 @@ fn tokens_and_roles_say_what_one_may() {
     fs::write(&guarded.tokens, format!("{without}\nnonsense")).unwrap();
     let said_so = |guarded: &mut Guarded, part: &str| {
         eventually(part, SOON, || {
-            // It looks when it is asked.
+            // The scheduler checks the file when it receives a request.
             guarded.cluster.slots();
             guarded
                 .cluster
@@ -288,7 +289,7 @@ fn tokens_and_roles_say_what_one_may() {
         Err(Code::Unauthenticated)
     );
 
-    // What is told of it.
+    // The logs, which have no tokens.
     let mut logs = guarded.cluster.scheduler().output();
     for executor in guarded.cluster.executors() {
         logs += &executor.output();
@@ -301,7 +302,7 @@ fn tokens_and_roles_say_what_one_may() {
     }
 }
 
-/// The ports of an executor: for tasks, and for rows.
+/// Returns the ports of an executor for tasks and for rows.
 fn ports(log: &str) -> Option<(u16, u16)> {
     let (_, after) = log.split_once("listens for tasks on port ")?;
     let (tasks, after) = after.split_once(" and for rows on port ")?;
@@ -346,7 +347,7 @@ fn executors_serve_their_own_cluster_only() {
 #[test]
 fn a_scheduler_of_one_s_own_answers_to_its_user_only() {
     let cluster = Cluster::start(1);
-    // As another user's commands are, who has another folder.
+    // Another user has another state folder.
     let elsewhere = tempfile::tempdir().unwrap();
     let mut stranger = cluster.command();
     stranger

@@ -1,4 +1,4 @@
-//! Executors that listen on one address and are dialled by another; a scheduler that answers to its own names.
+//! Executors that listen on one address and are dialled at another; a scheduler that answers to its own names.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use volley_tests::{Cluster, Setup, binary};
 
 use crate::{create_model, fails, write_table};
 
-/// Executors with these arguments exchange rows and gradients.
+/// Trains with executors that have these arguments, so that they exchange rows and gradients.
 fn trains(arguments: &[&str]) {
     let cluster = Cluster::start_with(Setup {
         executors: 2,

@@ -1,4 +1,4 @@
-//! A classifier: what is predicted, and what each function that judges says of it, beside the same by hand.
+//! A classifier: its predictions, and each evaluation function against the same computed by hand.
 
 use volley_tests::Cluster;
 
@@ -9,7 +9,7 @@ fn a_classifier_is_judged_in_sql() {
     let cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 700);
     let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
-    // The middle of the labels, as both classes.
+    // Splits the labels at their median into two classes.
     let rows = "SELECT id, k, x, CASE WHEN y > (SELECT median(y) FROM t) THEN 'much' ELSE 'little' END AS c FROM t";
     query(&format!(
         "CREATE MODEL m OPTIONS (model_type = 'dnn_classifier', input_label_cols = ['c'], categorical = ['k'], \

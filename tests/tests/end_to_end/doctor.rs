@@ -1,11 +1,11 @@
-//! `volley doctor` on clusters of this host: the links between their processes, and who does not answer.
+//! `volley doctor` on clusters of this host: the links between their processes, and processes that do not answer.
 
 use volley_tests::{Cluster, Setup};
 
 #[test]
 fn all_ways_are_measured_and_told() {
     let cluster = Cluster::start(2);
-    // Twice: a run leaves nothing behind that the next one would meet.
+    // Twice: a run leaves nothing behind that would disturb the next one.
     for _ in 0..2 {
         let run = cluster.examine();
         let said = &run.stdout;

@@ -1,4 +1,4 @@
-//! Every example, run as its readme says.
+//! All examples, run as their readmes say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn the_shops_are_worked_through() {
     }
     let cluster = Cluster::start(2);
     let rows = cluster.run(&args).rows();
-    // It learns something, and more from where it stood.
+    // It learns something, and more when it continues.
     let evaluated: Vec<_> = rows
         .iter()
         .filter(|row| row.get("version").is_some() && row.get("rmspe").is_some())
@@ -67,7 +67,7 @@ fn a_custom_layer_is_trained_where_it_is_registered() {
     );
     let refused = cluster.fail(&model("custom('rbf', 0.5)", 2));
     assert!(refused.contains("units instead of 0.5"), "{refused}");
-    // One that has no layers.
+    // An executor without custom layers.
     cluster.add_executor();
     cluster.await_executors(3);
     let lacking = cluster.fail(&model("custom('rbf', 4)", 3));

@@ -1,4 +1,4 @@
-//! JSON Web Tokens in place of tokens of a file: queries, ownership, the page, and keys that are replaced.
+//! JSON Web Tokens beside the tokens of a file: queries, ownership, the page, and replaced keys.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::{fails, write_table};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A token of somebody's with a role that expires after so many seconds.
+/// Returns a token with a name and a role that expires after this many seconds.
 fn token(issuer: &Issuer, name: &str, role: &str, seconds: u64) -> Token {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let token = issuer.token(&json!({
@@ -67,7 +67,7 @@ fn an_issuer_says_who_one_is_and_what_one_may() {
     assert_eq!(run(&copy, &runner).code, Some(0));
     let owners = run("SELECT DISTINCT owner FROM volley.jobs", &runner).rows();
     assert_eq!(owners, [json!({"owner": "otto"})]);
-    // Tokens of the file hold beside it.
+    // Tokens of the file are valid beside it.
     assert_eq!(guarded.run("rita", &query).rows()[0]["n"], 50);
     said(
         &run(&query, &token(&new, "otto", "run", 600)),

@@ -1,4 +1,4 @@
-//! Several labels of one model: what is predicted, and what is judged of each.
+//! Several labels of one model: the predictions and the evaluation of each.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn several_labels_are_predicted_and_judged_each() {
     let cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 700);
     let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
-    // One that the query has, and one that is computed of it.
+    // One label from the query, and one computed from it.
     query(
         "CREATE MODEL m TRANSFORM (k, x, y, 1000 * ln(y) AS z)
          OPTIONS (input_label_cols = ['y', 'z'], loss_weights = [1, 0.5], categorical = ['k'], continuous = ['x'],

@@ -51,11 +51,11 @@ fn limits_are_kept_for_the_role_that_has_them() {
     let endless =
         "SELECT sum(a.value * b.value % 7) AS s FROM range(1000000) a CROSS JOIN range(1000000) b";
     refused(endless, "query_time");
-    // The cluster is there for the next.
+    // The cluster runs the next query.
     assert_eq!(rows("rita", "SELECT 1 AS one"), 1);
 }
 
-/// What cannot spill is an error that names the limit; what can spills.
+/// Operators that cannot spill fail with an error that names the limit; others spill.
 #[test]
 fn a_querys_memory_is_limited_for_the_role_that_has_a_limit() {
     let limit = ["--limit".to_owned(), "read:query_memory=64MiB".to_owned()];

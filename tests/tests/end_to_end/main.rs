@@ -1,4 +1,4 @@
-//! The main job, on real processes, through the command line.
+//! The main job, with real processes, through the command line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ mod page;
 mod places;
 mod quantiles;
 mod queues;
-/// An example's layer, whose test runs here.
+/// Layer of an example, whose test runs here.
 #[path = "../../../examples/custom-layer/src/rbf.rs"]
 mod rbf;
 mod report;
@@ -39,7 +39,7 @@ mod tables;
 mod tls;
 mod transform;
 
-/// What a command that had to fail has said.
+/// Returns the message of a command that has to fail.
 fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -47,7 +47,7 @@ fn fails(command: &mut Command) -> String {
     said
 }
 
-/// A small training set with something to learn: `y = e^(k/4 + x/10)`, no noise.
+/// Writes a small training set with a relation to learn: `y = e^(k/4 + x/10)`, no noise.
 fn write_table(dir: &Path, rows: usize) -> String {
     let mut csv = String::from("id,k,x,flag,text,y,empty,split\n");
     for id in 0..rows {
@@ -103,7 +103,7 @@ fn gangs_start_whole_wait_their_turn_or_are_refused() {
         "{said}"
     );
 
-    // Two gangs that each need all executors: one after the other, and no deadlock.
+    // Two gangs that each need all executors run one after the other, without a deadlock.
     std::thread::scope(|scope| {
         let train = |name: &'static str| {
             let (cluster, table) = (&cluster, &table);
@@ -146,7 +146,7 @@ fn options_of_copy_reach_the_file() {
     }
 }
 
-/// With columns for arguments: what is constant is computed by the scheduler.
+/// The arguments are columns: the scheduler would compute constants.
 #[test]
 fn functions_of_arrays_run_on_executors() {
     let cluster = Cluster::start(2);

@@ -11,7 +11,7 @@ use crate::write_table;
 const ROWS: usize = 30_000;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Executors that offer a rank so much.
+/// Starts executors that offer a rank this much memory.
 fn offering(memory: &str) -> Cluster {
     Cluster::start_with(Setup {
         executors: 2,
@@ -20,7 +20,7 @@ fn offering(memory: &str) -> Cluster {
     })
 }
 
-/// Bytes of the files below a folder.
+/// Returns the bytes of the files below a folder.
 fn bytes(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -49,7 +49,7 @@ fn rows_that_do_not_fit_into_memory_are_trained_on_as_if_they_did() {
             !said.contains("; 0 stay in files")
         });
         assert_eq!(spilled, memory != "1GiB");
-        // Whatever a rank has written goes with its job.
+        // All files of a rank are removed with its job.
         let work: Vec<_> = (0..2).map(|executor| cluster.work_dir(executor)).collect();
         eventually("files of ranks to go", SOON, || {
             let left: u64 = work.iter().map(|folder| bytes(folder)).sum();

@@ -1,4 +1,4 @@
-//! Wrong inputs and addresses: the error names what is wrong, and the cluster lives on.
+//! Wrong inputs and addresses: the error names the mistake, and the cluster lives on.
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
         create_model("good", ", epochs = 1, ranks = 1")
     ));
 
-    // What is typed, and what the message must name.
+    // The input, and the words that the message must contain.
     let mistakes: &[(String, &[&str])] = &[
         (format!("{table} SELECT nope FROM t"), &["nope"]),
         (

@@ -1,4 +1,4 @@
-//! A model's life in SQL: it is made, told of, asked, judged and dropped.
+//! The life of a model in SQL: it is created, described, used, evaluated and dropped.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Numbers far from 0, and rows' weights: what is learnt and judged of them.
+//! Numbers far from 0, and weights of rows: training and evaluation with them.
 
 use serde_json::Value;
 use volley_tests::Cluster;
@@ -32,7 +32,7 @@ fn rows_count_by_their_weights() {
     let cluster = Cluster::start(2);
     let table = write_table(cluster.dir(), 700);
     let query = |sql: &str| cluster.query(&format!("{table} {sql}"));
-    // A third of the rows weigh nothing, and what they say is wrong.
+    // A third of the rows have weight 0, and wrong values.
     let rows = "SELECT id, k, x, CASE WHEN id % 3 = 0 THEN 1e6 ELSE y END AS y,
                   CASE WHEN id % 3 = 0 THEN 'wrong' WHEN y > 4 THEN 'much' ELSE 'little' END AS c,
                   CAST(id % 3 AS DOUBLE) AS w, split FROM t";
@@ -104,12 +104,12 @@ fn rows_are_judged_by_weights_that_a_transform_computes() {
     assert_eq!(all["rows"], 80);
     assert!(number(&all, "mean_absolute_error") < 0.2, "{all}");
     assert!(number(&all, "r2_score") > 0.999, "{all}");
-    // Without what weights are computed of, rows weigh the same.
+    // Without the columns that weights are computed from, all rows weigh the same.
     assert_eq!(
         judged(&format!("SELECT x, y FROM ({rows}) AS known"))["rows"],
         100
     );
-    // Labels that are all the same have no variance, which no rounding is taken for.
+    // Equal labels have no variance, and rounding errors do not count as one.
     let same = "SELECT CAST(value AS DOUBLE) AS x, 0.1 AS y, 'good' AS kind FROM range(7)";
     let none = cluster.query(&format!(
         "SELECT r2_score < -1e300 AS none FROM ML.EVALUATE(MODEL m, ({same}))"

@@ -1,5 +1,4 @@
-//! The web page, in a browser: what it draws of work that goes on, and that it needs nothing but the
-//! scheduler.
+//! The web page, in a browser: its drawing of running work, and that it needs nothing but the scheduler.
 
 use std::fs;
 use std::thread;
@@ -10,16 +9,16 @@ use volley_tests::{Browser, Cluster, Setup};
 use crate::{create_model, write_table};
 
 const SOON: Duration = Duration::from_secs(60);
-/// A phone's width in CSS pixels.
+/// Width of a phone in CSS pixels.
 const PHONE: u32 = 390;
 
-/// The points of the first curve that is drawn.
+/// Number of points in the first curve on the page.
 const POINTS: &str =
     "(document.querySelector('path.curve')?.getAttribute('d').match(/[ML]/g) ?? []).length";
 
 #[test]
 fn a_browser_shows_the_work() {
-    // Nobody logs in: the form is looked at elsewhere.
+    // Without logins: the form is tested elsewhere.
     let cluster = Cluster::start_with(Setup {
         executors: 2,
         scheduler_args: vec!["--insecure".to_owned()],
@@ -41,7 +40,7 @@ fn a_browser_shows_the_work() {
 
     thread::scope(|scope| {
         let training = scope.spawn(|| train("long", ", ranks = 2, epochs = 100000"));
-        // From the overview to the job, as its reader would go.
+        // From the overview to the job, as a reader would go.
         let link = "document.querySelector('a[href^=\"#/job/\"]')";
         let job = browser.await_look(&format!("{link}?.hash.slice('#/job/'.length)"), SOON);
         let job = job.as_str().unwrap();
@@ -101,7 +100,7 @@ fn a_browser_shows_the_work() {
     let elsewhere = requests.iter().find(|url| !url.starts_with(&origin));
     assert_eq!(elsewhere, None);
 
-    // The report draws by itself, on a phone too.
+    // The report draws without a scheduler, on a phone too.
     browser.open(&format!(
         "file://{}",
         cluster.dir().join("short.html").display()
@@ -113,19 +112,19 @@ fn a_browser_shows_the_work() {
     assert_eq!(browser.console(), Vec::<String>::new());
 }
 
-/// Whether the page says this.
+/// Returns a script that checks whether the page contains a text.
 fn shows(text: &str) -> String {
     format!("document.getElementById('main').innerText.includes('{text}')")
 }
 
-/// Goes to a page, and sees that it does not scroll sideways.
+/// Opens a page, and checks that it does not scroll sideways.
 fn fits(browser: &Browser, page: &str, title: &str) {
     browser.look(&format!("location.hash = '{page}'"));
     browser.await_look(&format!("document.title === '{title} · Volley'"), SOON);
     within(browser, page);
 }
 
-/// Sees that a page does not scroll sideways.
+/// Checks that a page does not scroll sideways.
 fn within(browser: &Browser, page: &str) {
     let widths = browser.look("[document.documentElement.scrollWidth, innerWidth]");
     let (content, window) = (widths[0].as_u64(), widths[1].as_u64());

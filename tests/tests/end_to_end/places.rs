@@ -1,4 +1,5 @@
-//! Where plans may read and write (`--allow-path`): local folders, links in them, and what options of a store lead to.
+//! The locations that plans may read and write (`--allow-path`): local folders, links in them, and the endpoints in a
+//! store's options.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -43,7 +44,7 @@ fn plans_stay_below_the_paths_that_are_allowed() {
         at("data/new")
     );
     for setup in [
-        // Both; executors alone, as where a scheduler is taken over.
+        // Limits on both; limits on executors alone, as if an attacker had the scheduler.
         Setup {
             executors: 1,
             scheduler_args: allow.to_vec(),
@@ -62,7 +63,7 @@ fn plans_stay_below_the_paths_that_are_allowed() {
             let said = cluster.fail(sql);
             assert!(said.contains("--allow-path"), "{sql}: {said}");
         }
-        // The store, too: it is beside the test, not below the path.
+        // The model store is refused, too: it is beside the test, not below the path.
         let table = format!(
             "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS CSV LOCATION '{}' OPTIONS ('format.has_header' 'true');",
             at("data/x.csv")
@@ -76,7 +77,7 @@ fn plans_stay_below_the_paths_that_are_allowed() {
     assert!(!root.join("secret/out.csv").exists() && !root.join("secret/folder").exists());
 }
 
-/// A bucket's name is the same on every server: which one is asked is a place as well.
+/// A bucket has the same name on every server, so the server counts as a location, too.
 #[test]
 fn options_of_a_store_lead_nowhere_else() {
     let server = S3Server::start();

@@ -1,4 +1,4 @@
-//! Several quantiles of one model: what is predicted, and what is judged of it.
+//! Several quantiles of one model: their predictions and evaluation.
 
 use serde_json::Value;
 use volley_tests::Cluster;
@@ -57,7 +57,7 @@ fn an_interval_is_predicted_and_judged_in_sql() {
         .map(|group| number(group, "interval_coverage") * number(group, "rows") / 700.0)
         .sum();
     assert!((coverage - inside).abs() < 1e-9, "{groups:?}");
-    // What training has said of the rows that it evaluated, of the weights that are published.
+    // The coverage that training recorded for its evaluation rows, with the published weights.
     let trained = query(
         "SELECT eval_interval_coverage AS told, coverage AS due FROM ML.TRAINING_INFO(MODEL m) CROSS JOIN
            (SELECT interval_coverage AS coverage FROM ML.EVALUATE(MODEL m, (SELECT * FROM t WHERE split = 'EVAL'))) AS e
@@ -74,7 +74,7 @@ fn an_interval_is_predicted_and_judged_in_sql() {
         assert!((told - value).abs() < 1e-3 * told.abs().max(1.0), "{row}");
     }
 
-    // Of two as near to the median, the lower is the prediction; logarithms are undone.
+    // Of two quantiles equally near to the median, the lower is the prediction; logarithms are undone.
     query(&format!(
         "CREATE MODEL n OPTIONS ({options}, model_type = 'linear_reg', label_transform = 'ln', quantile = [0.25, 0.75]) \
          AS SELECT id, k, y, split FROM t"

@@ -1,4 +1,4 @@
-//! Queues and priorities, as a session sets them and tables tell them.
+//! Queues and priorities, as a session sets them and tables show them.
 
 use volley_tests::{Cluster, Setup};
 

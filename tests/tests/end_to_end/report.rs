@@ -1,4 +1,4 @@
-//! `volley report`: that its pictures show what the same functions say in SQL.
+//! `volley report`: its figures show the same numbers as the functions in SQL.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use volley_tests::Cluster;
 
 use crate::{create_model, write_table};
 
-/// A report, written with these arguments by a session that knows the table.
+/// Writes a report with these arguments, in a session that has the table.
 fn report(cluster: &Cluster, table: &str, model: &str, more: &[&str]) -> String {
     fs::write(cluster.dir().join("table.sql"), table).unwrap();
     let run = cluster.report(&[&[model, "-f", "table.sql"][..], more].concat());
@@ -22,7 +22,7 @@ fn report(cluster: &Cluster, table: &str, model: &str, more: &[&str]) -> String 
     fs::read_to_string(cluster.dir().join(format!("{model}.html"))).unwrap()
 }
 
-/// What the marks of the pictures say.
+/// Returns the tooltips of the figures' marks.
 fn tips(html: &str) -> Vec<String> {
     let tips = html.split("<title>").skip(2);
     let tip = |rest: &str| {
@@ -33,7 +33,7 @@ fn tips(html: &str) -> Vec<String> {
     tips.map(tip).collect()
 }
 
-/// What stands between two texts.
+/// Returns the text between two others.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     let (_, rest) = text
         .split_once(before)
@@ -43,7 +43,7 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
         .0
 }
 
-/// A figure of the page, from its title on.
+/// Returns a figure of the page, from its title on.
 fn figure<'a>(html: &'a str, title: &str) -> &'a str {
     between(html, &format!("<figcaption>{title}"), "</figure>")
 }
@@ -107,7 +107,7 @@ fn pictures_of_a_classifier_are_its_sql() {
         has(&format!(
             "{count} rows ({share:.1} %) from {:.1} on: mean probability {:.2}",
             number(bin, "above"),
-            // Cut, not rounded: as the tip's further digits begin.
+            // Truncated, not rounded, as the tooltip has further digits.
             (number(bin, "mean_probability") * 100.0).floor() / 100.0,
         ));
     }
@@ -169,7 +169,7 @@ fn pictures_of_a_classifier_are_its_sql() {
     let due: Vec<_> = groups.iter().map(|group| group["k"].to_string()).collect();
     assert_eq!(shown, due);
 
-    // Where the page links to it.
+    // The report is stored where the page links to it.
     let kept = cluster.store().join("models/m/1/report.html");
     assert_eq!(fs::read_to_string(kept).unwrap(), html);
     let model = &query("SELECT train_id, report FROM volley.models WHERE model = 'm'")[0];
@@ -194,7 +194,7 @@ fn pictures_of_a_classifier_are_its_sql() {
     }
 }
 
-/// What the scheduler answers to a browser.
+/// Returns the scheduler's response to a browser.
 fn get(cluster: &Cluster, path: &str) -> String {
     let mut stream = TcpStream::connect(cluster.address()).unwrap();
     let host = cluster.address();
@@ -242,7 +242,7 @@ fn pictures_of_a_regressor_are_its_sql() {
         );
     }
 
-    // Each row is in a square, and about as far from the line as its error is.
+    // Each row is in a square, whose distance from the line is about its error.
     let grid = figure(&html, "Predicted over actual ");
     let squares: Vec<_> = grid.split("<rect ").skip(1).collect();
     let counts = squares.iter().map(|square| {
@@ -265,7 +265,7 @@ fn pictures_of_a_regressor_are_its_sql() {
         "{told}, {due}"
     );
 
-    // All rows count for features; the one without x is a 700th of them.
+    // All rows count for features; the one without x is one of 700.
     let features = between(&html, "<h2>Features</h2>", "</section>");
     let x = between(features, "<td>x<td>continuous", "</tr>");
     assert!(x.contains("0.0 %; 0.1 %"), "{x}");
@@ -308,7 +308,7 @@ fn a_label_that_is_computed_is_drawn() {
     let rows = "SELECT k, x, y FROM t";
     let html = report(&cluster, &table, "l", &["--rows", rows]);
     let grid = figure(&html, "Predicted over actual ");
-    // e^2.5 is the greatest label; the axes are those of its logarithm.
+    // e^2.5 is the largest label; the axes have its logarithm.
     let squares = grid.split("<title>").skip(1);
     let words = squares.flat_map(|tip| tip.split_once(':').unwrap().0.split([' ', ',']));
     let bounds = words.filter_map(|word| word.parse::<f64>().ok());

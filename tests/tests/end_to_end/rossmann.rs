@@ -1,4 +1,4 @@
-//! The main job's SQL files, on made-up tables of a few stores: from seven tables to a submission.
+//! The main job's SQL files, on generated tables of a few stores: from seven tables to a submission.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use volley_tests::{Cluster, generate_example};
 
-/// A cluster with the tables.
+/// Cluster with the tables.
 struct Rossmann {
     cluster: Cluster,
     data: PathBuf,
@@ -40,7 +40,7 @@ impl Rossmann {
             .collect()
     }
 
-    /// A submission, which has each row of the test table once and sorted.
+    /// Reads a submission, and checks that it has each row of the test table once, in order.
     fn submission(&self, file: &str) -> BTreeMap<u64, f64> {
         let submission = fs::read_to_string(self.out.join(file)).unwrap();
         let mut lines = submission.lines();
@@ -91,7 +91,7 @@ fn from_seven_tables_to_a_submission() {
     let submission = job.submission("submission.csv");
     assert!(submission.values().all(|sales| *sales > 0.0));
 
-    // Every row was trained or evaluated exactly once an epoch.
+    // Every row was trained or evaluated exactly once per epoch.
     let manifest = job.cluster.store().join("models/rossmann/1/manifest.json");
     let manifest: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
@@ -121,7 +121,7 @@ fn the_recipe_s_networks_are_scored_together() {
         ranks[0]["eval_rmspe"].as_f64().unwrap()
     });
     let scores = job.run(&files("recipe-score.sql"), &[]);
-    // Errors relative to like days are errors relative to sales.
+    // Errors relative to like days equal errors relative to sales.
     for (seed, told) in seeds.iter().zip(told) {
         let score = scores[0][format!("rmspe_{seed}")].as_f64().unwrap();
         assert!((score / told - 1.0).abs() < 1e-3, "{score}, {told}");

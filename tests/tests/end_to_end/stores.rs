@@ -1,5 +1,5 @@
-//! Tables on an object store: read by their URLs and as tables, written as folders and files, by credentials that are
-//! in the environment or in a statement, and are shown nowhere.
+//! Tables on an object store: read by URL and by name, written as folders and files, with credentials from the
+//! environment or a statement, which are shown nowhere.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use volley_tests::{Cluster, Fault, FaultPlan, FaultyProxy, RemoteStore, S3Server, Setup};
 
-/// A cluster whose processes have the credentials of a bucket in their environment.
+/// Starts a cluster whose processes have the credentials of a bucket in their environment.
 fn cluster(executors: usize, server: &S3Server, endpoint: &str) -> Cluster {
     Cluster::start_with(Setup {
         executors,
@@ -22,7 +22,7 @@ fn cluster(executors: usize, server: &S3Server, endpoint: &str) -> Cluster {
     })
 }
 
-/// A statement about the bucket, `{b}` in its text.
+/// Replaces `{b}` in a statement by the bucket's URL.
 fn about(sql: &str) -> String {
     sql.replace("{b}", &format!("s3://{}", S3Server::BUCKET))
 }
@@ -36,7 +36,7 @@ fn put(server: &S3Server, files: &[(&str, &str)]) {
     }
 }
 
-/// The files below a folder that are no records of the server's own.
+/// Returns the files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -174,7 +174,7 @@ fn what_is_written_to_a_bucket_is_read_back() {
     assert_eq!(server.open_uploads(), 0);
 }
 
-/// What a page or an interface of the scheduler says.
+/// Returns the response of a page or an interface of the scheduler.
 fn fetch(cluster: &Cluster, path: &str) -> String {
     let mut stream = TcpStream::connect(cluster.address()).unwrap();
     let host = cluster.address();
@@ -192,7 +192,7 @@ fn fetch(cluster: &Cluster, path: &str) -> String {
 #[test]
 fn credentials_of_a_statement_reach_tasks_and_are_shown_nowhere() {
     let server = S3Server::start();
-    // Nobody's environment has any.
+    // No process has credentials in its environment.
     let cluster = Cluster::start(2);
     put(
         &server,
@@ -239,7 +239,7 @@ fn credentials_of_a_statement_reach_tasks_and_are_shown_nowhere() {
         run(explained, 0);
     }
     run(&format!("EXPLAIN {copy}"), 0);
-    // What cannot be reached says so without it.
+    // The error of an unreachable store does not show them.
     let nowhere = format!(
         "COPY (SELECT 1 AS a) TO '{{b}}/x/' STORED AS CSV OPTIONS ({})",
         options.replace(S3Server::ACCESS_KEY, "another-key")

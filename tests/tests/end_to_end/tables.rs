@@ -19,12 +19,12 @@ fn sql_tells_of_the_work() {
         (&executors[0]["role"], &executors[0]["device"]),
         (&"any".into(), &"cpu".into())
     );
-    // Executors of tests are built without CUDA.
+    // Executors in tests are built without CUDA.
     assert_eq!(executors[0]["free_gpus"], 0);
     let gpus = cluster.query("SELECT unnest(gpus) AS gpu FROM volley.executors");
     assert!(gpus.is_empty(), "{gpus:?}");
 
-    // All slots are held by ranks meanwhile: what is asked waits for none.
+    // Ranks hold all slots meanwhile: these queries need none.
     let model = create_model("m", ", ranks = 2, epochs = 100000");
     let training = thread::scope(|scope| {
         let training =

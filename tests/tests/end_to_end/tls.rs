@@ -1,4 +1,4 @@
-//! Clusters whose processes speak TLS, and those who do not get in.
+//! Clusters whose processes speak TLS, and clients that are refused.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use volley_tests::{Cluster, Numbers, Setup, binary, certificates, eventually};
 use crate::access::{Guarded, said};
 use crate::{create_model, fails, write_table};
 
-/// What is looked at again every two seconds has been looked at by then, on a busy machine.
+/// Deadline for changes that processes check for every two seconds, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Certificates for `127.0.0.1` of an authority of its own.
+/// Creates certificates for `127.0.0.1` with an authority of their own.
 fn certs(dir: &Path, name: &str) -> PathBuf {
     certificates(&["127.0.0.1".to_owned()], &dir.join(name))
 }
@@ -29,7 +29,7 @@ fn start(certs: &Path, executors: usize) -> Cluster {
     })
 }
 
-/// Rows go between the executors.
+/// Runs a query that sends rows between the executors.
 fn shuffles(cluster: &Cluster, numbers: &Numbers) {
     let counted = cluster.query(&format!(
         "{} SELECT count(*) AS n FROM (SELECT DISTINCT id FROM facts)",
@@ -97,7 +97,7 @@ fn who_does_not_speak_tls_or_has_the_wrong_files_is_refused_and_told_why() {
     ];
     assert!(client(&mutual).output().unwrap().status.success());
 
-    // A browser, in the clear.
+    // A browser without TLS.
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -137,7 +137,7 @@ fn who_does_not_speak_tls_or_has_the_wrong_files_is_refused_and_told_why() {
     };
     for (options, expected) in [
         (vec![], "it speaks TLS"),
-        // Forged: it trusts the cluster, which does not trust its authority.
+        // Forged: the client trusts the cluster, which does not trust the client's authority.
         (
             files(&both, &other, "127.0.0.1").to_vec(),
             "does not take this process's certificate",
@@ -166,12 +166,12 @@ fn renewed_certificates_are_taken_while_the_cluster_runs() {
     let numbers = Numbers::write(cluster.dir(), 20_000);
     shuffles(&cluster, &numbers);
 
-    // Another authority: first all trust both, then they have certificates of the new one.
+    // The authority changes: first all trust both, then they get certificates of the new one.
     let mut authorities = fs::read(used.join("ca.pem")).unwrap();
     authorities.extend(fs::read(new.join("ca.pem")).unwrap());
     fs::write(used.join("ca.pem"), authorities).unwrap();
     eventually("all to trust both authorities", SOON, || {
-        // Each answers connections of a new client.
+        // Each process answers connections of a new client.
         cluster.query(&format!(
             "{} SELECT id FROM facts WHERE id % 10 = 0",
             numbers.tables()
@@ -194,7 +194,7 @@ fn renewed_certificates_are_taken_while_the_cluster_runs() {
         client.output().unwrap().status.success().then_some(())
     });
     shuffles(&cluster, &numbers);
-    // What connects again shows and expects what is new.
+    // New connections present and expect the new certificates.
     cluster.restart_scheduler();
     cluster.await_executors(2);
     shuffles(&cluster, &numbers);

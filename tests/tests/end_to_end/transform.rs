@@ -1,4 +1,4 @@
-//! `TRANSFORM (…)`: what is fitted in training, and applied by all that takes the model's rows.
+//! `TRANSFORM (…)`: fitted in training, and applied by all functions that take the model's rows.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use volley_tests::Cluster;
 
 use crate::write_table;
 
-/// Without a value in some rows, and with one far out among those that are evaluated.
+/// Rows without a value in some, and with outliers among the evaluation rows.
 const ROWS: &str = "SELECT id, CASE WHEN id % 11 <> 3 THEN x END AS x, \
                     CASE WHEN split = 'EVAL' THEN k + 100 ELSE k END AS z, text, y, split FROM t";
 
@@ -18,14 +18,14 @@ fn manifest(cluster: &Cluster, name: &str) -> Value {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// The saved expression of a column.
+/// Returns the saved expression of a column.
 fn saved<'a>(manifest: &'a Value, column: &str) -> &'a str {
     let columns = manifest["spec"]["transform"]["columns"].as_array().unwrap();
     let found = columns.iter().find(|of| of["column"] == column);
     found.unwrap()["sql"].as_str().unwrap()
 }
 
-/// What a feature was in training.
+/// Returns a number of a feature, recorded in training.
 fn numbers(manifest: &Value, column: &str, of: &str) -> f64 {
     let features = manifest["features"].as_array().unwrap();
     let found = features.iter().find(|feature| feature["column"] == column);
@@ -51,7 +51,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
         |row: &Value, of: &str| row[of].as_str().unwrap().to_owned(),
     );
 
-    // Numbers are those of the rows that are trained on: those of evaluation reach from 100 on.
+    // The numbers are those of the training rows: those of the evaluation rows start at 100.
     let trained = &query(&format!(
         "SELECT avg(x) AS mean, stddev(x) AS deviation, min(z) AS least, max(z) AS greatest
          FROM ({ROWS}) WHERE split = 'TRAIN'"
@@ -82,7 +82,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
         assert!(saved(&of_m, "xb").contains(&format!("{x} < {point:?}")));
     }
 
-    // The same written out by hand.
+    // The same transformation written by hand.
     let written = format!(
         "SELECT id, (CAST(x AS DOUBLE) - {mean:?}) / {deviation:?} AS xs,
            CASE WHEN z < 0 THEN 0.0 WHEN z > 6 THEN 1.0 ELSE (CAST(z AS DOUBLE) - 0.0) / 6.0 END AS z,
@@ -96,7 +96,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
     query(&format!(
         "CREATE MODEL n OPTIONS ({options}) AS SELECT * EXCEPT (id) FROM ({written})"
     ));
-    // The label need not be there, and what is computed is not in the way of columns of the same name.
+    // The label may be missing, and computed columns do not clash with columns of the same name.
     let by_m = query(&format!(
         "SELECT id, z, predicted_ly AS p FROM ML.PREDICT(MODEL m, (SELECT * EXCEPT (y, split) FROM ({ROWS}))) ORDER BY id"
     ));
@@ -117,7 +117,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
     ));
     assert_eq!(prepared, by_hand);
 
-    // Whatever else takes rows, takes the query's.
+    // All other functions that take rows take those of the query.
     let judged = |model: &str, rows: &str| {
         let metrics = "r2_score, mean_absolute_error, rows";
         query(&format!(
@@ -168,7 +168,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
     ));
     assert!(text(&plan[0], "plan").contains("fitted before         ML.STANDARD_SCALER(x) OVER ()"));
 
-    // A model may start from it, with numbers of its own.
+    // Another version may start from the model, with newly fitted numbers.
     query(&format!(
         "CREATE OR REPLACE MODEL m TRANSFORM (
            ML.STANDARD_SCALER(x) OVER () AS xs, ML.MIN_MAX_SCALER(z) OVER () AS z, ML.ROBUST_SCALER(x) OVER () AS xr,
@@ -258,7 +258,7 @@ fn rows_are_split_as_without_a_transform() {
             let (of, plain) = (numbers(&of, "x", measure), numbers(&plain, "x", measure));
             assert!((of - plain).abs() < 1e-9, "{name}: {measure} {of} {plain}");
         }
-        // Of the rows that are trained on, and of no others.
+        // Fitted to the training rows alone.
         let rows = of["train_rows"].as_f64().unwrap();
         let (mean, deviation) = (numbers(&of, "xs", "mean"), numbers(&of, "xs", "stddev"));
         assert!(mean.abs() < 1e-6, "{name}: {mean}");
