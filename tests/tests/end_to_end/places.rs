@@ -44,7 +44,7 @@ fn plans_stay_below_the_paths_that_are_allowed() {
         at("data/new")
     );
     for setup in [
-        // Limits on both; limits on executors alone, as if an attacker had the scheduler.
+        // Limits on the scheduler alone; limits on executors alone, as if an attacker had the scheduler.
         Setup {
             executors: 1,
             scheduler_args: allow.to_vec(),

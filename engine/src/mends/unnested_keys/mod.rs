@@ -13,8 +13,8 @@
 //! optimized   WithoutKeys        rules derive keys anew: an operator hides them as long as rules run
 //! ```
 //!
-//! Remove when a release fixes `Unnest`. The DataFrame API's `unnest_columns` is not covered at its call: rows are
-//! grouped by what was added then.
+//! Remove when a release fixes `Unnest`. Rows of the DataFrame API's `unnest_columns` are still grouped by the columns
+//! that were added when it was called.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
