@@ -26,7 +26,6 @@ mod control;
 mod error;
 mod grpc;
 mod handle;
-mod planning;
 mod server;
 #[doc(hidden)]
 pub mod simulation;

@@ -22,14 +22,14 @@ use crate::nodes::train::only;
 
 /// Mark on an input that must have one partition.
 #[derive(Debug)]
-pub struct OneTaskExec {
+pub(crate) struct OneTaskExec {
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
 }
 
 impl OneTaskExec {
     /// Marks an input.
-    pub fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
         let properties = PlanProperties::new(
             input.equivalence_properties().clone(),
             datafusion::physical_plan::Partitioning::UnknownPartitioning(1),
@@ -43,7 +43,7 @@ impl OneTaskExec {
     }
 
     /// Returns the input.
-    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+    pub(crate) fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input
     }
 }

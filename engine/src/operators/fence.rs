@@ -29,14 +29,14 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// keep: a sort-merge join adds a sort above it, even by a constant; no other join keeps the ordering of a side that it
 /// supplies NULLs for, grouping sets keep none, and groups are sorted above.
 #[derive(Debug)]
-pub struct FenceExec {
+pub(crate) struct FenceExec {
     input: Plan,
     properties: Arc<PlanProperties>,
 }
 
 impl FenceExec {
     /// Wraps an input.
-    pub fn new(input: Plan) -> Self {
+    pub(crate) fn new(input: Plan) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(input.schema()),
             input.output_partitioning().clone(),

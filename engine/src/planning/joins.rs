@@ -32,7 +32,7 @@ use datafusion::physical_plan::joins::{
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use crate::OneTaskExec;
+use crate::nodes::one_task::OneTaskExec;
 use crate::planning::reread::{is_repeatable, is_reread};
 use crate::planning::size::{Size, size};
 use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
@@ -370,7 +370,7 @@ pub(crate) fn pays_to_send(few: Size, many: Size, config: &ConfigOptions) -> boo
 /// Checks whether every output row comes from a row of the right side, or from a pair: a task with all of the left side
 /// and a part of the right can decide about those alone.
 #[must_use]
-pub fn is_of_the_right(join: JoinType) -> bool {
+pub(crate) fn is_of_the_right(join: JoinType) -> bool {
     matches!(
         join,
         JoinType::Inner

@@ -1,6 +1,6 @@
-//! Query planning: the order of joins and the execution of each, sizes, partitions, and the number of tasks.
+//! Query planning: the order of joins and the execution of each, sizes, partitions, the number of tasks, and [stages].
 //!
-//! These choices make a plan slower or faster; its rows are the same with any. Not here: the cut of a plan into stages.
+//! These choices make a plan slower or faster; its rows are the same with any.
 
 pub(crate) mod effects;
 pub(crate) mod estimates;
@@ -12,4 +12,5 @@ pub(crate) mod reread;
 pub(crate) mod selectivity;
 pub(crate) mod single_task;
 pub(crate) mod size;
+pub mod stages;
 pub(crate) mod without_columns;

@@ -23,9 +23,10 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
+use crate::nodes::one_task::OneTaskExec;
+use crate::operators::fence::FenceExec;
 use crate::planning::joins::{are_exact, broadcast_limit, is_of_the_right};
 use crate::planning::size::{row_bytes, size};
-use crate::{FenceExec, OneTaskExec};
 
 /// Cost of another stage, in bytes that are read in the same time.
 pub(crate) const REREAD_BYTES: u64 = 2 << 20;
@@ -36,7 +37,7 @@ const FILE_BYTES: u64 = 32 << 10;
 ///
 /// # Errors
 /// When an operator cannot show its expressions.
-pub fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<bool> {
+pub(crate) fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<bool> {
     let limit = broadcast_limit(config).min(REREAD_BYTES);
     Ok(reread_bytes(plan)?.is_some_and(|bytes| bytes <= limit))
 }
@@ -45,7 +46,7 @@ pub fn is_reread(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Resul
 ///
 /// # Errors
 /// When the operator cannot show its expressions.
-pub fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
+pub(crate) fn is_volatile_operator(node: &dyn ExecutionPlan) -> Result<bool> {
     let mut volatile = false;
     node.apply_expressions(&mut |expr| {
         volatile |= is_volatile(expr);
@@ -156,7 +157,7 @@ fn column_bytes(plan: &Arc<dyn ExecutionPlan>, files: &FileScanConfig, all: u64)
 
 /// Checks whether an exchange only spreads rows over the threads of a process.
 #[must_use]
-pub fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
+pub(crate) fn spreads_over_threads(plan: &dyn ExecutionPlan) -> bool {
     let exchange = plan.downcast_ref::<RepartitionExec>();
     exchange.is_some_and(|exchange| {
         matches!(

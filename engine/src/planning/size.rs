@@ -12,7 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
-use crate::OneTaskExec;
+use crate::nodes::one_task::OneTaskExec;
 use crate::nodes::train::only;
 use crate::planning::join_order;
 

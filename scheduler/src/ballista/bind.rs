@@ -14,7 +14,7 @@ use volley_engine::object_stores::Stores;
 use super::launch::task_fits;
 use crate::control::{self, Binding, Event, PlacedTask};
 use crate::handle::Control;
-use crate::planning::task_plan;
+use volley_engine::stages::task_plan;
 
 /// Carries out a binding on its attempt's graph, and tells the controller.
 pub(super) fn carry_out(

@@ -15,7 +15,7 @@ use volley_proto::spec::{Start, TrainSpec};
 
 use super::losses::written;
 use crate::control::{DeviceRequest, Gang, GangStage, Memory, Stage, Work};
-use crate::planning::find;
+use volley_engine::stages::find;
 
 /// Returns the graph's running stages that need a decision, by stage number. A gang whose ranks all run is among them
 /// only if `regroups` says so.

@@ -15,8 +15,8 @@ use volley_proto::tables::{Stage, StageKind, StageState};
 
 use super::BallistaScheduler;
 use super::job_state::VolleyJobState;
-use crate::planning::{find, in_stages};
 use crate::tables::{AttemptOf, StageRows};
+use volley_engine::stages::{find, in_stages};
 
 /// Graphs of attempts, running and ended.
 #[derive(Clone)]

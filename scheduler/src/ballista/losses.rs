@@ -21,7 +21,7 @@ use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
 
 use crate::control::{DataLoss, LossEffect};
-use crate::planning::{find, in_stages};
+use volley_engine::stages::{find, in_stages};
 
 /// Returns the effect of an executor's loss on a graph's attempt; `None` if nothing of the attempt was there.
 pub(super) fn effect(graph: &ExecutionGraphBox, executor: &str) -> Option<LossEffect> {

@@ -29,7 +29,7 @@ use super::demands::gang;
 use super::nesting::BoundNesting;
 use super::panics::{Caught, caught, caught_rule};
 use crate::handle::Control;
-use crate::planning::{order_to_keep, reuse_exchanges, stages};
+use volley_engine::stages::{order_to_keep, reuse_exchanges, stages};
 
 /// Returns a builder of sessions that plan Volley's nodes for this cluster: each query gets a copy of one session,
 /// with its own settings.

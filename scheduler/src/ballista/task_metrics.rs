@@ -12,7 +12,7 @@ use ballista_core::serde::protobuf::{OperatorMetricsSet, TaskStatus};
 use ballista_scheduler::state::execution_stage::ExecutionStage;
 
 use super::BallistaScheduler;
-use crate::planning::reporting_operators;
+use volley_engine::stages::reporting_operators;
 
 /// Keeps only the writer's metrics of a task that reports another number of operators than its stage has.
 pub(super) async fn keep_metrics_of_stage(ballista: &BallistaScheduler, status: &mut TaskStatus) {

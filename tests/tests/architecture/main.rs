@@ -100,15 +100,11 @@ const SCHEDULER: Inside = Inside {
     parts: &[
         ("access", &[]),
         ("control", &[]),
-        ("planning", &[]),
         ("handle", &["control"]),
         ("tables", &["control", "handle"]),
         ("grpc", &["access", "control", "handle", "tables"]),
         ("web", &["access", "tables"]),
-        (
-            "ballista",
-            &["access", "control", "handle", "planning", "tables"],
-        ),
+        ("ballista", &["access", "control", "handle", "tables"]),
         ("config", &["access", "control"]),
         ("simulation", &["control"]),
         ("error", &[]),

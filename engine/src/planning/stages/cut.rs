@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::nodes::one_task::OneTaskExec;
+use crate::planning::reread::{is_reread, spreads_over_threads};
 use datafusion::common::not_impl_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
@@ -24,7 +26,6 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_engine::{OneTaskExec, is_reread, spreads_over_threads};
 
 use super::check::{check, check_wire};
 use super::enforce::{enforce_order, enforce_orders};
@@ -35,7 +36,7 @@ use super::stage::{StageExec, StageInput, partitions};
 ///
 /// # Errors
 /// Names an operator that cannot run as stages, or would not reach an executor as it is.
-pub(crate) fn stages(
+pub fn stages(
     plan: Arc<dyn ExecutionPlan>,
     order: Option<LexOrdering>,
     context: &TaskContext,
@@ -47,7 +48,7 @@ pub(crate) fn stages(
 ///
 /// What a plan is known to be ordered by may be less than what was asked for, or the same in another
 /// order where columns of some partitions are constant: an operator that makes the order knows better.
-pub(crate) fn order_to_keep(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
+pub fn order_to_keep(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
     let mut node = plan;
     loop {
         if node.is::<SortExec>() || node.is::<SortPreservingMergeExec>() {

@@ -1,5 +1,5 @@
-//! What only the scheduler decides about plans: which operators share a stage, and whether a stage's
-//! plan may run as it is.
+//! Stages of plans: which operators share a stage, and checks that its plan is right as it is sent. Only schedulers make
+//! them.
 //!
 //! ```text
 //!   physical plan (DataFusion's, valid in one process)
@@ -20,16 +20,16 @@
 //! Everything here is synchronous, and knows no job, graph or executor.
 
 mod check;
+mod cut;
 mod enforce;
 mod restrict;
 mod reuse;
 mod runs;
 mod stage;
-mod stages;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use restrict::{reporting_operators, task_plan};
-pub(crate) use reuse::reuse_exchanges;
-pub(crate) use stage::{find, in_stages};
-pub(crate) use stages::{order_to_keep, stages};
+pub use cut::{order_to_keep, stages};
+pub use restrict::{reporting_operators, task_plan};
+pub use reuse::reuse_exchanges;
+pub use stage::{find, in_stages};

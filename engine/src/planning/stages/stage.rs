@@ -101,7 +101,7 @@ pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
 }
 
 /// A plan with the stages' own plans in the place of the operators that stand for them.
-pub(crate) fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Arc::clone(plan)
         .transform_up(|node| match node.downcast_ref::<StageExec>() {
             Some(stage) => stage.resolve(Arc::clone(&stage.plan)).map(Transformed::yes),
@@ -111,7 +111,7 @@ pub(crate) fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Executi
 }
 
 /// The first operator of a kind in a stage, or in a plan that is not of stages.
-pub(crate) fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
+pub fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
     if let Some(stage) = plan.downcast_ref::<StageExec>() {
         return find(stage.plan.as_ref());
     }

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::settings::{JOB, session_config};
+use crate::{VolleyQueryPlanner, with_rules};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::memory::MemorySourceConfig;
@@ -24,13 +26,11 @@ use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use tempfile::TempDir;
-use volley_engine::settings::{JOB, session_config};
-use volley_engine::{VolleyQueryPlanner, with_rules};
 
 use super::check::check;
+use super::cut::{order_to_keep, stages};
 use super::restrict::restrict;
 use super::stage::{StageExec, StageInput, find, partitions};
-use super::stages::{order_to_keep, stages};
 
 type Plan = Arc<dyn ExecutionPlan>;
 

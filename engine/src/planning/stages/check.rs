@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::codec::verify_sent;
+use crate::planning::joins::is_of_the_right;
 use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::not_impl_err;
@@ -19,7 +21,6 @@ use datafusion::physical_plan::joins::{
 };
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use volley_engine::{is_of_the_right, verify_sent};
 
 use super::stage::{StageInput, partitions};
 

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::nodes::task::{PrunedExec, TaskPlan};
+use crate::object_stores::Stores;
 use datafusion::common::{internal_err, not_impl_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
@@ -20,8 +22,6 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_engine::object_stores::Stores;
-use volley_engine::{PrunedExec, TaskPlan};
 
 use super::check::check;
 use super::enforce::without_useless_limit;
@@ -31,7 +31,7 @@ use super::stage::{StageExec, StageInput, partitions};
 ///
 /// # Errors
 /// When an exchange is not resolved, or the plan must not run, or cannot be sent.
-pub(crate) fn task_plan(
+pub fn task_plan(
     writer: &Arc<dyn ExecutionPlan>,
     slice: &[usize],
     stores: Option<&Stores>,
@@ -158,7 +158,7 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
 }
 
 /// How many operators of a stage report metrics, its writer among them; `None` for what is no stage of ours.
-pub(crate) fn reporting_operators(writer: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+pub fn reporting_operators(writer: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     let [plan] = writer.children()[..] else {
         return None;
     };

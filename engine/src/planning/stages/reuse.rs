@@ -18,7 +18,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use volley_engine::is_volatile_operator;
+use crate::planning::reread::is_volatile_operator;
 
 use super::stage::{StageExec, partitions};
 
@@ -27,7 +27,7 @@ use super::stage::{StageExec, partitions};
 ///
 /// # Errors
 /// When an exchange is of no stage.
-pub(crate) fn reuse_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn reuse_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(stage) = plan.downcast_ref::<StageExec>() else {
         return Ok(plan);
     };
@@ -126,7 +126,7 @@ mod tests {
 
     use super::super::tests::{plan, session};
     use super::*;
-    use crate::planning::stages;
+    use crate::planning::stages::stages;
 
     /// The stages that the engine makes of a query, as text, in the order of their ids.
     async fn shown(query: &str) -> Vec<String> {
