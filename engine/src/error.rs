@@ -8,6 +8,14 @@ pub fn external(error: Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
+/// The text of an error's root, without DataFusion's name for errors of planning or execution.
+pub fn reason(error: &DataFusionError) -> String {
+    match error.find_root() {
+        DataFusionError::Execution(reason) | DataFusionError::Plan(reason) => reason.clone(),
+        root => root.to_string(),
+    }
+}
+
 /// Results of Volley's where DataFusion's are returned.
 pub trait External<T> {
     /// The same result, its error as one of DataFusion's.

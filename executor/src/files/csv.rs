@@ -1,82 +1,73 @@
-//! Parts of CSV files that begin and end with records, also where quoted values have line breaks.
+//! CSV files whose quotes are checked, and parts of them that begin and end with records.
 //!
 //! DataFusion cuts a large file anywhere and has each part begin after the next line break, which may be in the midst of a
-//! value. Here a part is that of [its records](part_of_records). Where it ends within one after all, as its parser sees at
-//! its end, that is an error. Parsing is Arrow's, and whole files are DataFusion's.
+//! quoted value. Here a part is that of [its records](part_of_records). Where a quote is open at the end of what is read,
+//! or lines are one value though its quotes are malformed, that is an error: Arrow's parser takes all rows up to there for
+//! a text. Parsing is Arrow's.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
+use bytes::Bytes;
 use datafusion::arrow::csv::ReaderBuilder;
-use datafusion::arrow::csv::reader::Decoder as CsvDecoder;
-use datafusion::arrow::error::ArrowError;
-use datafusion::common::{exec_datafusion_err, internal_datafusion_err};
+use datafusion::arrow::csv::reader::Decoder;
+use datafusion::common::exec_datafusion_err;
+use datafusion::datasource::file_format::csv::CsvDecoder;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
     CsvSource, FileOpenFuture, FileOpener, FileScanConfig, FileSource,
 };
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::ObjectStore;
-use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
-use datafusion_datasource::decoder::{Decoder, DecoderDeserializer, deserialize_stream};
+use datafusion::object_store::{
+    GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore,
+};
+use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use volley_engine::{CsvDialect, part_of_records};
+use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, part_of_records};
 
-/// Opens CSV files.
-pub(super) struct Opener {
-    whole: Arc<dyn FileOpener>,
-    part: Arc<dyn FileOpener>,
+/// How much of a local file is read at once.
+const PIECE: usize = 256 << 10;
+
+/// Opens CSV files and parts of them.
+///
+/// # Errors
+/// When the source's projection does not go with its columns.
+pub(super) fn opener(
+    source: &CsvSource,
+    batch_size: usize,
+    store: Arc<dyn ObjectStore>,
+    scan: &FileScanConfig,
+) -> Result<Arc<dyn FileOpener>> {
+    let table = source.table_schema();
+    let columns = match source.projection() {
+        Some(projection) => SplitProjection::new(table.file_schema(), projection),
+        None => SplitProjection::unprojected(table),
+    };
+    let opener = Opener {
+        source: source.clone(),
+        batch_size,
+        columns: columns.file_indices.clone(),
+        compression: scan.file_compression_type,
+        store,
+    };
+    ProjectionOpener::try_new(columns, Arc::new(opener), table.file_schema())
 }
 
-impl Opener {
-    /// Of a source that has its columns and the size of its batches.
-    pub(super) fn of(
-        source: &CsvSource,
-        batch_size: usize,
-        store: Arc<dyn ObjectStore>,
-        scan: &FileScanConfig,
-        partition: usize,
-    ) -> Result<Self> {
-        let table = source.table_schema();
-        let columns = match source.projection() {
-            Some(projection) => SplitProjection::new(table.file_schema(), projection),
-            None => SplitProjection::unprojected(table),
-        };
-        let part = Arc::new(PartOpener {
-            source: source.clone(),
-            batch_size,
-            columns: columns.file_indices.clone(),
-            store: Arc::clone(&store),
-        });
-        Ok(Self {
-            whole: source.create_file_opener(store, scan, partition)?,
-            part: ProjectionOpener::try_new(columns, part, table.file_schema())?,
-        })
-    }
-}
-
-impl FileOpener for Opener {
-    fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
-        match file.range {
-            Some(_) => self.part.open(file),
-            None => self.whole.open(file),
-        }
-    }
-}
-
-/// Opens parts of CSV files.
 #[derive(Clone)]
-struct PartOpener {
+struct Opener {
     source: CsvSource,
     batch_size: usize,
     /// The columns that are read, of those of the file.
     columns: Vec<usize>,
+    compression: FileCompressionType,
     store: Arc<dyn ObjectStore>,
 }
 
-impl PartOpener {
-    fn decoder(&self, has_header: bool) -> CsvDecoder {
+impl Opener {
+    fn decoder(&self, has_header: bool) -> Decoder {
         let source = &self.source;
         let mut builder = ReaderBuilder::new(Arc::clone(source.table_schema().file_schema()))
             .with_header(has_header)
@@ -96,72 +87,130 @@ impl PartOpener {
         }
         builder.build_decoder()
     }
+
+    fn dialect(&self) -> CsvDialect {
+        CsvDialect::from(&self.source)
+    }
+
+    /// Reads bytes of a file, which are not compressed any more; all of them if no range is given.
+    async fn bytes(
+        &self,
+        file: &ObjectMeta,
+        range: Option<GetRange>,
+    ) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let options = GetOptions {
+            range,
+            ..GetOptions::default()
+        };
+        let read = self.store.get_opts(&file.location, options).await?;
+        self.compression.convert_stream(pieces(read)?)
+    }
+
+    /// Reads the rows from one record on up to another, or to the end of the file.
+    async fn rows(
+        self,
+        file: ObjectMeta,
+        part: Option<std::ops::Range<u64>>,
+    ) -> Result<BoxStream<'static, Result<datafusion::arrow::array::RecordBatch>>> {
+        let begins_file = part.as_ref().is_none_or(|part| part.start == 0);
+        let cut_at = part
+            .as_ref()
+            .map(|part| part.end)
+            .filter(|end| *end < file.size);
+        let bytes = self.bytes(&file, part.map(GetRange::Bounded)).await?;
+        let decoder = self.decoder(self.source.has_header() && begins_file);
+        let check = QuoteCheck::new(self.dialect(), begins_file);
+        let is_compressed = self.compression.is_compressed();
+        debug_assert!(
+            !is_compressed || cut_at.is_none(),
+            "a compressed file is read whole"
+        );
+        let checked = stream::try_unfold((bytes, check), move |(mut bytes, mut check)| {
+            let (opener, file) = (self.clone(), file.clone());
+            async move {
+                let piece = bytes.try_next().await?;
+                let checked = match &piece {
+                    Some(piece) => check.follow(piece),
+                    None => check.end(),
+                };
+                match checked {
+                    Ok(()) => Ok(piece.map(|piece| (piece, (bytes, check)))),
+                    Err(_) => Err(opener.open_quote(&file, cut_at).await),
+                }
+            }
+        });
+        let rows = deserialize_stream(
+            checked.boxed(),
+            DecoderDeserializer::new(CsvDecoder::new(decoder)),
+        );
+        Ok(rows.map_err(DataFusionError::from).boxed())
+    }
+
+    /// Explains a quote that is open where a part ends: it is in the whole file as well, or the file was cut within a value.
+    async fn open_quote(&self, file: &ObjectMeta, cut_at: Option<u64>) -> DataFusionError {
+        let in_whole_file = async {
+            let mut bytes = self.bytes(file, None).await?;
+            let mut check = QuoteCheck::new(self.dialect(), true);
+            while let Some(piece) = bytes.try_next().await? {
+                if let Err(open) = check.follow(&piece) {
+                    return Ok(Some(open));
+                }
+            }
+            Ok(check.end().err())
+        };
+        match in_whole_file.await {
+            Err(error) => error,
+            Ok(Some(open)) => OpenQuote::error(open),
+            Ok(None) => cut_within(cut_at.unwrap_or(file.size)),
+        }
+    }
 }
 
-impl FileOpener for PartOpener {
+impl FileOpener for Opener {
     fn open(&self, file: PartitionedFile) -> Result<FileOpenFuture> {
         let opener = self.clone();
         Ok(Box::pin(async move {
-            let file_size = file.object_meta.size;
-            let byte = |byte: i64| u64::try_from(byte).unwrap_or(0).min(file_size);
-            let range = file.range.as_ref();
-            let range = range.ok_or_else(|| internal_datafusion_err!("a part has a range"))?;
+            let (range, file) = (file.range, file.object_meta);
+            let Some(range) = range else {
+                return opener.rows(file, None).await;
+            };
+            let byte = |byte: i64| u64::try_from(byte).unwrap_or(0).min(file.size);
             let range = byte(range.start)..byte(range.end);
-            let (store, dialect) = (&opener.store, CsvDialect::from(&opener.source));
-            let part = part_of_records(store.as_ref(), &file.object_meta, range, dialect).await?;
+            let dialect = opener.dialect();
+            let part = part_of_records(opener.store.as_ref(), &file, range, dialect).await?;
             if part.start > part.end {
-                return Err(cut_within(part.end));
+                return Err(opener.open_quote(&file, Some(part.end)).await);
             }
             if part.is_empty() {
                 return Ok(stream::empty().boxed());
             }
-            let bytes = AlignedBoundaryStream::new(
-                Arc::clone(store),
-                file.object_meta.location,
-                part.start,
-                part.end,
-                file_size,
-                opener.source.terminator().unwrap_or(b'\n'),
-            );
-            let bytes = bytes.await?.map_err(DataFusionError::from);
-            let decoder = PartDecoder {
-                decoder: opener.decoder(opener.source.has_header() && part.start == 0),
-                cut_at: (part.end < file_size).then_some(part.end),
-            };
-            let rows = deserialize_stream(bytes, DecoderDeserializer::new(decoder));
-            Ok(rows.map_err(DataFusionError::from).boxed())
+            opener.rows(file, Some(part)).await
         }))
     }
 }
 
-/// Parses the records of a part.
-#[derive(Debug)]
-struct PartDecoder {
-    decoder: CsvDecoder,
-    /// Where the part ends, if the file does not end there.
-    cut_at: Option<u64>,
-}
-
-impl Decoder for PartDecoder {
-    fn decode(&mut self, bytes: &[u8]) -> Result<usize, ArrowError> {
-        let before = self.decoder.capacity();
-        let decoded = self.decoder.decode(bytes)?;
-        match self.cut_at {
-            // No more bytes: what is a record only now has not ended.
-            Some(byte) if bytes.is_empty() && self.decoder.capacity() < before => {
-                Err(ArrowError::from_external_error(Box::new(cut_within(byte))))
+/// The bytes of what was asked for, in pieces.
+fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let GetResultPayload::File(mut file, _) = read.payload else {
+        return Ok(read.into_stream().map_err(DataFusionError::from).boxed());
+    };
+    // The store's own stream of a local file has a task on another thread for each 8 KiB.
+    file.seek(SeekFrom::Start(read.range.start))?;
+    let mut left = file.take(read.range.end - read.range.start);
+    let pieces = std::iter::from_fn(move || {
+        let mut piece = vec![0; PIECE.min(left.limit() as usize)];
+        let mut filled = 0;
+        while filled < piece.len() {
+            match left.read(&mut piece[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) => return Some(Err(error.into())),
             }
-            _ => Ok(decoded),
         }
-    }
-
-    fn flush(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
-        self.decoder.flush()
-    }
-
-    fn can_flush_early(&self) -> bool {
-        self.decoder.capacity() == 0
-    }
+        piece.truncate(filled);
+        (filled > 0).then(|| Ok(Bytes::from(piece)))
+    });
+    Ok(stream::iter(pieces).boxed())
 }
 
 /// That a file was not cut where a record begins.

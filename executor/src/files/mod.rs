@@ -1,5 +1,5 @@
-//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, and parts of
-//! [CSV files](csv) begin and end with records.
+//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, and [CSV files](csv) are
+//! checked for quotes that nothing closes, and their parts begin and end with records.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
@@ -79,9 +79,7 @@ impl FileSource for Opened {
             }));
         };
         match self.batch_size {
-            Some(size) => Ok(Arc::new(csv::Opener::of(
-                csv, size, store, scan, partition,
-            )?)),
+            Some(size) => csv::opener(csv, size, store, scan),
             None => internal_err!("CSV files without a size of batches"),
         }
     }
@@ -230,7 +228,10 @@ struct Name(Arc<str>);
 impl Name {
     fn of(&self, error: DataFusionError) -> DataFusionError {
         let file = self.0.to_string();
-        let source = error.into();
+        let source = match error.find_root() {
+            DataFusionError::Execution(reason) => reason.clone().into(),
+            _ => error.into(),
+        };
         volley_engine::error::external(volley_proto::Error::Unreadable { file, source })
     }
 }

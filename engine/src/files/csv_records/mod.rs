@@ -15,12 +15,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use datafusion::common::config::CsvOptions;
+use datafusion::common::exec_datafusion_err;
 use datafusion::datasource::physical_plan::CsvSource;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use futures::future::try_join;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
-use memchr::{memchr, memchr2, memchr3};
+use memchr::{memchr, memchr_iter, memchr2, memchr3};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 /// What is read near a byte at first, and how many times as much then.
@@ -92,6 +93,13 @@ impl CsvDialect {
         byte == self.quote || self.escape == Some(byte)
     }
 
+    fn has_line_break(&self, value: &[u8]) -> bool {
+        match self.terminator {
+            Some(terminator) => memchr(terminator, value).is_some(),
+            None => memchr2(b'\n', b'\r', value).is_some(),
+        }
+    }
+
     /// What comes after a byte outside of quotes.
     fn after(&self, byte: u8) -> State {
         match byte {
@@ -126,6 +134,11 @@ struct Scanner {
     followed: u64,
     /// Which of them was the first that is malformed.
     malformed: Option<u64>,
+    /// The last quote that opened a value, and whether a line break followed it.
+    opened: u64,
+    has_line_break: bool,
+    /// The first quote whose value has a line break and is malformed at its end.
+    swallowed: Option<u64>,
 }
 
 impl Scanner {
@@ -140,6 +153,9 @@ impl Scanner {
             state,
             followed: 0,
             malformed: None,
+            opened: 0,
+            has_line_break: false,
+            swallowed: None,
         }
     }
 
@@ -195,6 +211,8 @@ impl Scanner {
         match self.state {
             State::Quoted => {
                 let found = memchr2(quote, escape.unwrap_or(quote), bytes);
+                let value = &bytes[..found.unwrap_or(bytes.len())];
+                self.has_line_break |= self.dialect.has_line_break(value);
                 if let Some(at) = found {
                     let closes = bytes[at] == quote;
                     self.state = if closes {
@@ -218,6 +236,9 @@ impl Scanner {
                     // The quote counts, as it does if it is taken for one outside of quotes.
                     self.malformed
                         .get_or_insert(self.followed.saturating_sub(1));
+                    if self.has_line_break && !matches!(bytes[0], b' ' | b'\t') {
+                        self.swallowed.get_or_insert(self.opened);
+                    }
                 }
                 self.state = State::Value;
                 (0, false)
@@ -267,6 +288,10 @@ impl Scanner {
                     self.malformed.get_or_insert(self.followed + at as u64);
                 }
                 self.state = if opens { State::Quoted } else { State::Value };
+                if opens {
+                    self.opened = self.followed + at as u64;
+                    self.has_line_break = false;
+                }
                 (at + 1, false)
             }
             Some(at) => {
@@ -274,6 +299,99 @@ impl Scanner {
                 let ends = to_record_end && bytes[at] == dialect.cut_after();
                 (at + 1, ends)
             }
+        }
+    }
+}
+
+/// Checks the quotes of the bytes from one record on.
+///
+/// A quote is open that no other closes: there is none, or the next one is in the midst of a value some lines further on. A
+/// parser takes the lines up to there, or to the end of the file, for one value.
+#[derive(Debug)]
+pub struct QuoteCheck {
+    scanner: Scanner,
+    begins_file: bool,
+    /// The lines that were followed, and those before that of the last quote that opened a value.
+    lines: u64,
+    line_of_quote: u64,
+}
+
+/// A quote that nothing closes opens in this line; the first that was followed is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenQuote {
+    /// The line's number.
+    pub line: u64,
+}
+
+impl OpenQuote {
+    /// An error for the user, who learns elsewhere which file it is.
+    pub fn error(self) -> DataFusionError {
+        exec_datafusion_err!(
+            "line {} opens a quote that nothing closes: close it before a delimiter or the end of a line, double the \
+             quotes within the value, or name another character with CREATE EXTERNAL TABLE … OPTIONS ('format.quote' '…')",
+            self.line
+        )
+    }
+}
+
+impl QuoteCheck {
+    /// Begins where a record does, of a file's first byte or of another.
+    pub fn new(dialect: CsvDialect, begins_file: bool) -> Self {
+        Self {
+            scanner: Scanner::new(dialect),
+            begins_file,
+            lines: 0,
+            line_of_quote: 0,
+        }
+    }
+
+    /// Follows the next bytes.
+    ///
+    /// # Errors
+    /// When they show that a quote is open.
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<(), OpenQuote> {
+        let bytes = self.after_mark(bytes);
+        let begun = self.scanner.followed;
+        self.scanner.follow(bytes);
+        self.followed(bytes, begun)
+    }
+
+    /// The bytes behind the mark that a file may begin with.
+    fn after_mark<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let is_first = self.begins_file && self.scanner.followed == 0;
+        let after = bytes.strip_prefix(BYTE_ORDER_MARK);
+        after.filter(|_| is_first).unwrap_or(bytes)
+    }
+
+    /// Counts the lines of bytes that the scanner followed from one on.
+    fn followed(&mut self, bytes: &[u8], begun: u64) -> Result<(), OpenQuote> {
+        let line_end = self.scanner.dialect.cut_after();
+        let quote = self.scanner.swallowed.unwrap_or(self.scanner.opened);
+        if let Some(at) = quote.checked_sub(begun) {
+            let before = &bytes[..bytes.len().min(at as usize)];
+            self.line_of_quote = self.lines + memchr_iter(line_end, before).count() as u64;
+        }
+        self.lines += memchr_iter(line_end, bytes).count() as u64;
+        match self.scanner.swallowed {
+            Some(_) => Err(self.open()),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the bytes end outside of quotes.
+    ///
+    /// # Errors
+    /// When a quote is open.
+    pub fn end(&self) -> Result<(), OpenQuote> {
+        match self.scanner.is_quoted() {
+            true => Err(self.open()),
+            false => Ok(()),
+        }
+    }
+
+    fn open(&self) -> OpenQuote {
+        OpenQuote {
+            line: self.line_of_quote + 1,
         }
     }
 }
@@ -403,35 +521,33 @@ pub fn whole_records(
     bytes: BoxStream<'static, Result<Bytes>>,
     dialect: CsvDialect,
 ) -> BoxStream<'static, Result<Bytes>> {
-    let begun = (bytes, Scanner::new(dialect), Vec::new());
-    try_unfold(
-        begun,
-        move |(mut bytes, mut scanner, mut piece)| async move {
-            while let Some(more) = bytes.try_next().await? {
-                let mut end = match scanner.followed == 0 && more.starts_with(BYTE_ORDER_MARK) {
-                    true => BYTE_ORDER_MARK.len(),
-                    false => 0,
-                };
-                while let Some(record) = scanner.record_end(&more[end..]) {
-                    end += record;
-                }
-                let is_whole = end > 0 && piece.len() + end >= PIECE;
-                if is_whole || piece.len() >= MOST {
-                    piece.extend_from_slice(&more[..end]);
-                    let rest = more[end..].to_vec();
-                    return Ok(Some((piece.into(), (bytes, scanner, rest))));
-                }
-                piece.extend_from_slice(&more);
+    let begun = (bytes, QuoteCheck::new(dialect, true), Vec::new());
+    try_unfold(begun, move |(mut bytes, mut check, mut piece)| async move {
+        while let Some(more) = bytes.try_next().await? {
+            let records = check.after_mark(&more);
+            let mark = more.len() - records.len();
+            let begun = check.scanner.followed;
+            let mut end = 0;
+            while let Some(record) = check.scanner.record_end(&records[end..]) {
+                end += record;
             }
-            let mut lines = piece.split(|byte| matches!(byte, b'\n' | b'\r'));
-            let is_record =
-                |line: &[u8]| !line.is_empty() && dialect.comment != line.first().copied();
-            match lines.any(is_record) {
-                true => Ok(Some((piece.into(), (bytes, scanner, Vec::new())))),
-                // Who infers takes it for a record without columns.
-                false => Ok(None),
+            check.followed(records, begun).map_err(OpenQuote::error)?;
+            let is_whole = end > 0 && piece.len() + end >= PIECE;
+            if is_whole || piece.len() >= MOST {
+                piece.extend_from_slice(&more[..mark + end]);
+                let rest = more[mark + end..].to_vec();
+                return Ok(Some((piece.into(), (bytes, check, rest))));
             }
-        },
-    )
+            piece.extend_from_slice(&more);
+        }
+        check.end().map_err(OpenQuote::error)?;
+        let mut lines = piece.split(|byte| matches!(byte, b'\n' | b'\r'));
+        let is_record = |line: &[u8]| !line.is_empty() && dialect.comment != line.first().copied();
+        match lines.any(is_record) {
+            true => Ok(Some((piece.into(), (bytes, check, Vec::new())))),
+            // Who infers takes it for a record without columns.
+            false => Ok(None),
+        }
+    })
     .boxed()
 }

@@ -189,3 +189,51 @@ async fn pieces_are_of_whole_records() {
         assert!(is_record && piece.ends_with(b"\n"));
     }
 }
+
+/// The line that opens a quote which nothing closes, as the check finds it in these pieces.
+fn open_quote(text: &str, dialect: CsvDialect, piece: usize) -> Option<u64> {
+    let mut check = QuoteCheck::new(dialect, true);
+    let mut pieces = text.as_bytes().chunks(piece);
+    let followed = pieces.try_for_each(|piece| check.follow(piece));
+    followed
+        .and_then(|()| check.end())
+        .err()
+        .map(|open| open.line)
+}
+
+#[test]
+fn a_quote_that_nothing_closes_is_found_with_its_line() {
+    for (text, due) in [
+        ("a,b\n1,x\n2,\"unclosed\n3,y\n", Some(3)),
+        // The next quote is in the midst of a value.
+        ("a,b\n1,\"unclosed\n2,\"y\"\n3,z\n", Some(2)),
+        ("\u{feff}\"a\",b\n1,\"two\nlines\"\n2,\"", Some(4)),
+        ("a\n\"two\nlines\"\n\"x\"\"\n", Some(4)),
+        // Read as they are.
+        (
+            "a,b\n1,\"quoted\"tail\n2,5\" pipe\n3,\"two\nlines\" ,x\n",
+            None,
+        ),
+        ("\u{feff}\"a\"\n\"x\"", None),
+        ("a\n\"\"", None),
+    ] {
+        for piece in 1..=text.len() {
+            assert_eq!(open_quote(text, PLAIN, piece), due, "{text:?} {piece}");
+        }
+    }
+}
+
+#[test]
+fn quotes_as_writers_have_them_are_closed() {
+    let mut rng = StdRng::seed_from_u64(3);
+    for dialect in dialects().into_iter().cycle().take(400) {
+        let Written { bytes, .. } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
+        let text = String::from_utf8(bytes).unwrap();
+        let piece = rng.random_range(1..40);
+        assert_eq!(
+            open_quote(&text, dialect, piece),
+            None,
+            "{dialect:?} {text:?}"
+        );
+    }
+}
