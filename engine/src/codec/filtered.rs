@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
     WindowFunctionDefinition,
 };
 
-use crate::mends::sliding;
+use super::of_window;
 use crate::operators::window_exprs;
 
 /// What the names of these functions start with, before the aggregate's own.
@@ -69,11 +69,11 @@ pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     Some(Arc::new(Filtered::of(aggregate(name)?)))
 }
 
-/// DataFusion's aggregate of this name, or that over [sliding frames](sliding).
+/// DataFusion's aggregate of this name, or one in its place over windows.
 fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     let mut all = all_default_aggregate_functions().into_iter();
     let own = all.find(|function| function.name() == name);
-    own.or_else(|| sliding::function(name))
+    own.or_else(|| of_window(name))
 }
 
 /// The plan with these functions for every filtered aggregate over a window.

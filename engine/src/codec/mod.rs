@@ -43,17 +43,17 @@ use crate::codec::recursion::{Recursion, WorkTable};
 use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{EncodedFormat, decode_table, encode_table};
 use crate::error::{External, external};
-use crate::mends::float_extremes;
-use crate::mends::sliding;
+use crate::mends::{checked_sums, float_extremes, sliding};
 use crate::nodes::task::{PrunedExec, TaskPlan};
 use crate::nodes::train::only;
 use crate::object_stores::{Declared, Stores};
 use crate::operators::expand::ExpandExec;
+use crate::operators::fence::FenceExec;
 use crate::operators::row_hash;
 use crate::operators::running;
 use crate::operators::single_value;
 use crate::write::{EncodedTarget, Target};
-use crate::{CommitExec, FenceExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
+use crate::{CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::PredictedColumns;
 use volley_proto::{Error, ModelRef, nesting};
@@ -496,7 +496,12 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     filtered::function(name)
         .or_else(|| single_value::function(name))
         .or_else(|| float_extremes::function(name))
-        .or_else(|| sliding::function(name))
+        .or_else(|| of_window(name))
+}
+
+/// Volley's own aggregate of this name that takes the place of one over windows.
+fn of_window(name: &str) -> Option<Arc<AggregateUDF>> {
+    sliding::function(name).or_else(|| checked_sums::function(name))
 }
 
 /// Takes over what a task says of the stores that it reads and writes; its plan is what follows.
@@ -556,7 +561,7 @@ fn decode_plan(
 ///
 /// # Errors
 /// Names the operator that cannot be sent, or what of it would be lost.
-pub fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<Vec<u8>> {
+pub(crate) fn verify_sent(plan: &Arc<dyn ExecutionPlan>, context: &TaskContext) -> Result<Vec<u8>> {
     let codec = VolleyPhysicalCodec::default();
     let message = encode_plan(plan)?;
     let arrived = decode_plan(&message, context, &codec)?;

@@ -20,7 +20,9 @@ pub const MENDS: &[&Mend] = &[
     &super::empty_grouping_sets::MEND,
     &super::float_extremes::MEND,
     &super::sliding::MEND,
+    &super::checked_sums::MEND,
     &super::unnested_keys::MEND,
+    &super::checked_arithmetic::MEND,
     &super::text_layouts::MEND,
     &super::float_ranges::MEND,
     &super::merge_joins::MEND,
@@ -46,7 +48,8 @@ pub struct Mend {
     pub wrong: &'static str,
     /// The state of the bug upstream.
     pub upstream: Upstream,
-    /// Statements, of which the last is a query, and its right rows below it as comments. `DIR` is a folder for files.
+    /// Statements, of which the last is a query, and its right rows below it as comments, or `error: ` and a part of the
+    /// error. `DIR` is a folder for files.
     pub query: &'static str,
     /// The places where it acts.
     pub(super) acts: &'static [Act],

@@ -8,6 +8,8 @@
 //! ```
 
 pub(crate) mod aggregate_orders;
+pub(crate) mod checked_arithmetic;
+pub(crate) mod checked_sums;
 pub(crate) mod distinct_counts;
 pub(crate) mod empty_grouping_sets;
 pub(crate) mod filters;

@@ -4,6 +4,7 @@
 
 pub(crate) mod expand;
 pub(crate) mod fence;
+pub(crate) mod folded;
 pub(crate) mod row_hash;
 pub(crate) mod running;
 pub(crate) mod single_value;

@@ -1,6 +1,8 @@
-//! Numbers far from 0, and weights of rows: training and evaluation with them.
+//! Numbers far from 0, and weights of rows: training and evaluation with them; and numbers that overflow.
 
-use serde_json::Value;
+use std::fs;
+
+use serde_json::{Value, json};
 use volley_tests::Cluster;
 
 use crate::write_table;
@@ -115,4 +117,56 @@ fn rows_are_judged_by_weights_that_a_transform_computes() {
         "SELECT r2_score < -1e300 AS none FROM ML.EVALUATE(MODEL m, ({same}))"
     ));
     assert_eq!(none[0]["none"], true);
+}
+
+#[test]
+fn whole_numbers_and_decimals_overflow_with_an_error() {
+    let cluster = Cluster::start(2);
+    let (file, greatest) = (cluster.dir().join("n.csv"), i64::MAX);
+    let nines = "9".repeat(38);
+    let rows = [
+        ("a", greatest, nines.as_str()),
+        ("a", 1, "1"),
+        ("b", 2, "2"),
+        ("b", -3, "-3"),
+    ];
+    let rows = rows.map(|(k, x, d)| format!("{k},{x},{d}\n"));
+    fs::write(&file, rows.concat()).unwrap();
+    for tasks in ["", "SET volley.single_task_bytes = 0;"] {
+        let table = format!(
+            "{tasks} CREATE EXTERNAL TABLE t (k VARCHAR, x BIGINT, d DECIMAL(38, 0)) STORED AS CSV \
+             LOCATION '{}' OPTIONS ('format.has_header' 'false');",
+            file.display()
+        );
+        for overflow in [
+            "SELECT sum(x) AS s FROM t",
+            "SELECT k, sum(x) AS s FROM t GROUP BY k",
+            "SELECT sum(DISTINCT x) AS s FROM t",
+            "SELECT sum(x) OVER (PARTITION BY k) AS s FROM t",
+            "SELECT sum(x) OVER (ORDER BY x DESC ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS s FROM t",
+            "SELECT sum(x) FILTER (WHERE x > 0) OVER (ORDER BY x) AS s FROM t",
+            "SELECT sum(d) AS s FROM t",
+            "SELECT k, sum(d) AS s FROM t GROUP BY k",
+            "SELECT sum(d) OVER (PARTITION BY k) AS s FROM t",
+            "SELECT x + 1 AS s FROM t",
+            "SELECT 2 * x AS s FROM t",
+            "SELECT k FROM t WHERE -2 - x > 0",
+            "SELECT 9223372036854775807 + 1 AS s",
+            "SELECT k FROM t WHERE x < 9223372036854775807 * 2",
+        ] {
+            let said = cluster.fail(&format!("{table} {overflow}")).to_lowercase();
+            assert!(said.contains("overflow"), "{overflow}: {said}");
+        }
+        let fits = "SELECT sum(x) AS x, sum(x + 1) AS y, sum(d) AS d, sum(CAST(x AS DECIMAL(38, 0))) AS z FROM t \
+                    WHERE k = 'b'";
+        assert_eq!(
+            cluster.query(&format!("{table} {fits}")),
+            [json!({"x": -1, "y": 1, "d": "-1", "z": "-1"})]
+        );
+        let wide = "SELECT CAST(sum(CAST(x AS DECIMAL(38, 0))) AS VARCHAR) AS s FROM t";
+        assert_eq!(
+            cluster.query(&format!("{table} {wide}")),
+            [json!({"s": "9223372036854775807"})]
+        );
+    }
 }

@@ -45,6 +45,7 @@ use self::leaf::Partitions;
 use self::scan::ScanOptions;
 use self::window::WindowOptions;
 use crate::error::External;
+use crate::mends::checked_arithmetic::checked;
 use volley_proto::Error;
 
 pub(crate) use verify::verify;
@@ -212,7 +213,8 @@ impl PhysicalProtoConverterExtension for Converter {
         schema: &Schema,
         context: &PhysicalPlanDecodeContext<'_>,
     ) -> Result<Arc<dyn PhysicalExpr>> {
-        parse_physical_expr_with_converter(message, schema, context, self)
+        let expr = parse_physical_expr_with_converter(message, schema, context, self)?;
+        checked(expr, schema)
     }
 
     fn physical_expr_to_proto(

@@ -9,12 +9,9 @@
 use std::sync::Arc;
 
 use crate::mends::list::{Act, Mend, Upstream};
+use crate::operators::folded::{Fold, Folded};
 use crate::rules::logical::top_down;
-use datafusion::arrow::array::{
-    Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray,
-};
-use datafusion::arrow::buffer::{BooleanBuffer, NullBuffer};
-use datafusion::arrow::compute::{not, nullif, prep_null_mask_filter};
+use datafusion::arrow::array::{ArrowNativeTypeOp, ArrowPrimitiveType};
 use datafusion::arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{internal_err, plan_err};
@@ -24,8 +21,8 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, Aggregate, AggregateUDF, AggregateUDFImpl, EmitTo, Expr, ExprSchemable,
-    GroupsAccumulator, LogicalPlan, Signature,
+    Accumulator, Aggregate, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, GroupsAccumulator,
+    LogicalPlan, Signature,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -150,11 +147,12 @@ impl AggregateUDFImpl for FloatExtreme {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn GroupsAccumulator>> {
-        let least = self.least;
-        Ok(match args.return_field.data_type() {
-            DataType::Float16 => Box::new(Extremes::<Float16Type>::new(least)),
-            DataType::Float32 => Box::new(Extremes::<Float32Type>::new(least)),
-            DataType::Float64 => Box::new(Extremes::<Float64Type>::new(least)),
+        let extreme = Extreme { least: self.least };
+        let data_type = args.return_field.data_type().clone();
+        Ok(match data_type {
+            DataType::Float16 => Box::new(Folded::<Float16Type, _>::new(extreme, data_type)),
+            DataType::Float32 => Box::new(Folded::<Float32Type, _>::new(extreme, data_type)),
+            DataType::Float64 => Box::new(Folded::<Float64Type, _>::new(extreme, data_type)),
             other => return internal_err!("{} of {other}", self.name),
         })
     }
@@ -171,127 +169,51 @@ impl AggregateUDFImpl for FloatExtreme {
     }
 }
 
-/// The least or the greatest number of each group.
-#[derive(Debug)]
-struct Extremes<T: ArrowPrimitiveType> {
+/// The lesser or the greater of two floats, in their total order.
+#[derive(Debug, Clone, Copy)]
+struct Extreme {
     least: bool,
-    values: Vec<T::Native>,
-    /// Whether a group has a number.
-    known: Vec<bool>,
 }
 
-impl<T: ArrowPrimitiveType> Extremes<T> {
-    fn new(least: bool) -> Self {
-        Self {
-            least,
-            values: vec![],
-            known: vec![],
-        }
-    }
-
-    fn add(&mut self, group: usize, new: T::Native) {
-        let value = &mut self.values[group];
+impl<T: ArrowPrimitiveType> Fold<T> for Extreme {
+    fn fold(&self, kept: &mut T::Native, number: T::Native) -> Result<()> {
         let better = match self.least {
-            true => new.is_lt(*value),
-            false => new.is_gt(*value),
+            true => number.is_lt(*kept),
+            false => number.is_gt(*kept),
         };
-        if better || !self.known[group] {
-            *value = new;
-            self.known[group] = true;
-        }
-    }
-}
-
-impl<T: ArrowPrimitiveType> GroupsAccumulator for Extremes<T> {
-    fn update_batch(
-        &mut self,
-        values: &[ArrayRef],
-        groups: &[usize],
-        filter: Option<&BooleanArray>,
-        total: usize,
-    ) -> Result<()> {
-        self.values.resize(total, T::Native::default());
-        self.known.resize(total, false);
-        let [values] = values else {
-            return internal_err!("a least or greatest value of {} columns", values.len());
-        };
-        let values = values.as_primitive::<T>();
-        let counts = |row: usize| {
-            values.is_valid(row)
-                && filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row))
-        };
-        if filter.is_none() && values.null_count() == 0 {
-            for (group, value) in groups.iter().zip(values.values()) {
-                self.add(*group, *value);
-            }
-        } else {
-            for (row, group) in groups.iter().enumerate() {
-                if counts(row) {
-                    self.add(*group, values.value(row));
-                }
-            }
+        if better {
+            *kept = number;
         }
         Ok(())
-    }
-
-    fn merge_batch(&mut self, values: &[ArrayRef], groups: &[usize], total: usize) -> Result<()> {
-        self.update_batch(values, groups, None, total)
-    }
-
-    fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let values = emit_to.take_needed(&mut self.values);
-        let known: BooleanBuffer = emit_to.take_needed(&mut self.known).into_iter().collect();
-        let values = PrimitiveArray::<T>::new(values.into(), Some(NullBuffer::new(known)));
-        Ok(Arc::new(values))
-    }
-
-    fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        Ok(vec![self.evaluate(emit_to)?])
-    }
-
-    fn convert_to_state(
-        &self,
-        values: &[ArrayRef],
-        filter: Option<&BooleanArray>,
-    ) -> Result<Vec<ArrayRef>> {
-        let Some(filter) = filter else {
-            return Ok(values.to_vec());
-        };
-        // It takes filters with nulls only.
-        let out = match filter.null_count() {
-            0 => not(filter)?,
-            _ => not(&prep_null_mask_filter(filter))?,
-        };
-        let states = values.iter().map(|values| Ok(nullif(values, &out)?));
-        states.collect()
-    }
-
-    fn size(&self) -> usize {
-        self.values.capacity() * size_of::<T::Native>() + self.known.capacity()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::Float64Array;
+    use datafusion::arrow::array::{ArrayRef, AsArray, BooleanArray, Float64Array};
+    use datafusion::logical_expr::EmitTo;
 
     use super::*;
 
     const NAN: f64 = f64::NAN;
+
+    fn extreme(least: bool) -> Folded<Float64Type, Extreme> {
+        Folded::new(Extreme { least }, DataType::Float64)
+    }
 
     fn extremes(
         least: bool,
         batches: &[&[Option<f64>]],
         filter: Option<&BooleanArray>,
     ) -> ArrayRef {
-        let mut parts = Extremes::<Float64Type>::new(least);
+        let mut parts = extreme(least);
         for batch in batches {
             let values: ArrayRef = Arc::new(Float64Array::from(batch.to_vec()));
             let groups: Vec<_> = (0..batch.len()).map(|row| row % 2).collect();
             parts.update_batch(&[values], &groups, filter, 3).unwrap();
         }
         let state = parts.state(EmitTo::All).unwrap();
-        let mut merged = Extremes::<Float64Type>::new(least);
+        let mut merged = extreme(least);
         merged.merge_batch(&state, &[0, 1, 2], 3).unwrap();
         merged.evaluate(EmitTo::All).unwrap()
     }
@@ -339,7 +261,7 @@ mod tests {
             [Some(2.0), Some(3.0), None],
         );
         let values: ArrayRef = Arc::new(Float64Array::from(rows.to_vec()));
-        let states = Extremes::<Float64Type>::new(true);
+        let states = extreme(true);
         let states = states.convert_to_state(&[values], Some(&filter)).unwrap();
         let due = Float64Array::from(vec![Some(2.0), None, None, Some(3.0)]);
         assert_eq!(states[0].as_primitive::<Float64Type>(), &due);
@@ -349,7 +271,7 @@ mod tests {
     fn a_filter_without_nulls_leaves_rows_out_too() {
         let filter = BooleanArray::from(vec![true, false]);
         let values: ArrayRef = Arc::new(Float64Array::from(vec![2.0, -1.0]));
-        let states = Extremes::<Float64Type>::new(true);
+        let states = extreme(true);
         let states = states.convert_to_state(&[values], Some(&filter)).unwrap();
         let due = Float64Array::from(vec![Some(2.0), None]);
         assert_eq!(states[0].as_primitive::<Float64Type>(), &due);

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
-use super::super::verify::verify;
+use super::super::verify::{unchecked, verify};
 use super::scans;
 use super::*;
 use crate::PredictExec;
@@ -403,7 +403,7 @@ fn kind(message: &PhysicalPlanType) -> Option<&'static str> {
 
 /// Returns the fields of a struct from its text on several lines.
 fn fields(shown: &dyn Debug) -> BTreeMap<String, String> {
-    let text = format!("{shown:#?}");
+    let text = unchecked(&format!("{shown:#?}"));
     let mut fields: BTreeMap<String, String> = BTreeMap::new();
     let mut last = None;
     for line in text.lines().skip(1) {

@@ -6,6 +6,7 @@ use datafusion::datasource::physical_plan::{
 };
 use datafusion::datasource::source::DataSourceExec;
 
+use super::super::verify::unchecked;
 use super::*;
 
 /// Adds the options of a scan that do not arrive to `lost`, if the operator is one.
@@ -18,6 +19,7 @@ pub(super) fn compare(
         return;
     };
     for ((name, before), (_, after)) in options(meant).into_iter().zip(options(found)) {
+        let after = unchecked(&after);
         if before != after {
             lost.push(format!("scan: {name} {}", differing(&before, &after)));
         }
