@@ -38,27 +38,26 @@ pub mod settings;
 
 pub use codec::repeated::{receive_repeated_names, send_repeated_names};
 pub use codec::stores::declared_stores;
-pub use codec::tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions, typed_as};
-pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec, verify_sent};
+pub use codec::tables::{
+    Files, NULL_PARTITION, ROWS_LIMIT, file_name, sendable, table_functions, typed_as,
+};
+pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
-pub use files::csv_records::{CsvDialect, part_of_records, whole_records};
+pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
 pub use mends::filters::without_filters;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
-pub use nodes::one_task::OneTaskExec;
 pub use nodes::predict::{PredictExec, PredictNode};
-pub use nodes::task::{PrunedExec, TaskPlan};
+pub use nodes::task::PrunedExec;
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
-pub use operators::fence::FenceExec;
 pub use operators::row_hash::{row_hash, split_draw};
 pub use operators::single_value::single_value;
 pub use planning::effects::{Effects, places_of_task};
-pub use planning::joins::is_of_the_right;
 pub use planning::planner::VolleyQueryPlanner;
-pub use planning::reread::{is_reread, is_volatile_operator, spreads_over_threads};
+pub use planning::stages;
 pub use rules::logical::{LogicalRule, around, top_down, whole_plan};
 pub use session::{
     mend_relations, mended_logical_rules, mended_rules, with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};
-pub use write::{adds_files, replaces_file};
+pub use write::{adds_files, replaces_file, split_writer};

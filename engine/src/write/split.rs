@@ -2,27 +2,77 @@
 //!
 //! DataFusion's writers take a stream for each file. Its own splitter, for which this stands, makes
 //! text of every row's values, and writes NULL as if it were `''` or 0. Here a run of rows with the
-//! same values is looked at once, and NULL, which no folder's name can say, is an error.
+//! same values is looked at once, and the folder of NULL has the name that Hive and Spark give it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::array::{BooleanArray, BooleanBufferBuilder};
 use datafusion::arrow::compute::{filter_record_batch, partition};
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{ScalarValue, exec_err, not_impl_err, plan_err};
 use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
+use datafusion::datasource::sink::{DataSink, DataSinkExec};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedSender};
 use uuid::Uuid;
 
-/// Writes the rows, each into the folder of its values; how many they were.
+use super::target;
+use crate::codec::tables::NULL_PARTITION;
+
+/// Returns the operator with this splitter in the place of its own, if it is DataFusion's writer of partitioned folders,
+/// which keeps the order of rows.
+pub fn split_writer(operator: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let writer = operator.downcast_ref::<DataSinkExec>()?;
+    let config = target::config(writer.sink())?.clone();
+    if config.table_partition_cols.is_empty() {
+        return None;
+    }
+    let sink = SplitSink(target::sink_like(writer.sink(), config)?);
+    let (input, order) = (Arc::clone(writer.input()), writer.sort_order().clone());
+    Some(Arc::new(DataSinkExec::new(input, Arc::new(sink), order)))
+}
+
+/// A writer of the files of partitioned folders.
+#[derive(Debug)]
+struct SplitSink(Arc<dyn FileSink>);
+
+impl DisplayAs for SplitSink {
+    fn fmt_as(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt_as(kind, f)
+    }
+}
+
+#[async_trait]
+impl DataSink for SplitSink {
+    fn schema(&self) -> &SchemaRef {
+        self.0.schema()
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        self.0.metrics()
+    }
+
+    async fn write_all(
+        &self,
+        rows: SendableRecordBatchStream,
+        context: &Arc<TaskContext>,
+    ) -> Result<u64> {
+        write_split(self.0.as_ref(), rows, context).await
+    }
+}
+
+/// Writes each row into the folder of its values. Returns the number of rows.
 pub(super) async fn write_split(
     sink: &dyn FileSink,
     mut rows: SendableRecordBatchStream,
@@ -130,10 +180,7 @@ impl Splitter {
         let values = self.by.iter().map(|(column, name)| {
             let value = ScalarValue::try_from_array(batch.column(*column), row)?;
             if value.is_null() {
-                return exec_err!(
-                    "{name:?} in PARTITIONED BY is NULL in some rows, which no folder's name can \
-                     say: leave them out, or name them, as coalesce({name:?}, …) does"
-                );
+                return Ok(NULL_PARTITION.to_owned());
             }
             Ok(match value {
                 ScalarValue::Date64(Some(at)) if at % DAY == 0 => {
@@ -145,7 +192,15 @@ impl Splitter {
                          CAST({name:?} AS DATE) has none"
                     );
                 }
-                value => value.to_string(),
+                value => match value.to_string() {
+                    text if text == NULL_PARTITION => {
+                        return exec_err!(
+                            "{name:?} in PARTITIONED BY is the text '{NULL_PARTITION}' in some rows, whose folder would \
+                             be that of NULL"
+                        );
+                    }
+                    text => text,
+                },
             })
         });
         values.collect()

@@ -206,7 +206,7 @@ fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
 }
 
 /// Creates a sink with the same format and options for another configuration.
-fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn FileSink>> {
+pub(super) fn sink_like(sink: &dyn DataSink, config: FileSinkConfig) -> Option<Arc<dyn FileSink>> {
     if let Some(parquet) = sink.downcast_ref::<ParquetSink>() {
         let options = parquet.parquet_options().clone();
         Some(Arc::new(ParquetSink::new(config, options)))

@@ -37,7 +37,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
-use volley_engine::{PrunedExec, TrainExec, places_of_task, replaces_file};
+use volley_engine::{PrunedExec, TrainExec, places_of_task, replaces_file, split_writer};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 
@@ -113,8 +113,8 @@ impl VolleyEngine {
             let reader = reader.with_work_dir(work_dir.to_owned());
             return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
         }
-        match equipped_scan(&node) {
-            Some(scan) => Transformed::yes(scan),
+        match equipped_scan(&node).or_else(|| split_writer(&node)) {
+            Some(equipped) => Transformed::yes(equipped),
             None => Transformed::no(node),
         }
     }

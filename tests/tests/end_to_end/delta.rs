@@ -249,12 +249,17 @@ fn folders_have_the_values_of_a_partitioned_table() {
     }
     table.commit(&[removed("y=007/d=2024-02-29/a.parquet")]);
     world.gives("parts", "SELECT min(k) AS k FROM '{t}'", &json!([{"k": 2}]));
+    let of_null = "y=__HIVE_DEFAULT_PARTITION__/d=2024-03-01/b.parquet";
+    let values = json!({"y": null, "d": "2024-03-01"});
+    let add = table.add(of_null, "SELECT CAST(4 AS BIGINT) AS k", &values);
+    table.commit(&[add]);
+    world.gives(
+        "parts",
+        "SELECT k, y FROM '{t}' WHERE y IS NULL",
+        &json!([{"k": 4, "y": null}]),
+    );
+    table.commit(&[removed(of_null)]);
     for (path, y, word) in [
-        (
-            "y=__HIVE_DEFAULT_PARTITION__/d=2024-03-01/b.parquet",
-            json!(null),
-            "__HIVE_DEFAULT_PARTITION__",
-        ),
         ("y=/d=2024-03-01/b.parquet", json!(""), "y=/d"),
         ("between/y=u/d=2024-03-01/b.parquet", json!("u"), "between/"),
         ("b.parquet", json!("v"), "y = v"),

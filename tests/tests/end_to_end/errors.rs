@@ -159,7 +159,8 @@ const OPTIONS: &[&str] = &[
 
 /// Values that rows have and cannot be used: labels, and names of folders.
 const ROWS: &[&str] = &[
-    "COPY t TO 'empty/' STORED AS CSV PARTITIONED BY (empty)",
+    "COPY (SELECT k, '__HIVE_DEFAULT_PARTITION__' AS p FROM t) TO 'p/' STORED AS CSV PARTITIONED BY (p)",
+    "SELECT sum(9223372036854775807) AS s FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['empty']) AS SELECT k, empty FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['k'], label_transform = 'ln') AS SELECT k, x FROM t",
     "CREATE MODEL m OPTIONS (input_label_cols = ['text']) AS SELECT k, text FROM t",

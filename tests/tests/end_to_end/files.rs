@@ -1,12 +1,16 @@
 //! Files as tables, tables without files, and what is said of files that cannot be read.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::ipc::writer::{FileWriter, StreamWriter};
+use datafusion::parquet::arrow::ArrowWriter;
 use serde_json::{Value, json};
 use volley_tests::Cluster;
 
@@ -517,5 +521,144 @@ fn dates_and_times_are_written_as_text() {
         let rows = ask(&cluster, &dir, &sql);
         let expected = json!({"d": "2021-02-03", "t": "2021-02-03T04:05:06.500", "c": "04:05:06"});
         assert_eq!(rows, [expected], "{from}");
+    }
+}
+
+#[test]
+fn a_quote_that_nothing_closes_is_an_error() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    let rows = |from: usize, to: usize| {
+        let rows = (from..to).map(|row| format!("{row},text number {row}\n"));
+        rows.collect::<String>()
+    };
+    // It is read in parts, and the quote is far behind the rows whose types are looked at.
+    let large = format!("a,b\n{}1,\"open\n{}", rows(0, 600_000), rows(0, 9_999));
+    let files = [
+        ("end.csv", "a,b\n1,x\n2,\"open\n3,y\n", 3),
+        ("next.csv", "a,b\n1,\"open\n2,\"y\"\n3,z\n", 2),
+        ("large.csv", &large, 600_002),
+    ];
+    for (name, text, line) in files {
+        write(&dir, &[(name, text)]);
+        let said = refused(
+            &cluster,
+            &dir,
+            &format!("SELECT count(*) AS n FROM '{{d}}/{name}'"),
+        );
+        let line = format!("line {line} opens a quote");
+        assert!(said.contains(name) && said.contains(&line), "{said}");
+    }
+    let whole = [
+        ("tail.csv", "a,b\n1,x\n2,\"quoted\"tail\n3,\"y\"\n"),
+        ("inch.csv", "a,b\n1,5\" pipe\n2,6\" pipe\n3,7 pipe\n"),
+        ("two.csv", "a,b\n1,\"two\nlines\"\n2,x\n3,\"\""),
+    ];
+    write(&dir, &whole);
+    for (name, _) in whole {
+        let sql = format!("SELECT count(*) AS n, sum(a) AS s FROM '{{d}}/{name}'");
+        assert_eq!(
+            ask(&cluster, &dir, &sql),
+            [json!({"n": 3, "s": 6})],
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn null_and_any_text_are_names_of_folders() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    let copy = "COPY (SELECT * FROM (VALUES (1, 'a/b', 2020), (2, NULL, 2021), (3, '', NULL), (4, '50 % ü', 2021)) t \
+                (k, c, y)) TO '{d}/t/' STORED AS PARQUET PARTITIONED BY (c, y)";
+    ask(&cluster, &dir, copy);
+    let given = "CREATE EXTERNAL TABLE t (k BIGINT, c VARCHAR, y INT) STORED AS PARQUET PARTITIONED BY (c, y) \
+                 LOCATION '{d}/t/';";
+    let due = [
+        json!({"k": 1, "c": "a/b", "y": 2020}),
+        json!({"k": 2, "c": null, "y": 2021}),
+        json!({"k": 3, "c": "", "y": null}),
+        json!({"k": 4, "c": "50 % ü", "y": 2021}),
+    ];
+    for (given, table) in [("", "'{d}/t/*/*/*.parquet'"), (given, "t")] {
+        let rows = |tail: &str| {
+            let sql = format!("{given} SELECT k, c, y FROM {table} {tail}");
+            ask(&cluster, &dir, &sql)
+        };
+        assert_eq!(rows("ORDER BY k"), due, "{table}");
+        assert_eq!(rows("WHERE c IS NULL"), due[1..2], "{table}");
+        assert_eq!(rows("WHERE y IS NULL"), due[2..3], "{table}");
+        assert_eq!(
+            rows("WHERE y > 2020 ORDER BY k"),
+            [due[1].clone(), due[3].clone()],
+            "{table}"
+        );
+        assert_eq!(
+            rows("WHERE c <> 'a/b' AND y IS NOT NULL"),
+            due[3..],
+            "{table}"
+        );
+        let counts = format!(
+            "{given} SELECT count(c) AS c, count(y) AS y, sum(y) AS s, count(*) AS n FROM {table}"
+        );
+        assert_eq!(
+            ask(&cluster, &dir, &counts),
+            [json!({"c": 3, "y": 3, "s": 6062, "n": 4})],
+            "{table}"
+        );
+    }
+    let ordered = "COPY (SELECT * FROM '{d}/t/*/*/*.parquet' ORDER BY k) TO '{d}/o/' STORED AS CSV PARTITIONED BY (c)";
+    ask(&cluster, &dir, ordered);
+    let sql = "SELECT k, c, y FROM '{d}/o/*/*.csv' ORDER BY k";
+    assert_eq!(ask(&cluster, &dir, sql), due);
+    let said = refused(
+        &cluster,
+        &dir,
+        "COPY (SELECT 1 AS k, '__HIVE_DEFAULT_PARTITION__' AS c) TO '{d}/u/' STORED AS CSV PARTITIONED BY (c)",
+    );
+    assert!(
+        said.contains("__HIVE_DEFAULT_PARTITION__") && said.contains("NULL"),
+        "{said}"
+    );
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_named() {
+    let cluster = Cluster::start(1);
+    let dir = cluster.dir().join("files");
+    write(&dir, &[("a.csv", "a\n1\n")]);
+    let odd = OsStr::from_bytes(b"caf\xe9.csv");
+    fs::copy(dir.join("a.csv"), dir.join(odd)).unwrap();
+    for place in ["{d}/*.csv", "{d}/"] {
+        let said = refused(&cluster, &dir, &format!("SELECT * FROM '{place}'"));
+        assert!(said.contains("caf") && said.contains("UTF-8"), "{said}");
+    }
+    let sql = "SELECT a FROM '{d}/a*.csv'";
+    assert_eq!(ask(&cluster, &dir, sql), [json!({"a": 1})]);
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused() {
+    let cluster = Cluster::start(1);
+    let dir = cluster.dir().join("files");
+    write(&dir, &[("d.csv", "id,v,v\n1,10,100\n")]);
+    let numbers = |of: i64| Arc::new(Int64Array::from(vec![of])) as ArrayRef;
+    let field = |name: &str| Field::new(name, DataType::Int64, false);
+    let schema = Arc::new(Schema::new(vec![field("id"), field("v"), field("v")]));
+    let columns = vec![numbers(1), numbers(10), numbers(100)];
+    let rows = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+    let file = File::create(dir.join("d.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, schema, None).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    for name in ["d.csv", "d.parquet"] {
+        for select in ["*", "sum(v) AS s", "id"] {
+            let said = refused(
+                &cluster,
+                &dir,
+                &format!("SELECT {select} FROM '{{d}}/{name}'"),
+            );
+            assert!(said.contains('v') && said.contains(name), "{said}");
+        }
     }
 }

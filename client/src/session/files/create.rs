@@ -21,8 +21,8 @@ use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
 use volley_engine::error::External;
-use volley_engine::file_name;
 use volley_engine::object_stores::shown;
+use volley_engine::{Files, file_name};
 use volley_proto::object_stores::{StoreOptions, is_remote, redacted};
 
 use super::delta::LOG;
@@ -67,9 +67,14 @@ impl TableProviderFactory for FilesFactory {
         }
         refuse_delta(&statement, state).await?;
         find_compression(&mut statement, state).await;
-        match statement.schema.fields().is_empty() {
-            true => Ok(Arc::new(inferred(&statement, state).await?)),
-            false => self.inner.create(session, &statement).await,
+        if statement.schema.fields().is_empty() {
+            let table = inferred(&statement, state).await?;
+            return Ok(Arc::new(Files::try_new(table, None)?));
+        }
+        let table = self.inner.create(session, &statement).await?;
+        match table.downcast_ref::<ListingTable>() {
+            Some(listing) => Ok(Arc::new(Files::try_new(listing.clone(), None)?)),
+            None => Ok(table),
         }
     }
 }
@@ -239,9 +244,7 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
     let config = ListingTableConfig::new_with_multi_paths(places)
         .with_listing_options(options)
         .with_schema(schema);
-    let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
     Ok(ListingTable::try_new(config)?
-        .with_cache(cache)
         .with_definition(statement.definition.clone())
         .with_column_defaults(statement.column_defaults.clone()))
 }

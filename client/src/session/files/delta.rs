@@ -25,6 +25,7 @@ use object_store::path::Path;
 use percent_encoding::percent_decode_str;
 use tokio::runtime::{EnterGuard, Handle};
 use url::Url;
+use volley_engine::NULL_PARTITION;
 use volley_engine::object_stores::shown;
 
 use crate::{Error, Result};
@@ -195,15 +196,16 @@ fn read(folder: &Url, engine: &DefaultEngine<SessionRuntime>) -> Result<Snapshot
         let Some(below) = url.as_str().strip_prefix(folder.as_str()) else {
             return Err(refuse(format!("its file {path} is not in its folder")));
         };
-        // An empty value is NULL. DataFusion leaves out files in other folders than those of their partition.
+        // An empty value is NULL. Files in other folders than those of their partition are left out.
         let expected = partition_columns.iter().map(|field| {
             let value = partition_values.get(field.name());
-            let value = value.filter(|value| !value.is_empty())?;
-            Some((field.name().clone(), value.clone()))
+            let value = value.filter(|value| !value.is_empty());
+            let value = value.map_or(NULL_PARTITION, String::as_str);
+            (field.name().clone(), value.to_owned())
         });
-        let expected: Option<Vec<_>> = expected.collect();
+        let expected: Vec<_> = expected.collect();
         let is_partitioned = !partition_columns.is_empty();
-        if is_partitioned && (expected.is_none() || expected != hive_values(below)) {
+        if is_partitioned && hive_values(below) != Some(expected) {
             return Err(refuse(format!(
                 "its file {path} is not in folders that are named after the values of its partition, {}",
                 shown_values(&partition_values)

@@ -25,8 +25,8 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parking_lot::RwLock;
 use url::Url;
-use volley_engine::Files;
 use volley_engine::object_stores::shown;
+use volley_engine::{Files, NULL_PARTITION};
 use volley_proto::object_stores::is_remote;
 
 use super::delta::Snapshot;
@@ -359,8 +359,8 @@ fn folder_url(folder: &Path) -> Result<ListingTableUrl> {
     Ok(ListingTableUrl::try_new(url, None)?)
 }
 
-/// The columns that folders are named after. A column is of numbers or of dates where all its values are, as they are
-/// written: `00501` is text, lest it be `501`.
+/// The columns that folders are named after. A column is of numbers or of dates where all its values but NULL are, as they
+/// are written: `00501` is text, lest it be `501`.
 fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     let data_type = |values: &Vec<String>| {
         let is_number = |value: &String| {
@@ -370,9 +370,15 @@ fn columns(hive: &Hive) -> Vec<(String, DataType)> {
         let is_date = |value: &String| {
             value.len() == 10 && chrono::NaiveDate::parse_from_str(value, "%Y-%m-%d").is_ok()
         };
-        if values.iter().all(is_number) {
+        let values: Vec<_> = values
+            .iter()
+            .filter(|value| *value != NULL_PARTITION)
+            .collect();
+        if values.is_empty() {
+            DataType::Utf8
+        } else if values.iter().all(|value| is_number(value)) {
             DataType::Int64
-        } else if values.iter().all(is_date) {
+        } else if values.iter().all(|value| is_date(value)) {
             DataType::Date32
         } else {
             DataType::Utf8

@@ -1,8 +1,5 @@
-//! A table of files: DataFusion's listing table, and which of the files that it lists belong to it.
-//!
-//! ```text
-//! url, pattern ──> listing table ──> files ── only those named, where it says which ──> scan
-//! ```
+//! A table of files: DataFusion's listing table, which says where they are and how they are read, and which of the files
+//! that it lists belong to it. Its [scan](super::scan) is ours.
 //!
 //! DataFusion's wire form of a listing table loses the pattern of its location, and the compression and
 //! the metadata of its format; a table goes to the scheduler as this one instead. Its keys do not: nobody checks
@@ -14,25 +11,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
-use datafusion::common::{ColumnStatistics, Statistics, not_impl_err};
+use datafusion::common::not_impl_err;
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::{
-    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl, PartitionedFile,
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::dml::InsertOp;
-use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown, not};
-use datafusion::physical_expr::utils::collect_columns;
+use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_proto::logical_plan::LogicalExtensionCodec;
 use datafusion_proto::logical_plan::from_proto::parse_sorts;
 use datafusion_proto::logical_plan::to_proto::serialize_sorts;
 use datafusion_proto::protobuf;
-use futures::TryStreamExt;
 use object_store::ObjectMeta;
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -42,19 +34,21 @@ use super::format::EncodedFormat;
 use super::typed::typed_as;
 use crate::error::external;
 use crate::object_stores::shown;
-use volley_proto::failure::TaskFailure;
 use volley_proto::{Error, nesting};
 
 /// A table of files.
 #[derive(Debug)]
 pub struct Files {
-    listing: ListingTable,
+    pub(super) listing: ListingTable,
     /// The files that belong to it, by their paths in the object store; all that are listed otherwise.
     only: Option<HashSet<String>>,
+    /// The columns of the files, and the partition columns last.
+    pub(super) schema: SchemaRef,
 }
 
 impl Files {
-    /// A table of the files that a listing table lists, or only of some of them, by their URLs.
+    /// A table of the files that a listing table lists, or only of some of them, by their URLs. A partition column may be
+    /// NULL.
     ///
     /// # Errors
     /// When a URL is not one of a file.
@@ -66,7 +60,30 @@ impl Files {
         let only = only
             .map(|files| files.iter().map(path).collect::<Result<_>>())
             .transpose()?;
-        Ok(Self { listing, only })
+        let schema = listing.schema();
+        let of_files = schema.fields().len() - listing.options().table_partition_cols.len();
+        let columns = schema.fields().iter().enumerate();
+        let fields: Vec<_> = columns
+            .map(|(at, field)| match at < of_files {
+                true => Arc::clone(field),
+                false => Arc::new(field.as_ref().clone().with_nullable(true)),
+            })
+            .collect();
+        let schema = Schema::new_with_metadata(fields, schema.metadata().clone());
+        Ok(Self {
+            listing,
+            only,
+            schema: Arc::new(schema),
+        })
+    }
+
+    /// A table that plans know by the schema of its listing.
+    pub(super) fn of_plan(listing: ListingTable) -> Self {
+        Self {
+            schema: listing.schema(),
+            listing,
+            only: None,
+        }
     }
 
     /// The listing table.
@@ -74,159 +91,9 @@ impl Files {
         &self.listing
     }
 
-    /// The error of a scan that could not be planned, with the file that is to blame.
-    async fn blame(&self, session: &dyn Session, error: DataFusionError) -> DataFusionError {
-        let format = &self.listing.options().format;
-        let Some(first) = self.listing.table_paths().first() else {
-            return error;
-        };
-        let Ok(store) = session.runtime_env().object_store(first) else {
-            return error;
-        };
-        let Ok(files) = self.list(session).await else {
-            return error;
-        };
-        for file in files {
-            let location = file.location.to_string();
-            if let Err(cause) = format.infer_schema(session, &store, &[file]).await {
-                let root = first.object_store();
-                let unreadable = Error::Unreadable {
-                    file: file_name(root.as_str(), &location),
-                    source: cause.find_root().to_string().into(),
-                };
-                // It goes on as text.
-                return DataFusionError::External(TaskFailure::new(&unreadable).into());
-            }
-        }
-        error
-    }
-
-    /// The files that are there now.
-    async fn list(&self, session: &dyn Session) -> Result<Vec<ObjectMeta>> {
-        let mut files = Vec::new();
-        for url in self.listing.table_paths() {
-            let store = session.runtime_env().object_store(url)?;
-            let extension = &self.listing.options().file_extension;
-            let listed = url
-                .list_all_files(session, store.as_ref(), extension)
-                .await?;
-            files.extend(listed.try_collect::<Vec<_>>().await?);
-        }
-        files.retain(|file| self.belongs(file) && file.size > 0);
-        Ok(files)
-    }
-
-    fn belongs(&self, file: &ObjectMeta) -> bool {
+    pub(super) fn belongs(&self, file: &ObjectMeta) -> bool {
         let only = self.only.as_ref();
         only.is_none_or(|only| only.contains(file.location.as_ref()))
-    }
-
-    /// Which columns a scan reads or filters by, unless it reads all.
-    fn needed_columns(&self, args: &ScanArgs) -> Option<Vec<bool>> {
-        let schema = self.schema();
-        let mut needed = vec![false; schema.fields().len()];
-        for column in args.projection()? {
-            *needed.get_mut(*column)? = true;
-        }
-        let filters = args.filters().unwrap_or_default().iter();
-        for column in filters.flat_map(Expr::column_refs) {
-            needed[schema.index_of(&column.name).ok()?] = true;
-        }
-        Some(needed)
-    }
-
-    /// A scan of what belongs to the table.
-    fn restrict(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        session: &dyn Session,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let Some(exec) = plan.downcast_ref::<DataSourceExec>() else {
-            return Ok(plan);
-        };
-        let Some(scan) = exec.data_source().downcast_ref::<FileScanConfig>() else {
-            return Ok(plan);
-        };
-        let all = |group: &FileGroup| group.iter().all(|file| self.belongs(&file.object_meta));
-        if scan.file_groups.iter().all(all) {
-            return Ok(plan);
-        }
-        let kept = scan.file_groups.iter().map(|group| {
-            let files = group.iter().filter(|file| self.belongs(&file.object_meta));
-            FileGroup::new(files.cloned().collect())
-        });
-        // Partitions that are told to hold some values stay, with no files.
-        let groups: Vec<_> = match scan.output_partitioning {
-            Some(_) => kept.collect(),
-            None => kept.filter(|group| !group.is_empty()).collect(),
-        };
-        if groups.iter().all(FileGroup::is_empty) {
-            return Ok(Arc::new(EmptyExec::new(plan.schema())));
-        }
-        let statistics = session.config_options().execution.collect_statistics;
-        let (groups, statistics) = datafusion_datasource::compute_all_files_statistics(
-            groups,
-            self.schema(),
-            statistics,
-            false,
-        )?;
-        let scan = FileScanConfigBuilder::from(scan.clone())
-            .with_file_groups(groups)
-            .with_statistics(statistics)
-            .build();
-        Ok(DataSourceExec::from_data_source(scan))
-    }
-}
-
-/// A scan with statistics of the columns that it needs. They are sent with each task: of other columns they take longer
-/// to encode than the plan.
-fn with_statistics_of(
-    plan: Arc<dyn ExecutionPlan>,
-    mut needed: Vec<bool>,
-) -> Arc<dyn ExecutionPlan> {
-    let exec = plan.downcast_ref::<DataSourceExec>();
-    let scan = exec.and_then(|exec| exec.data_source().downcast_ref::<FileScanConfig>());
-    let Some(scan) = scan else {
-        return plan;
-    };
-    // An order of files one after the other is only believed by statistics of all of its columns.
-    let ordered = scan.output_ordering.iter().flat_map(|order| order.iter());
-    for column in ordered.flat_map(|key| collect_columns(&key.expr)) {
-        if let Some(needed) = needed.get_mut(column.index()) {
-            *needed = true;
-        }
-    }
-    let of_needed = |known: &Statistics| {
-        let mut known = known.clone();
-        let columns = known.column_statistics.iter_mut().zip(&needed);
-        for (column, _) in columns.filter(|(_, needed)| !**needed) {
-            *column = ColumnStatistics::new_unknown();
-        }
-        known
-    };
-    let of_file = |file: &PartitionedFile| {
-        let mut file = file.clone();
-        file.statistics = file.statistics.map(|known| Arc::new(of_needed(&known)));
-        file
-    };
-    let groups = scan.file_groups.iter().map(|group| {
-        let files = FileGroup::new(group.iter().map(of_file).collect());
-        match group.file_statistics(None) {
-            Some(known) => files.with_statistics(Arc::new(of_needed(known))),
-            None => files,
-        }
-    });
-    let statistics = of_needed(&scan.statistics());
-    let scan = FileScanConfigBuilder::from(scan.clone())
-        .with_file_groups(groups.collect())
-        .with_statistics(statistics);
-    DataSourceExec::from_data_source(scan.build())
-}
-
-fn is_text(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, values) => is_text(values),
-        data_type => data_type.is_string(),
     }
 }
 
@@ -241,7 +108,7 @@ pub fn file_name(root: &str, location: &str) -> String {
 #[async_trait]
 impl TableProvider for Files {
     fn schema(&self) -> SchemaRef {
-        self.listing.schema()
+        Arc::clone(&self.schema)
     }
 
     fn table_type(&self) -> TableType {
@@ -275,42 +142,7 @@ impl TableProvider for Files {
         session: &dyn Session,
         args: ScanArgs<'a>,
     ) -> Result<ScanResult> {
-        // DataFusion looks for the folder `m=1` where `m = 1` is asked for, and misses `m=01`: such a
-        // condition is hidden from it, and holds for each file that is listed.
-        let columns = &self.listing.options().table_partition_cols;
-        let hidden = |filter: &Expr| not(not(filter.clone()));
-        let filters: Option<Vec<_>> = columns
-            .iter()
-            .any(|(_, data_type)| !is_text(data_type))
-            .then(|| {
-                args.filters()
-                    .unwrap_or_default()
-                    .iter()
-                    .map(hidden)
-                    .collect()
-            });
-        let args = match &filters {
-            Some(filters) => args.with_filters(Some(filters)),
-            None => args,
-        };
-        // A limit leaves out files that it does not need, of all that are listed.
-        let args = match self.only {
-            Some(_) => args.with_limit(None),
-            None => args,
-        };
-        let needed = self.needed_columns(&args);
-        let scan = match self.listing.scan_with_args(session, args).await {
-            Ok(scan) => scan.into_inner(),
-            Err(error) => return Err(self.blame(session, error).await),
-        };
-        let scan = match self.only {
-            Some(_) => self.restrict(scan, session)?,
-            None => scan,
-        };
-        Ok(ScanResult::new(match needed {
-            Some(needed) => with_statistics_of(scan, needed),
-            None => scan,
-        }))
+        Ok(ScanResult::new(self.plan(session, &args).await?))
     }
 
     fn supports_filters_pushdown(
@@ -440,13 +272,10 @@ impl EncodedFiles {
         let config = ListingTableConfig::new_with_multi_paths(locations.collect::<Result<_>>()?)
             .with_listing_options(options)
             .with_schema(Arc::new(file_schema));
-        let cache = context
-            .runtime_env()
-            .cache_manager
-            .get_file_statistic_cache();
         Ok(Files {
-            listing: ListingTable::try_new(config)?.with_cache(cache),
+            listing: ListingTable::try_new(config)?,
             only: self.only.map(HashSet::from_iter),
+            schema: Arc::clone(schema),
         })
     }
 }

@@ -13,6 +13,7 @@
 mod files;
 mod format;
 mod rows;
+mod scan;
 mod send;
 mod series;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use self::files::{Files, file_name};
 pub(super) use self::format::EncodedFormat;
 pub use self::rows::ROWS_LIMIT;
 use self::rows::Rows;
+pub use self::scan::NULL_PARTITION;
 pub use self::send::sendable;
 pub use self::series::table_functions;
 use self::series::{Call, EncodedCall};

@@ -71,7 +71,7 @@ pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
         let Some(listing) = provider.downcast_ref::<ListingTable>() else {
             return Ok(None);
         };
-        let files: Arc<dyn TableProvider> = Arc::new(Files::try_new(listing.clone(), None)?);
+        let files: Arc<dyn TableProvider> = Arc::new(Files::of_plan(listing.clone()));
         Ok(Some(provider_as_source(files)))
     };
     let plan = plan.transform_down_with_subqueries(|node| match node {
