@@ -17,7 +17,7 @@ use volley_executor::custom::CustomLayers;
 use volley_executor::{Executor, ExecutorConfig, rank_memory};
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
-use volley_scheduler::{Scheduler, SchedulerConfig};
+use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
 
 /// How long the parts may take to stop before they are dropped.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -174,7 +174,11 @@ impl Parts {
     async fn start(config: StandaloneConfig, work_dir: PathBuf) -> Result<Self, StandaloneError> {
         let (stop_executors, stop_scheduler) = (CancellationToken::new(), CancellationToken::new());
         let (mut executors, mut serving) = (JoinSet::new(), JoinSet::new());
-        let scheduler = Scheduler::start(SchedulerConfig::default())
+        let scheduler = SchedulerConfig {
+            tokens: Tokens::Embedded,
+            ..SchedulerConfig::default()
+        };
+        let scheduler = Scheduler::start(scheduler)
             .await
             .map_err(StandaloneError::Scheduler)?;
         let address = scheduler.address().to_owned();

@@ -8,11 +8,13 @@
 //! `~/.local/state/volley`. A file counts for as long as the process lives that has written it: whoever listens on a
 //! port that was a scheduler's is sent no token of it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -41,7 +43,26 @@ struct Content {
     executor: String,
 }
 
-/// Tokens that are there to be found; no longer when this is dropped.
+/// The tokens of the schedulers in this process, by their addresses.
+static IN_PROCESS: Mutex<BTreeMap<SocketAddr, LocalTokens>> = Mutex::new(BTreeMap::new());
+
+/// Tokens that this process finds; no longer when this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    listens: SocketAddr,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        in_process().remove(&self.listens);
+    }
+}
+
+fn in_process() -> MutexGuard<'static, BTreeMap<SocketAddr, LocalTokens>> {
+    IN_PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tokens that other processes of the user find; no longer when this is dropped.
 #[derive(Debug)]
 pub struct Published {
     path: PathBuf,
@@ -71,6 +92,12 @@ impl LocalTokens {
             client: Token::generate(),
             executor: Token::generate(),
         }
+    }
+
+    /// Has this process find them.
+    pub fn hold(&self, listens: SocketAddr) -> Held {
+        in_process().insert(listens, self.clone());
+        Held { listens }
     }
 
     /// Puts them where processes of the same user find them, and removes what schedulers have left that are gone.
@@ -117,6 +144,10 @@ impl LocalTokens {
 
     /// Those of the scheduler at an address of this host, if it is this user's and alive.
     pub fn find(address: &str) -> Option<Self> {
+        let held = address.parse().ok();
+        if let Some(held) = held.and_then(|address| in_process().get(&address).cloned()) {
+            return Some(held);
+        }
         folders()
             .iter()
             .find_map(|folder| Self::find_in(folder, address))

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use volley_proto::access::{
-    AllowedPaths, ClusterSecret, LocalTokens, Principal, Published, Role, Token, TokenHash,
+    AllowedPaths, ClusterSecret, Held, LocalTokens, Principal, Published, Role, Token, TokenHash,
     may_listen,
 };
 
@@ -45,6 +45,8 @@ pub enum Tokens {
     /// Only on loopback.
     #[default]
     Local,
+    /// As local ones, or this process's alone where none can be kept for others.
+    Embedded,
     /// Those whose tokens' hashes are in a file.
     File(PathBuf),
     /// Everybody's, for everything.
@@ -55,7 +57,11 @@ pub enum Tokens {
 #[derive(Debug)]
 enum Known {
     Anybody,
-    Local { table: Table, _published: Published },
+    Local {
+        table: Table,
+        _held: Held,
+        _published: Option<Published>,
+    },
     File(TokensFile),
 }
 
@@ -113,11 +119,23 @@ impl Access {
                 Known::Anybody
             }
             Tokens::File(path) => Known::File(TokensFile::open(path)?),
-            Tokens::Local if !bound.ip().is_loopback() => return Err(Error::NoTokens),
-            Tokens::Local => {
+            Tokens::Local | Tokens::Embedded if !bound.ip().is_loopback() => {
+                return Err(Error::NoTokens);
+            }
+            Tokens::Local | Tokens::Embedded => {
                 let tokens = LocalTokens::generate();
-                let published = tokens.publish(bound).map_err(Error::LocalTokens)?;
-                tracing::info!(file = %published.path().display(), "made tokens for this user's clients and executors");
+                let published = match tokens.publish(bound) {
+                    Ok(published) => {
+                        let file = published.path().display();
+                        tracing::info!(%file, "made tokens for this user's clients and executors");
+                        Some(published)
+                    }
+                    Err(error) if config.tokens == Tokens::Embedded => {
+                        tracing::info!(%error, "made tokens for this process alone");
+                        None
+                    }
+                    Err(error) => return Err(Error::LocalTokens(error)),
+                };
                 let whom = |name: &str, role| Principal {
                     name: name.to_owned(),
                     role,
@@ -131,6 +149,7 @@ impl Access {
                 ]);
                 Known::Local {
                     table,
+                    _held: tokens.hold(bound),
                     _published: published,
                 }
             }
