@@ -1,5 +1,6 @@
 //! The crate's error. What is worth showing of the engine's is found by [`root_cause`](crate::root_cause).
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use datafusion::error::DataFusionError;
@@ -109,6 +110,12 @@ pub enum Error {
         pattern: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A file whose name cannot be part of a URL.
+    #[error("the name of {} is not UTF-8: rename it", file.display())]
+    NotUtf8 {
+        /// The file.
+        file: PathBuf,
     },
     /// A file whose name does not say what it is.
     #[error(

@@ -72,7 +72,7 @@ impl Kind {
 
     /// The kind of a file with this name, if it is one.
     pub(super) fn of(file: &Path) -> Option<Self> {
-        let name = file.file_name()?.to_str()?.to_ascii_lowercase();
+        let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
         let (stem, extension) = name.rsplit_once('.')?;
         let compression = COMPRESSIONS.into_iter().find(|known| *known == extension);
         let extension = match compression {

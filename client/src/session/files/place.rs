@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnv;
-use glob::{MatchOptions, glob_with};
+use glob::{MatchOptions, Pattern};
 use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
 use volley_proto::object_stores::SCHEMES;
@@ -184,13 +184,7 @@ impl Place {
     fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         if self.is_pattern {
-            let pattern = self.path.to_string_lossy();
-            let found = glob_with(&pattern, MATCH).map_err(|error| Error::Pattern {
-                pattern: self.typed.clone(),
-                reason: error.msg.to_owned(),
-            })?;
-            for file in found {
-                let file = file.map_err(|error| unreadable(error.path(), io_error(&error)))?;
+            for file in self.expand()? {
                 if file.is_file() && !is_hidden(&file) {
                     files.push(file);
                 }
@@ -209,8 +203,29 @@ impl Place {
                 place: self.typed.clone(),
             });
         }
+        if let Some(file) = files.iter().find(|file| file.to_str().is_none()) {
+            let file = file.clone();
+            return Err(Error::NotUtf8 { file });
+        }
         files.sort_unstable();
         Ok(files)
+    }
+
+    /// What the pattern matches, of any names: those of the `glob` crate are UTF-8.
+    fn expand(&self) -> Result<Vec<PathBuf>> {
+        let names = self.path.components().map(|part| {
+            let name = part.as_os_str().to_string_lossy();
+            Pattern::new(&name).map_err(|error| Error::Pattern {
+                pattern: self.typed.clone(),
+                reason: error.msg.to_owned(),
+            })
+        });
+        let names: Vec<_> = names.skip(1).collect::<Result<_>>()?;
+        let mut found = Vec::new();
+        expand_below(Path::new("/"), &names, &mut found)?;
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
     }
 
     fn walk(&self, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -240,6 +255,42 @@ impl Place {
     }
 }
 
+/// Adds what these patterns match, each in a folder of what the one before matches.
+fn expand_below(folder: &Path, names: &[Pattern], found: &mut Vec<PathBuf>) -> Result<()> {
+    const ANY_FOLDERS: &str = "**";
+    let Some((name, below)) = names.split_first() else {
+        found.push(folder.to_owned());
+        return Ok(());
+    };
+    let text = name.as_str();
+    if !text.contains(['*', '?', '[']) {
+        let path = folder.join(text);
+        return match path.exists() {
+            true => expand_below(&path, below, found),
+            false => Ok(()),
+        };
+    }
+    if text == ANY_FOLDERS {
+        expand_below(folder, below, found)?;
+    }
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder).map_err(|source| unreadable(folder, source))? {
+        let entry = entry.map_err(|source| unreadable(folder, source))?;
+        let (path, kind) = (entry.path(), entry.file_type());
+        if text == ANY_FOLDERS {
+            // A link to a folder above would never end.
+            if kind.is_ok_and(|kind| kind.is_dir()) && !is_hidden(&path) {
+                expand_below(&path, names, found)?;
+            }
+        } else if name.matches_with(&entry.file_name().to_string_lossy(), MATCH) {
+            expand_below(&path, below, found)?;
+        }
+    }
+    Ok(())
+}
+
 /// The folder of the Delta table that a folder is in, or is.
 fn table_above(folder: &Path) -> Option<&Path> {
     folder.ancestors().find(|above| above.join(LOG).is_dir())
@@ -265,10 +316,6 @@ fn unreadable(path: &Path, source: io::Error) -> Error {
         source: source.into(),
     }
     .into()
-}
-
-fn io_error(error: &glob::GlobError) -> io::Error {
-    io::Error::new(error.error().kind(), error.error().to_string())
 }
 
 /// A column that folders are named after, `k=v`, and the folder above them.

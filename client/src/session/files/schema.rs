@@ -1,17 +1,21 @@
 //! One schema of many files: the columns of all of them, or which two do not go together.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use datafusion::common::plan_err;
 use datafusion::datasource::file_format::csv::CsvFormat;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::file_format::{DEFAULT_SCHEMA_INFER_MAX_RECORD, FileFormat};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
+use datafusion_datasource_parquet::metadata::DFParquetMetadata;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use volley_engine::error::reason;
 use volley_engine::{CsvDialect, whole_records};
 
 use crate::{Error, Result};
@@ -57,7 +61,7 @@ pub(super) async fn of_all(
             Ok(schema) => Ok((file, as_read(&schema, format.as_ref()))),
             Err(source) => Err(Error::from(volley_proto::Error::Unreadable {
                 file,
-                source: source.find_root().to_string().into(),
+                source: reason(&source).into(),
             })),
         }
     });
@@ -76,7 +80,15 @@ async fn schema_of(
     file: ObjectMeta,
 ) -> datafusion::error::Result<SchemaRef> {
     let Some(csv) = format.downcast_ref::<CsvFormat>() else {
-        return format.infer_schema(state, store, &[file]).await;
+        let files = [file];
+        let schema = format.infer_schema(state, store, &files).await?;
+        if format.is::<ParquetFormat>() {
+            let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
+            let own = DFParquetMetadata::new(store.as_ref(), &files[0]);
+            let own = own.with_file_metadata_cache(Some(cache));
+            refuse_repeated(own.fetch_schema().await?.fields())?;
+        }
+        return Ok(schema);
     };
     // In pieces that end with records: those of `infer_schema` end within quoted values too.
     let options = csv.options();
@@ -91,6 +103,23 @@ async fn schema_of(
         .infer_schema_from_stream(state, at_most, records)
         .await?;
     Ok(Arc::new(schema))
+}
+
+/// Refuses two columns of one name, also in structs: DataFusion makes one of them, of the first one's values.
+fn refuse_repeated(fields: &Fields) -> datafusion::error::Result<()> {
+    let mut names = HashSet::new();
+    for field in fields {
+        if !names.insert(field.name()) {
+            return plan_err!(
+                "two of its columns are called {:?}: write it again with a name for each",
+                field.name()
+            );
+        }
+        if let DataType::Struct(fields) = field.data_type() {
+            refuse_repeated(fields)?;
+        }
+    }
+    Ok(())
 }
 
 /// The schema that a file of this schema is read with: with the values of dictionaries instead, of text in categories, as
