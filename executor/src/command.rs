@@ -1,5 +1,6 @@
 //! Command line of an executor binary: flags, log, signals. `volley-executor` runs this without custom layers.
 
+use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -117,6 +118,7 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
         .with(
             fmt::layer()
                 .with_writer(std::io::stderr)
+                .with_ansi(std::io::stderr().is_terminal())
                 .with_filter(filter),
         )
         .with(collector.with_filter(LevelFilter::WARN))

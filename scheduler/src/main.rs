@@ -1,5 +1,6 @@
 //! `volley-scheduler`: the scheduler as a separate process.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -125,6 +126,7 @@ fn start() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
