@@ -22,6 +22,11 @@ error, 2 for a mistake in the arguments.
 
 /// Scripts, run with `-c`.
 const SQL: &[&str] = &[
+    "SELECT * FROM t PIVOT (sum(x) FOR k IN ('a', 'b'))",
+    "SELECT * FROM t UNPIVOT (value FOR name IN (x, y))",
+    "SELECT * FROM t ASOF JOIN t b MATCH_CONDITION (t.x >= b.x)",
+    "SELECT * FROM t LIMIT 10 PERCENT",
+    "SELECT 9223372036854775807 + 1 AS s",
     "SELEC 1",
     "SELECT 1 FROM",
     "SELECT * FROM tt",

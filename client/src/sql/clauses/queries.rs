@@ -233,6 +233,12 @@ pub(super) fn joins(relation: &mut TableWithJoins) -> Result<()> {
             join_operator,
         } = join;
         refuse_if(*global, || "GLOBAL JOIN: JOIN".to_owned())?;
+        let is_asof = matches!(join_operator, JoinOperator::AsOf { .. });
+        refuse_if(is_asof, || {
+            "ASOF JOIN: last_value(v) IGNORE NULLS OVER (PARTITION BY k ORDER BY t) over the UNION ALL of both tables \
+             has the latest value of the other"
+                .to_owned()
+        })?;
         match join_operator {
             JoinOperator::Semi(constraint) => {
                 let constraint = std::mem::replace(constraint, JoinConstraint::None);

@@ -76,16 +76,26 @@ pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
             with_offset_alias: _,
             with_ordinality: _,
         } => named.as_ref().map_or(Ok(()), alias),
-        // The planner refuses these.
-        TableFactor::TableFunction { .. }
-        | TableFactor::JsonTable { .. }
-        | TableFactor::OpenJsonTable { .. }
-        | TableFactor::Pivot { .. }
-        | TableFactor::Unpivot { .. }
-        | TableFactor::MatchRecognize { .. }
-        | TableFactor::XmlTable { .. }
-        | TableFactor::SemanticView { .. } => Ok(()),
+        TableFactor::Pivot { .. } => refuse(
+            "PIVOT: sum(x) FILTER (WHERE k = 'a') AS a, … GROUP BY has a column for each value",
+        ),
+        TableFactor::Unpivot { .. } => refuse(
+            "UNPIVOT: SELECT 'a' AS name, a AS value FROM t UNION ALL SELECT 'b', b FROM t has a row for each column",
+        ),
+        TableFactor::MatchRecognize { .. } => refuse(
+            "MATCH_RECOGNIZE: window functions such as lag(x) OVER (ORDER BY y) compare rows",
+        ),
+        TableFactor::TableFunction { .. } => refuse("TABLE(…): name the function in FROM"),
+        TableFactor::JsonTable { .. } | TableFactor::OpenJsonTable { .. } => {
+            refuse("tables of a JSON text")
+        }
+        TableFactor::XmlTable { .. } => refuse("XMLTABLE"),
+        TableFactor::SemanticView { .. } => refuse("SEMANTIC_VIEW"),
     }
+}
+
+fn refuse(what: &str) -> Result<()> {
+    refuse_if(true, || what.to_owned())
 }
 
 /// Refuses clauses of a relation's alias.
