@@ -44,6 +44,8 @@ pub use codec::tables::{
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
 pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
+pub use files::decompressed::decompressed;
+pub use mends::checked_arithmetic::constants_checked;
 pub use mends::filters::without_filters;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};

@@ -4,3 +4,4 @@
 
 pub(crate) mod arrow_file;
 pub(crate) mod csv_records;
+pub(crate) mod decompressed;

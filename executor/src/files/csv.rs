@@ -26,7 +26,7 @@ use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, part_of_records};
+use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, decompressed, part_of_records};
 
 /// How much of a local file is read at once.
 const PIECE: usize = 256 << 10;
@@ -103,7 +103,7 @@ impl Opener {
             ..GetOptions::default()
         };
         let read = self.store.get_opts(&file.location, options).await?;
-        self.compression.convert_stream(pieces(read)?)
+        Ok(decompressed(pieces(read)?, self.compression))
     }
 
     /// Reads the rows from one record on up to another, or to the end of the file.
@@ -125,17 +125,20 @@ impl Opener {
             !is_compressed || cut_at.is_none(),
             "a compressed file is read whole"
         );
-        let checked = stream::try_unfold((bytes, check), move |(mut bytes, mut check)| {
-            let (opener, file) = (self.clone(), file.clone());
-            async move {
-                let piece = bytes.try_next().await?;
-                let checked = match &piece {
-                    Some(piece) => check.follow(piece),
-                    None => check.end(),
-                };
-                match checked {
-                    Ok(()) => Ok(piece.map(|piece| (piece, (bytes, check)))),
-                    Err(_) => Err(opener.open_quote(&file, cut_at).await),
+        let known = begins_file && cut_at.is_none();
+        let begun = (bytes, check, Arc::new((self, file)));
+        let checked = stream::try_unfold(begun, move |(mut bytes, mut check, whole)| async move {
+            let piece = bytes.try_next().await?;
+            let checked = match &piece {
+                Some(piece) => check.follow(piece),
+                None => check.end(),
+            };
+            match checked {
+                Ok(()) => Ok(piece.map(|piece| (piece, (bytes, check, whole)))),
+                Err(open) if known => Err(open.error()),
+                Err(_) => {
+                    let (opener, file) = whole.as_ref();
+                    Err(opener.open_quote(file, cut_at).await)
                 }
             }
         });

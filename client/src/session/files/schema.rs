@@ -16,7 +16,7 @@ use datafusion_datasource_parquet::metadata::DFParquetMetadata;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use volley_engine::error::reason;
-use volley_engine::{CsvDialect, whole_records};
+use volley_engine::{CsvDialect, decompressed, whole_records};
 
 use crate::{Error, Result};
 
@@ -94,7 +94,7 @@ async fn schema_of(
     let options = csv.options();
     let bytes = store.get(&file.location).await?.into_stream();
     let bytes = bytes.map_err(DataFusionError::from).boxed();
-    let bytes = FileCompressionType::from(options.compression).convert_stream(bytes)?;
+    let bytes = decompressed(bytes, FileCompressionType::from(options.compression));
     let records = whole_records(bytes, CsvDialect::from(options));
     let at_most = options
         .schema_infer_max_rec

@@ -161,7 +161,99 @@ impl Scanner {
 
     /// Follows these bytes.
     fn follow(&mut self, bytes: &[u8]) {
-        self.advance(bytes, false);
+        match self.dialect.escape.or(self.dialect.comment) {
+            None => self.follow_quotes(bytes),
+            Some(_) => {
+                self.advance(bytes, false);
+            }
+        }
+    }
+
+    /// As [`advance`](Self::advance) to the end, of files without escapes and comments: where every value is quoted, a search
+    /// for each quote takes longer than to look at each byte.
+    fn follow_quotes(&mut self, bytes: &[u8]) {
+        let dialect = self.dialect;
+        let quote = dialect.quote;
+        let ends = [b'\n', b'\r'].map(|end| dialect.terminator.unwrap_or(end));
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            match self.state {
+                State::Quoted => {
+                    let mut has_line_break = self.has_line_break;
+                    let mut rest = bytes[at..].iter();
+                    let inside = rest.position(|byte| {
+                        has_line_break |= ends.contains(byte);
+                        *byte == quote
+                    });
+                    self.has_line_break = has_line_break;
+                    match inside {
+                        Some(inside) => {
+                            self.state = State::MaybeClosed;
+                            at += inside + 1;
+                        }
+                        None => at = bytes.len(),
+                    }
+                }
+                State::MaybeClosed if byte == quote => {
+                    self.state = State::Quoted;
+                    at += 1;
+                }
+                State::MaybeClosed => {
+                    let after = dialect.after(byte);
+                    if after == State::Value {
+                        self.follows_closed(byte, self.followed + at as u64);
+                    }
+                    self.state = after;
+                    at += 1;
+                }
+                State::LineStart | State::ValueStart if byte == quote => {
+                    self.opens(self.followed + at as u64);
+                    at += 1;
+                }
+                State::LineStart | State::ValueStart => {
+                    self.state = dialect.after(byte);
+                    at += 1;
+                }
+                _ => match memchr(quote, &bytes[at..]) {
+                    None => {
+                        self.state = dialect.after(bytes[bytes.len() - 1]);
+                        at = bytes.len();
+                    }
+                    Some(before) => {
+                        at += before;
+                        let is_start = before > 0 && dialect.after(bytes[at - 1]) != State::Value;
+                        match is_start {
+                            true => self.opens(self.followed + at as u64),
+                            false => {
+                                self.malformed.get_or_insert(self.followed + at as u64);
+                                self.state = State::Value;
+                            }
+                        }
+                        at += 1;
+                    }
+                },
+            }
+        }
+        self.followed += bytes.len() as u64;
+    }
+
+    /// A quote at this byte opens a value.
+    fn opens(&mut self, at: u64) {
+        self.state = State::Quoted;
+        self.opened = at;
+        self.has_line_break = false;
+    }
+
+    /// A byte of a value follows the quote that would close it.
+    fn follows_closed(&mut self, byte: u8, at: u64) {
+        if byte == b'\r' {
+            return;
+        }
+        // The quote counts, as it does if it is taken for one outside of quotes.
+        self.malformed.get_or_insert(at.saturating_sub(1));
+        if self.has_line_break && !matches!(byte, b' ' | b'\t') {
+            self.swallowed.get_or_insert(self.opened);
+        }
     }
 
     /// Whether the next byte is within quotes, as far as is known without it.
@@ -232,13 +324,8 @@ impl Scanner {
                 (1, false)
             }
             State::MaybeClosed => {
-                if self.dialect.after(bytes[0]) == State::Value && bytes[0] != b'\r' {
-                    // The quote counts, as it does if it is taken for one outside of quotes.
-                    self.malformed
-                        .get_or_insert(self.followed.saturating_sub(1));
-                    if self.has_line_break && !matches!(bytes[0], b' ' | b'\t') {
-                        self.swallowed.get_or_insert(self.opened);
-                    }
+                if self.dialect.after(bytes[0]) == State::Value {
+                    self.follows_closed(bytes[0], self.followed);
                 }
                 self.state = State::Value;
                 (0, false)
@@ -284,13 +371,12 @@ impl Scanner {
             }
             Some(at) if bytes[at] == dialect.quote => {
                 let opens = before(at) != State::Value;
-                if !opens {
-                    self.malformed.get_or_insert(self.followed + at as u64);
-                }
-                self.state = if opens { State::Quoted } else { State::Value };
-                if opens {
-                    self.opened = self.followed + at as u64;
-                    self.has_line_break = false;
+                match opens {
+                    true => self.opens(self.followed + at as u64),
+                    false => {
+                        self.malformed.get_or_insert(self.followed + at as u64);
+                        self.state = State::Value;
+                    }
                 }
                 (at + 1, false)
             }

@@ -237,3 +237,36 @@ fn quotes_as_writers_have_them_are_closed() {
         );
     }
 }
+
+#[test]
+fn both_ways_to_follow_bytes_find_the_same() {
+    let mut rng = StdRng::seed_from_u64(4);
+    let dialects = dialects();
+    let without = |dialect: &CsvDialect| dialect.escape.is_none() && dialect.comment.is_none();
+    for dialect in dialects.into_iter().filter(without).cycle().take(2000) {
+        let length = rng.random_range(0..200);
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| b"ab,,\"\"\"\"\n\r; "[rng.random_range(0..12)])
+            .collect();
+        let [mut one, mut other] = [Scanner::new(dialect), Scanner::new(dialect)];
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (piece, left) = rest.split_at(rng.random_range(1..=rest.len()));
+            one.follow_quotes(piece);
+            other.advance(piece, false);
+            rest = left;
+            let found = |scanner: &Scanner| {
+                let Scanner {
+                    followed,
+                    malformed,
+                    opened,
+                    swallowed,
+                    ..
+                } = *scanner;
+                (scanner.is_quoted(), followed, malformed, opened, swallowed)
+            };
+            let shown = bytes[..bytes.len() - rest.len()].escape_ascii();
+            assert_eq!(found(&one), found(&other), "{dialect:?} {shown}");
+        }
+    }
+}
