@@ -21,6 +21,7 @@ pub(crate) mod lookahead;
 pub(crate) mod merge_joins;
 pub(crate) mod merged_sorts;
 pub(crate) mod monotonic_windows;
+pub(crate) mod negative_zeros;
 pub(crate) mod null_safe_joins;
 pub(crate) mod own_equalities;
 pub(crate) mod padded_constants;
