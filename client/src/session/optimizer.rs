@@ -11,8 +11,8 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::Optimizer;
 
 use volley_engine::{
-    LogicalRule, mended_logical_rules, receive_repeated_names, send_repeated_names, top_down,
-    whole_plan,
+    LogicalRule, constants_checked, mended_logical_rules, receive_repeated_names,
+    send_repeated_names, top_down, whole_plan,
 };
 
 use super::correlated::unique_correlated_columns;
@@ -39,6 +39,7 @@ const DECORRELATION: &str = "decorrelate_predicate_subquery";
 pub(super) fn rules_here() -> Vec<LogicalRule> {
     let mut rules = Optimizer::new().rules;
     rules.retain(|rule| HERE.contains(&rule.name()));
+    rules.insert(0, constants_checked());
     rules.insert(0, top_down("name_compared", name_compared));
     rules.insert(0, top_down("number_copies", number_copies));
     rules.insert(0, top_down("flatten_unions", flatten_unions));
@@ -83,6 +84,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_that_is_applied_here() {
-        assert_eq!(rules_here().len(), HERE.len() + 8);
+        assert_eq!(rules_here().len(), HERE.len() + 9);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! DataFusion 55 computes them modulo 2^64 where no option of the expression says otherwise, which neither SQL nor a plan on
 //! the wire can. Here a task's expressions get it where they are [decoded](crate::codec), and constants are computed by it
-//! before they are folded. Decimals overflow with an error as they are; floats become infinite.
+//! before they are folded. Decimals overflow with an error as they are; floats become infinite. The negative of the least
+//! number, and plans of system tables, which no task runs, are the engine's. To be dropped when an option or the SQL planner
+//! makes overflow an error.
 
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use datafusion::physical_expr::expressions::BinaryExpr as PhysicalBinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
 use crate::mends::list::{Act, Mend, Upstream};
-use crate::rules::logical::top_down;
+use crate::rules::logical::{LogicalRule, top_down};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -28,9 +30,7 @@ pub(super) const MEND: Mend = Mend {
     wrong: "sums, differences and products of whole numbers wrap around where they overflow",
     upstream: Upstream::Report(include_str!("upstream.md")),
     query: include_str!("query.sql"),
-    acts: &[Act::FirstLogical(|| {
-        top_down("check_constants", check_constants)
-    })],
+    acts: &[Act::FirstLogical(constants_checked)],
 };
 
 /// Returns the expression with its overflow as an error, if it is an operation on whole numbers of a row.
@@ -53,6 +53,11 @@ pub(crate) fn checked(
     Ok(Arc::new(binary.clone().with_fail_on_overflow(true)))
 }
 
+/// Returns the rule that computes the constants of a plan, before one that folds them.
+pub fn constants_checked() -> LogicalRule {
+    top_down("check_constants", check_constants)
+}
+
 fn overflows(op: Operator) -> bool {
     matches!(op, Operator::Plus | Operator::Minus | Operator::Multiply)
 }
@@ -73,14 +78,25 @@ fn check_constants(plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transfo
     Ok(Transformed::no(plan))
 }
 
+/// Checks whether an expression is folded to a constant. Of a branch of CASE that is never taken, too: the engine folds
+/// that as well.
 fn is_constant(expr: &Expr) -> Result<bool> {
-    let is_other = expr.exists(|expr| {
-        Ok(!matches!(
+    let depends = expr.exists(|expr| {
+        Ok(matches!(
             expr,
-            Expr::Literal(..) | Expr::BinaryExpr(_) | Expr::Cast(_) | Expr::Negative(_)
+            Expr::Column(_)
+                | Expr::OuterReferenceColumn(..)
+                | Expr::Placeholder(_)
+                | Expr::AggregateFunction(_)
+                | Expr::WindowFunction(_)
+                | Expr::ScalarSubquery(_)
+                | Expr::Exists(_)
+                | Expr::InSubquery(_)
+                | Expr::SetComparison(_)
+                | Expr::Unnest(_)
         ))
     })?;
-    Ok(!is_other)
+    Ok(!depends && !expr.is_volatile())
 }
 
 /// Computes a constant.

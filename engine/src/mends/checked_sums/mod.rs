@@ -3,15 +3,17 @@
 //! DataFusion 55 adds them up modulo 2^64 or 2^128, and a sum of two great positive numbers is negative, without a word. The
 //! digits of a decimal's type are not looked at either. Here each addition is checked, and a decimal's digits where a sum is
 //! handed out. Numbers that overflow on the way to a sum which would not are an error as well, as in Spark's ANSI mode. Sums
-//! of floats, durations and intervals are the engine's own.
+//! of floats, durations and intervals are the engine's own. To be dropped when a release checks them.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, ArrowPrimitiveType, AsArray};
 use datafusion::arrow::datatypes::{
     ArrowNativeType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
-    FieldRef, Int64Type, UInt64Type,
+    FieldRef, Int64Type, UInt64Type, i256,
 };
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue, exec_datafusion_err, internal_err};
@@ -148,11 +150,11 @@ impl AggregateUDFImpl for CheckedSum {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        let distinct = match args.is_distinct {
-            true => Some(self.aggregate.accumulator(args.clone())?),
-            false => None,
+        let kind = match args.is_distinct {
+            true => Kind::Distinct(self.aggregate.accumulator(args.clone())?),
+            false => Kind::All,
         };
-        accumulator(args.return_field.data_type(), distinct)
+        accumulator(args.return_field.data_type(), kind)
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
@@ -187,11 +189,11 @@ impl AggregateUDFImpl for CheckedSum {
         &self,
         args: AccumulatorArgs<'_>,
     ) -> Result<Box<dyn Accumulator>> {
-        let distinct = match args.is_distinct {
-            true => Some(self.aggregate.create_sliding_accumulator(args.clone())?),
-            false => None,
+        let kind = match args.is_distinct {
+            true => Kind::DistinctOfFrame,
+            false => Kind::All,
         };
-        accumulator(args.return_field.data_type(), distinct)
+        accumulator(args.return_field.data_type(), kind)
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
@@ -207,32 +209,104 @@ impl AggregateUDFImpl for CheckedSum {
     }
 }
 
-fn accumulator(
-    data_type: &DataType,
-    distinct: Option<Box<dyn Accumulator>>,
-) -> Result<Box<dyn Accumulator>> {
-    fn of<T: ArrowPrimitiveType + fmt::Debug>(
-        sum: Sum<T>,
-        distinct: Option<Box<dyn Accumulator>>,
-    ) -> Box<dyn Accumulator> {
-        match distinct {
-            Some(values) => Box::new(OfDistinct { sum, values }),
-            None => Box::new(Total {
+/// The values of which a sum is.
+enum Kind {
+    All,
+    /// Each once, as DataFusion's accumulator finds them.
+    Distinct(Box<dyn Accumulator>),
+    /// Each once, of a frame that slides.
+    DistinctOfFrame,
+}
+
+fn accumulator(data_type: &DataType, kind: Kind) -> Result<Box<dyn Accumulator>> {
+    fn of<T: Number>(sum: Sum<T>, kind: Kind) -> Box<dyn Accumulator> {
+        match kind {
+            Kind::All => Box::new(Total {
                 sum,
-                total: T::Native::default(),
+                total: i256::ZERO,
                 values: 0,
+            }),
+            Kind::Distinct(values) => Box::new(OfDistinct { sum, values }),
+            Kind::DistinctOfFrame => Box::new(OfFrame {
+                sum,
+                total: i256::ZERO,
+                values: HashMap::new(),
             }),
         }
     }
     Ok(match data_type {
-        DataType::Int64 => of(Sum::<Int64Type>::of(data_type), distinct),
-        DataType::UInt64 => of(Sum::<UInt64Type>::of(data_type), distinct),
-        DataType::Decimal32(..) => of(Sum::<Decimal32Type>::of(data_type), distinct),
-        DataType::Decimal64(..) => of(Sum::<Decimal64Type>::of(data_type), distinct),
-        DataType::Decimal128(..) => of(Sum::<Decimal128Type>::of(data_type), distinct),
-        DataType::Decimal256(..) => of(Sum::<Decimal256Type>::of(data_type), distinct),
+        DataType::Int64 => of(Sum::<Int64Type>::of(data_type), kind),
+        DataType::UInt64 => of(Sum::<UInt64Type>::of(data_type), kind),
+        DataType::Decimal32(..) => of(Sum::<Decimal32Type>::of(data_type), kind),
+        DataType::Decimal64(..) => of(Sum::<Decimal64Type>::of(data_type), kind),
+        DataType::Decimal128(..) => of(Sum::<Decimal128Type>::of(data_type), kind),
+        DataType::Decimal256(..) => of(Sum::<Decimal256Type>::of(data_type), kind),
         other => return internal_err!("{NAME} of {other}"),
     })
+}
+
+/// A type of whole numbers or decimals, and their sums in 256 bits: a frame takes rows in before others leave it, so that
+/// both together may be more than the type has.
+trait Number: ArrowPrimitiveType + fmt::Debug {
+    /// Returns a number in 256 bits.
+    fn wide(number: Self::Native) -> i256;
+
+    /// Returns a sum in the type, if it has it.
+    fn narrow(sum: i256) -> Option<Self::Native>;
+
+    /// Adds up numbers, if 256 bits have the sum.
+    fn add_up(numbers: impl Iterator<Item = Self::Native>) -> Option<i256>;
+}
+
+/// Numbers of which a batch's sum fits into 128 bits.
+macro_rules! number {
+    ($($kind:ty),*) => {
+        $(impl Number for $kind {
+            fn wide(number: Self::Native) -> i256 {
+                i256::from_i128(i128::from(number))
+            }
+
+            fn narrow(sum: i256) -> Option<Self::Native> {
+                sum.to_i128()?.try_into().ok()
+            }
+
+            fn add_up(numbers: impl Iterator<Item = Self::Native>) -> Option<i256> {
+                Some(i256::from_i128(numbers.map(i128::from).sum()))
+            }
+        })*
+    };
+}
+
+number!(Int64Type, UInt64Type, Decimal32Type, Decimal64Type);
+
+impl Number for Decimal128Type {
+    fn wide(number: i128) -> i256 {
+        i256::from_i128(number)
+    }
+
+    fn narrow(sum: i256) -> Option<i128> {
+        sum.to_i128()
+    }
+
+    fn add_up(mut numbers: impl Iterator<Item = i128>) -> Option<i256> {
+        numbers.try_fold(i256::ZERO, |sum, number| {
+            sum.checked_add(Self::wide(number))
+        })
+    }
+}
+
+impl Number for Decimal256Type {
+    fn wide(number: i256) -> i256 {
+        number
+    }
+
+    fn narrow(sum: i256) -> Option<i256> {
+        Some(sum)
+    }
+
+    fn add_up(mut numbers: impl Iterator<Item = i256>) -> Option<i256> {
+        numbers.try_fold(i256::ZERO, i256::checked_add)
+    }
 }
 
 /// Checked addition of numbers of a type.
@@ -272,16 +346,21 @@ impl<T: ArrowPrimitiveType> Sum<T> {
         };
         exec_datafusion_err!("sum overflows {}: {remedy}", self.data_type)
     }
+}
 
-    /// Adds all values of an array that are not NULL. Returns how many.
-    fn add_all(&self, total: &mut T::Native, values: &dyn Array) -> Result<u64> {
+impl<T: Number> Sum<T> {
+    /// Adds up the values of an array that are not NULL.
+    fn of_values(&self, values: &dyn Array) -> Result<i256> {
         let values = values.as_primitive::<T>();
-        let mut numbers = values.iter().flatten();
-        numbers.try_for_each(|number| self.fold(total, number))?;
-        Ok((values.len() - values.null_count()) as u64)
+        let sum = match values.null_count() {
+            0 => T::add_up(values.values().iter().copied()),
+            _ => T::add_up(values.iter().flatten()),
+        };
+        sum.ok_or_else(|| self.overflow())
     }
 
-    fn value(&self, total: T::Native, is_null: bool) -> Result<ScalarValue> {
+    fn value(&self, total: i256, is_null: bool) -> Result<ScalarValue> {
+        let total = T::narrow(total).ok_or_else(|| self.overflow())?;
         if !is_null {
             self.check(total)?;
         }
@@ -306,16 +385,19 @@ impl<T: ArrowPrimitiveType> Fold<T> for Sum<T> {
 
 /// The sum of all values, of which some may leave again.
 #[derive(Debug)]
-struct Total<T: ArrowPrimitiveType> {
+struct Total<T: Number> {
     sum: Sum<T>,
-    total: T::Native,
-    /// How many there are.
-    values: u64,
+    total: i256,
+    /// The number of values that are not NULL.
+    values: usize,
 }
 
-impl<T: ArrowPrimitiveType + fmt::Debug> Accumulator for Total<T> {
+impl<T: Number> Accumulator for Total<T> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.values += self.sum.add_all(&mut self.total, &values[0])?;
+        let sum = self.sum.of_values(&values[0])?;
+        let total = self.total.checked_add(sum);
+        self.total = total.ok_or_else(|| self.sum.overflow())?;
+        self.values += values[0].len() - values[0].null_count();
         Ok(())
     }
 
@@ -324,12 +406,10 @@ impl<T: ArrowPrimitiveType + fmt::Debug> Accumulator for Total<T> {
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let values = values[0].as_primitive::<T>();
-        for number in values.iter().flatten() {
-            let left = self.total.sub_checked(number);
-            self.total = left.map_err(|_| self.sum.overflow())?;
-            self.values -= 1;
-        }
+        let sum = self.sum.of_values(&values[0])?;
+        let total = self.total.checked_sub(sum);
+        self.total = total.ok_or_else(|| self.sum.overflow())?;
+        self.values -= values[0].len() - values[0].null_count();
         Ok(())
     }
 
@@ -352,26 +432,18 @@ impl<T: ArrowPrimitiveType + fmt::Debug> Accumulator for Total<T> {
 
 /// The sum of distinct values, which DataFusion's accumulator finds.
 #[derive(Debug)]
-struct OfDistinct<T: ArrowPrimitiveType> {
+struct OfDistinct<T: Number> {
     sum: Sum<T>,
     values: Box<dyn Accumulator>,
 }
 
-impl<T: ArrowPrimitiveType + fmt::Debug> Accumulator for OfDistinct<T> {
+impl<T: Number> Accumulator for OfDistinct<T> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         self.values.update_batch(values)
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         self.values.merge_batch(states)
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.values.retract_batch(values)
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        self.values.supports_retract_batch()
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
@@ -383,12 +455,69 @@ impl<T: ArrowPrimitiveType + fmt::Debug> Accumulator for OfDistinct<T> {
         let [ScalarValue::List(values)] = states.as_slice() else {
             return internal_err!("distinct values are not a list");
         };
-        let mut total = T::Native::default();
-        let count = self.sum.add_all(&mut total, values.values())?;
-        self.sum.value(total, count == 0)
+        let total = self.sum.of_values(values.values())?;
+        self.sum.value(total, values.values().is_empty())
     }
 
     fn size(&self) -> usize {
         size_of_val(self) + self.values.size()
+    }
+}
+
+/// The sum of the distinct values of a frame that slides.
+#[derive(Debug)]
+struct OfFrame<T: Number> {
+    sum: Sum<T>,
+    total: i256,
+    /// How many rows have each value.
+    values: HashMap<i256, usize>,
+}
+
+impl<T: Number> Accumulator for OfFrame<T> {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        for number in values[0].as_primitive::<T>().iter().flatten().map(T::wide) {
+            let rows = self.values.entry(number).or_default();
+            *rows += 1;
+            if *rows == 1 {
+                let total = self.total.checked_add(number);
+                self.total = total.ok_or_else(|| self.sum.overflow())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        for number in values[0].as_primitive::<T>().iter().flatten().map(T::wide) {
+            let Entry::Occupied(mut rows) = self.values.entry(number) else {
+                return internal_err!("a value leaves a frame that it is not in");
+            };
+            *rows.get_mut() -= 1;
+            if *rows.get() == 0 {
+                rows.remove();
+                let total = self.total.checked_sub(number);
+                self.total = total.ok_or_else(|| self.sum.overflow())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        internal_err!("a frame's sum is not merged")
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        internal_err!("a frame's sum has no state")
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.sum.value(self.total, self.values.is_empty())
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.values.capacity() * size_of::<(i256, usize)>()
     }
 }
