@@ -34,6 +34,7 @@ use super::format::EncodedFormat;
 use super::typed::typed_as;
 use crate::error::external;
 use crate::object_stores::shown;
+use crate::write::with_columns;
 use volley_proto::{Error, nesting};
 
 /// A table of files.
@@ -149,7 +150,13 @@ impl TableProvider for Files {
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>> {
-        self.listing.supports_filters_pushdown(filters)
+        let pushdown = filters
+            .iter()
+            .map(|filter| match self.is_of_partitions(filter) {
+                true => TableProviderFilterPushDown::Exact,
+                false => TableProviderFilterPushDown::Inexact,
+            });
+        Ok(pushdown.collect())
     }
 
     async fn insert_into(
@@ -164,7 +171,8 @@ impl TableProvider for Files {
             return not_impl_err!("writing to {place}: a web server is only read from");
         }
         let input = typed_as(input, &self.schema())?;
-        self.listing.insert_into(session, input, operation).await
+        let writer = self.listing.insert_into(session, input, operation).await?;
+        Ok(with_columns(writer, self.schema()))
     }
 }
 

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, Session};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{
-    ColumnStatistics, DFSchema, ScalarValue, Statistics, plan_err, project_schema,
+    ColumnStatistics, DFSchema, ScalarValue, Statistics, exec_err, plan_err, project_schema,
 };
 use datafusion::datasource::listing::helpers::{
     evaluate_partition_prefix, expr_applicable_for_cols, filter_partitioned_file,
@@ -27,7 +28,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::{
     CachedFileMetadata, SchemaFingerprint, TableScopedPath,
 };
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, Operator};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{LexOrdering, Partitioning};
 use datafusion::physical_plan::ExecutionPlan;
@@ -46,8 +47,11 @@ use volley_proto::failure::TaskFailure;
 /// The name of a folder whose partition column is NULL, as Hive and Spark write it.
 pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// How many files are looked for, or opened for what they say of themselves, at a time.
-const AT_ONCE: usize = 16;
+/// Returns how many files are looked for, or opened for what they say of themselves, at a time.
+fn at_once(session: &dyn Session) -> usize {
+    let execution = &session.config_options().execution;
+    execution.meta_fetch_concurrency.get()
+}
 
 /// Files of a scan.
 struct Found {
@@ -132,10 +136,24 @@ impl Files {
         Arc::new(Schema::new_with_metadata(fields, metadata))
     }
 
-    fn is_of_partitions(&self, filter: &Expr) -> bool {
+    /// Checks whether a filter says which folders are read, and nothing else has to apply it. Operations on numbers may
+    /// overflow, which tasks look for.
+    pub(super) fn is_of_partitions(&self, filter: &Expr) -> bool {
         let columns = self.partition_columns().iter();
         let columns: Vec<_> = columns.map(|(name, _)| name.as_str()).collect();
-        !columns.is_empty() && expr_applicable_for_cols(&columns, filter)
+        let computes = filter.exists(|expr| {
+            let operation = match expr {
+                Expr::BinaryExpr(operation) => Some(operation.op),
+                _ => None,
+            };
+            Ok(matches!(
+                operation,
+                Some(Operator::Plus | Operator::Minus | Operator::Multiply)
+            ))
+        });
+        !columns.is_empty()
+            && expr_applicable_for_cols(&columns, filter)
+            && computes.is_ok_and(|computes| !computes)
     }
 
     /// The files that belong to the table and have rows, in folders of which these filters hold, sorted.
@@ -175,7 +193,7 @@ impl Files {
             })
             .collect();
         let mut places: BoxStream<'_, Result<Vec<(&ListingTableUrl, ObjectMeta)>>> =
-            stream::iter(places).buffered(AT_ONCE).boxed();
+            stream::iter(places).buffered(at_once(session)).boxed();
         let mut seen = HashSet::new();
         let mut files = Vec::new();
         while let Some(found) = places.try_next().await? {
@@ -184,7 +202,7 @@ impl Files {
                 if !belongs || !seen.insert(file.location.clone()) {
                     continue;
                 }
-                if let Some(file) = partitioned(place, file, columns)?
+                if let Some(file) = self.partitioned(place, file)?
                     && let Some(file) = filter_partitioned_file(file, &filters, &schema)?
                 {
                     files.push(file);
@@ -193,6 +211,46 @@ impl Files {
         }
         files.sort_unstable_by(|a, b| a.path().cmp(b.path()));
         Ok(files)
+    }
+
+    /// Returns a file with the values of its partition columns, unless it is in other folders.
+    fn partitioned(
+        &self,
+        place: &ListingTableUrl,
+        file: ObjectMeta,
+    ) -> Result<Option<PartitionedFile>> {
+        let columns = self.partition_columns();
+        let values = match columns.is_empty() {
+            true => Some(Vec::new()),
+            false => {
+                let names = columns.iter().map(|(name, _)| name.as_str());
+                let values = parse_partitions_for_path(place, &file.location, names);
+                values.filter(|values| values.len() == columns.len())
+            }
+        };
+        let Some(values) = values else {
+            return Ok(None);
+        };
+        let fields = &self.schema.fields()[self.of_files()..];
+        let values = values.into_iter().zip(columns).zip(fields);
+        let values = values.map(|((value, (_, data_type)), field)| {
+            if value != NULL_PARTITION {
+                return ScalarValue::try_from_string(value.into_owned(), data_type);
+            }
+            if !field.is_nullable() {
+                return exec_err!(
+                    "column {} of a table is NOT NULL, and it is NULL for {}",
+                    field.name(),
+                    file.location
+                );
+            }
+            ScalarValue::try_new_null(data_type)
+        });
+        let values = values.collect::<Result<_>>()?;
+        let mut file = PartitionedFile::from(file);
+        file.partition_values = values;
+        file.table_reference.clone_from(place.get_table_ref());
+        Ok(Some(file))
     }
 
     /// The files with what each says of its rows and their order, up to those that a limit needs.
@@ -270,7 +328,7 @@ impl Files {
             })
             .collect();
         let mut described: BoxStream<'_, Result<PartitionedFile>> =
-            stream::iter(described).buffered(AT_ONCE).boxed();
+            stream::iter(described).buffered(at_once(session)).boxed();
         let mut group = FileGroup::default();
         let mut rows = Some(0);
         while let Some(file) = described.try_next().await? {
@@ -347,36 +405,6 @@ impl Files {
         }
         Some(needed)
     }
-}
-
-/// A file with the values of its partition columns, unless it is in other folders.
-fn partitioned(
-    place: &ListingTableUrl,
-    file: ObjectMeta,
-    columns: &[(String, DataType)],
-) -> Result<Option<PartitionedFile>> {
-    let values = match columns.is_empty() {
-        true => Some(Vec::new()),
-        false => {
-            let names = columns.iter().map(|(name, _)| name.as_str());
-            let values = parse_partitions_for_path(place, &file.location, names);
-            let values = values.filter(|values| values.len() == columns.len());
-            values.map(|values| values.into_iter().map(String::from).collect())
-        }
-    };
-    let Some(values) = values else {
-        return Ok(None);
-    };
-    let values = values.into_iter().zip(columns);
-    let values = values.map(|(value, (_, data_type))| match value == NULL_PARTITION {
-        true => ScalarValue::try_new_null(data_type),
-        false => ScalarValue::try_from_string(value, data_type),
-    });
-    let values = values.collect::<Result<_>>()?;
-    let mut file = PartitionedFile::from(file);
-    file.partition_values = values;
-    file.table_reference.clone_from(place.get_table_ref());
-    Ok(Some(file))
 }
 
 /// A file with statistics of its own columns, and of its partition columns: DataFusion says of each that it has no NULL.
