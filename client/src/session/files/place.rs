@@ -278,10 +278,10 @@ fn expand_below(folder: &Path, names: &[Pattern], found: &mut Vec<PathBuf>) -> R
     }
     for entry in fs::read_dir(folder).map_err(|source| unreadable(folder, source))? {
         let entry = entry.map_err(|source| unreadable(folder, source))?;
-        let (path, kind) = (entry.path(), entry.file_type());
+        let path = entry.path();
         if text == ANY_FOLDERS {
-            // A link to a folder above would never end.
-            if kind.is_ok_and(|kind| kind.is_dir()) && !is_hidden(&path) {
+            let has_dot = entry.file_name().to_string_lossy().starts_with('.');
+            if path.is_dir() && !has_dot && !leads_above(&path) {
                 expand_below(&path, names, found)?;
             }
         } else if name.matches_with(&entry.file_name().to_string_lossy(), MATCH) {
@@ -289,6 +289,17 @@ fn expand_below(folder: &Path, names: &[Pattern], found: &mut Vec<PathBuf>) -> R
         }
     }
     Ok(())
+}
+
+/// Checks whether a link leads to a folder that it is in, whose folders would never end.
+fn leads_above(folder: &Path) -> bool {
+    let Some(parent) = folder.parent().filter(|_| folder.is_symlink()) else {
+        return false;
+    };
+    match (folder.canonicalize(), parent.canonicalize()) {
+        (Ok(target), Ok(parent)) => parent.starts_with(target),
+        _ => true,
+    }
 }
 
 /// The folder of the Delta table that a folder is in, or is.
@@ -412,6 +423,11 @@ mod tests {
         assert_eq!(found(dir, "*/a.csv"), ["s/a.csv"]);
         assert_eq!(found(dir, "s/**/*.csv"), ["s/a.csv", "s/t/c.csv"]);
         assert_eq!(found(dir, "s/"), ["s/a.csv", "s/t/c.csv"]);
+        std::os::unix::fs::symlink(dir.join("s"), dir.join("s/up")).unwrap();
+        std::os::unix::fs::symlink(dir.join("s/t"), dir.join("link")).unwrap();
+        assert_eq!(found(dir, "s/**/*.csv"), ["s/a.csv", "s/t/c.csv"]);
+        assert_eq!(found(dir, "**/c.csv"), ["link/c.csv", "s/t/c.csv"]);
+        fs::remove_file(dir.join("s/up")).unwrap();
         assert_eq!(found(dir, "s/../a.csv"), ["a.csv"]);
         assert_eq!(found(dir, "[1].csv"), ["[1].csv"], "a file is so called");
         assert_eq!(found(dir, "*.parquet"), [""; 0]);
