@@ -50,11 +50,17 @@ static IN_PROCESS: Mutex<BTreeMap<SocketAddr, LocalTokens>> = Mutex::new(BTreeMa
 #[derive(Debug)]
 pub struct Held {
     listens: SocketAddr,
+    client: Token,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        in_process().remove(&self.listens);
+        let mut held = in_process();
+        // Another scheduler may have the address by now.
+        let is_own = |found: &LocalTokens| found.client.reveal() == self.client.reveal();
+        if held.get(&self.listens).is_some_and(is_own) {
+            held.remove(&self.listens);
+        }
     }
 }
 
@@ -97,7 +103,8 @@ impl LocalTokens {
     /// Has this process find them.
     pub fn hold(&self, listens: SocketAddr) -> Held {
         in_process().insert(listens, self.clone());
-        Held { listens }
+        let client = self.client.clone();
+        Held { listens, client }
     }
 
     /// Puts them where processes of the same user find them, and removes what schedulers have left that are gone.
