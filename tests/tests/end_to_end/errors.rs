@@ -12,7 +12,7 @@ use crate::write_table;
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md");
 
 const HEAD: &str = "\
-# What Volley says to wrong input
+# Errors
 
 Each error names what was typed and, where it can, what would be right. This table is written and checked
 by a test (`tests/tests/end_to_end/errors.rs`), on a cluster of two executors with a table `t` of columns
