@@ -1,12 +1,12 @@
-// Kernels of a compiled plan: everything a training step computes on a device, but for products of matrices.
+// Kernels of a compiled plan: everything that a training step computes on a device, except matrix products.
 //
-// The same text is compiled by NVRTC for GPUs and, in tests, by a C++ compiler for the CPU, where `VOLLEY_EMULATED` is
-// defined and a preamble stands in for CUDA: one block runs after the other. So there are no warp intrinsics, and a
-// kernel with a BARRIER says so by BLOCK_KERNEL. No kernel knows what a model is: `network::plan` decides what runs on what.
+// NVRTC compiles this text for GPUs. In tests, a C++ compiler compiles it for the CPU, with `VOLLEY_EMULATED` defined and
+// a preamble in place of CUDA; blocks run one after another. So there are no warp intrinsics, and a kernel with a BARRIER
+// is declared by BLOCK_KERNEL. Kernels know nothing of models: `network::plan` decides which kernel runs on which data.
 //
-// Legend: B rows of a step, M lanes (members of an ensemble, or one), C categorical features, N numbers, K outputs,
-// L labels. A tensor [M x B x W] has a row stride `ld` >= W and a stride between lanes, 0 where all lanes share it.
-// A kernel has one argument, 64-bit words: addresses, integers, and floats by their bits.
+// Legend: B rows of a step, M lanes (ensemble members, or one), C categorical features, N numbers, K outputs, L labels.
+// A tensor [M x B x W] has a row stride `ld` >= W and a lane stride, which is 0 if all lanes share it.
+// A kernel's argument is an array of 64-bit words: addresses, integers, and floats as bits. `4 x (3)`: x is 3 words from 4.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -27,7 +27,7 @@ struct Words {
 };
 #endif
 
-// Threads of a block whose sums are added up in shared memory.
+// Maximum number of threads of a block that sums in shared memory.
 #define MOST_THREADS 256
 
 template <class T> DEVICE T *address(const Words &w, int at) { return (T *)w.at[at]; }
@@ -52,7 +52,7 @@ DEVICE double precise(const Words &w, int at) {
 
 DEVICE bool is_finite(double x) { return x - x == 0.0; }
 
-// A tensor's address, row stride and lane stride: three words.
+// A tensor, three words: address, row stride, lane stride.
 struct Tensor {
     float *data;
     int ld;
@@ -67,7 +67,7 @@ DEVICE Tensor tensor(const Words &w, int at) {
 }
 DEVICE float *row_of(const Tensor &t, int lane, int row) { return t.data + lane * t.lane + (long long)row * t.ld; }
 
-// The row that a thread works on: 2^shift threads of a block share one, each with every 2^shift-th column.
+// The row of a thread. 2^shift threads of a block share a row, and each takes every 2^shift-th column.
 struct Place {
     bool live;
     int lane, row, column, step;
@@ -83,7 +83,7 @@ DEVICE Place place(int rows, int lanes, int shift) {
     return p;
 }
 
-// The first words of a kernel over rows: rows, lanes, shift, width.
+// A kernel over rows. Its first words: rows, lanes, shift, width.
 #define ROWS integer(w, 0)
 #define LANES integer(w, 1)
 #define WIDTH integer(w, 3)
@@ -95,7 +95,7 @@ DEVICE Place place(int rows, int lanes, int shift) {
     (void)width;
 #define EACH_COLUMN for (int c = p.column; c < width; c += p.step)
 
-// The column and the chunk of rows that a thread adds up, of kernels over columns: rows, lanes, chunk, width.
+// The column and the chunk of rows that a thread of a kernel over columns sums. First words: rows, lanes, chunk, width.
 struct Column {
     bool live;
     int lane, column, first, last;
@@ -118,7 +118,7 @@ DEVICE Column column(int rows, int lanes, int chunk, int width) {
         return;
 #define EACH_SUMMED for (int r = s.first; r < s.last; r++)
 
-// Adds up a number of each thread of a block, into the first of `sums`. All threads call it.
+// Sums one number per thread of a block into `sums[0]`. All threads must call it.
 template <class T> DEVICE void block_sum(T *sums, T x) {
     sums[THREAD] = x;
     BARRIER;
@@ -129,7 +129,7 @@ template <class T> DEVICE void block_sum(T *sums, T x) {
     }
 }
 
-// SplitMix64, as `volley_proto::splitmix` has it.
+// SplitMix64, as in `volley_proto::splitmix`.
 #define INCREMENT 0x9e3779b97f4a7c15ULL
 DEVICE u64 mix(u64 z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -138,8 +138,8 @@ DEVICE u64 mix(u64 z) {
 }
 DEVICE u64 part(u64 key, u64 name) { return mix((key + INCREMENT) ^ mix(name * INCREMENT)); }
 
-// Dropout of a tensor: keys, the place of the first lane's keys, places from lane to lane, keys of a place, the bound
-// below which a unit is dropped, and the scale of units that are kept: six words. No keys, no dropout.
+// Dropout of a tensor, six words: keys, key block of the first lane, blocks between lanes, keys per block, bound below
+// which a unit is dropped, scale of kept units. Without keys, there is no dropout.
 struct Mask {
     const u64 *keys;
     u32 below;
@@ -162,15 +162,15 @@ DEVICE float masked(const Mask &m, float x, int unit) {
     return own < m.below ? 0.0f : x * m.scale;
 }
 
-// Writes a gradient, or adds it to what other readers of the value have brought.
+// Writes a gradient, or adds it to those of other uses of the value.
 DEVICE void give(float *to, float x, bool add) { *to = add ? *to + x : x; }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Rows of a step.
+// Rows of a step
 
-// Copies the rows of the step that `clock` names out of the shard; sums up what batch norm and the account of the epoch
-// need. A place without a row has the shard's first one and the weight -1.
-// partials: [blocks x (2N + 2)]: sums of x - shift, of its square, rows, weights. checks: [blocks], wrapping sums of keys.
+// Copies the rows of step clock[0] from the shard, and sums what batch norm and the epoch's totals need. Places beyond
+// the step's rows get the shard's first row and the weight -1.
+// partials: [blocks x (2N + 2)]: sums of x - shift and its square, rows, weight. checks: [blocks]: wrapping sums of keys.
 BLOCK_KERNEL(gather) {
     const int *clock = address<const int>(w, 0);
     const u32 *order = address<const u32>(w, 1);
@@ -250,7 +250,7 @@ BLOCK_KERNEL(gather) {
     BARRIER;
     if (!moments)
         return;
-    // As many threads a column as there are, over columns in turn where these are more than threads.
+    // THREADS / N threads per column; if columns outnumber threads, THREADS columns at a time.
     const int groups = THREADS / N > 0 ? THREADS / N : 1;
     const int end = last < rows ? last : rows;
     for (int base = 0; base < N; base += THREADS) {
@@ -279,8 +279,8 @@ BLOCK_KERNEL(gather) {
 #undef SOURCE
 }
 
-// Adds up the partial sums of a step and moves the clock on: clock[1] is the step from here on, clock[0] the next one.
-// statistics: [2N + 3]: mean, variance, then rows, weights and, by its bits, the checksum.
+// Adds up the partial sums of a step and advances the clock: clock[1] is now this step, clock[0] the next one.
+// statistics: [2N + 3]: means, variances, rows, weight and, as bits, the checksum.
 KERNEL(settle) {
     int *clock = address<int>(w, 0);
     const double *partials = address<const double>(w, 1);
@@ -319,8 +319,8 @@ KERNEL(settle) {
     statistics[N + at] = variance > 0.0 ? variance : 0.0;
 }
 
-// A table's rows that codes pick: of each feature its first code, where its rows begin, and their width; of each column
-// of what is picked its feature and its place in the feature's row. Rows of a code have the lanes' rows side by side.
+// An embedding table, six words. By feature: first code, start of its rows, their width. By picked column: feature, column
+// of the feature's row. Then the number of picked columns. The lanes' rows of a code are side by side.
 struct Table {
     const u32 *first, *start, *width, *feature, *at;
     int lanes, columns;
@@ -343,11 +343,11 @@ DEVICE long long entry(const Table &t, const u32 *codes, int lane, int column) {
     return t.start[feature] + row + lane * (long long)width + t.at[column];
 }
 
-// Picks embeddings, normalises numbers and applies batch norm's scale and shift to them.
+// Looks up embeddings, normalises numbers and applies batch norm's scale and shift.
 KERNEL(enter) {
     EACH_ROW
     // words: 4 table (6), 10 lanes of the table, 11 codes, 12 C, 13 weights of the table, 14 embeddings (3), 17 numbers
-    // (3), 20 N, 21 statistics or none, 22 gamma or none, 23 beta, 24 stride of gamma, 25 what is put out (3)
+    // (3), 20 N, 21 statistics or none, 22 gamma or none, 23 beta, 24 stride of gamma, 25 scaled numbers (3)
     const int lanes = integer(w, 10);
     const Table t = table(w, 4, lanes);
     const u32 *codes = address<const u32>(w, 11) + (long long)p.row * integer(w, 12);
@@ -375,10 +375,10 @@ KERNEL(enter) {
     }
 }
 
-// The gradients of a table's rows, and of batch norm's scale and shift: by those of what `enter` put out.
+// Gradients of a table's rows and of batch norm's scale and shift, from the gradients of `enter`'s outputs.
 KERNEL(entered) {
-    // words: 0 rows, 1 lanes, 2 chunk, 3 N, 4 table (6), 10 codes, 11 C, 12 gradient of the table, 13 delta of what was
-    // picked (3), 16 numbers (3), 19 delta of what was scaled (3), 22 gradient of gamma or none, 23 of beta, 24 stride
+    // words: 0 rows, 1 lanes, 2 chunk, 3 N, 4 table (6), 10 codes, 11 C, 12 gradient of the table, 13 delta of the
+    // embeddings (3), 16 numbers (3), 19 delta of scaled numbers (3), 22 gradient of gamma or none, 23 of beta, 24 stride
     const int rows = ROWS, lanes = LANES, chunk = integer(w, 2), N = WIDTH;
     const Table t = table(w, 4, lanes);
     long long at = (long long)BLOCK * THREADS + THREAD;
@@ -411,9 +411,9 @@ KERNEL(entered) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Layers. Words from 4 on: what is read, what is written, flags.
+// Layers. Words from 4 on: inputs, outputs, flags.
 
-// What follows a dense layer's product in place: ReLU and dropout. 4 y (3), 7 mask (6), 13 whether ReLU.
+// ReLU and dropout after a dense layer's product, in place. 4 y (3), 7 mask (6), 13 ReLU flag.
 KERNEL(dense) {
     EACH_ROW
     float *y = row_of(tensor(w, 4), p.lane, p.row);
@@ -425,7 +425,7 @@ KERNEL(dense) {
     }
 }
 
-// Its gradient, in place: what ReLU or dropout made zero passes nothing on. 4 y (3), 7 dy (3), 10 scale of kept units.
+// Its gradient, in place: zero where ReLU or dropout gave zero. 4 y (3), 7 dy (3), 10 scale of kept units.
 KERNEL(dense_back) {
     EACH_ROW
     const float *y = row_of(tensor(w, 4), p.lane, p.row);
@@ -434,7 +434,7 @@ KERNEL(dense_back) {
     EACH_COLUMN dy[c] = y[c] > 0.0f ? dy[c] * scale : 0.0f;
 }
 
-// Applies a dropout to a value, or to its gradient. 4 x (3), 7 y (3), 10 mask (6), 16 whether to add.
+// Applies dropout to a value or its gradient. 4 x (3), 7 y (3), 10 mask (6), 16 add flag.
 KERNEL(drop) {
     EACH_ROW
     const float *x = row_of(tensor(w, 4), p.lane, p.row);
@@ -507,7 +507,7 @@ KERNEL(activate) {
     EACH_COLUMN y[c] = activated(kind, x[c]);
 }
 
-// 4 x (3), 7 dy (3), 10 dx (3), 13 kind, 14 whether to add.
+// 4 x (3), 7 dy (3), 10 dx (3), 13 kind, 14 add flag.
 KERNEL(activate_back) {
     EACH_ROW
     const float *x = row_of(tensor(w, 4), p.lane, p.row);
@@ -518,13 +518,13 @@ KERNEL(activate_back) {
     EACH_COLUMN give(dx + c, dy[c] * slope_of(kind, x[c]), add);
 }
 
-// Writes 1 into a column, that biases are multiplied by. 4 x (3), 7 the column; the width is 1.
+// Writes 1 into the column that biases are multiplied by. 4 x (3), 7 column. The width is 1.
 KERNEL(ones) {
     EACH_ROW
     EACH_COLUMN row_of(tensor(w, 4), p.lane, p.row)[integer(w, 7)] = 1.0f;
 }
 
-// 4 x (3), 7 y (3), 10 whether to add.
+// 4 x (3), 7 y (3), 10 add flag.
 KERNEL(copy) {
     EACH_ROW
     const float *x = row_of(tensor(w, 4), p.lane, p.row);
@@ -533,7 +533,7 @@ KERNEL(copy) {
     EACH_COLUMN give(y + c, x[c], add);
 }
 
-// What lanes bring to a value that they share. 4 dy (3), 7 dx (3), 10 whether to add, 11 lanes; one lane of rows.
+// Sums the lanes' gradients of a shared value. 4 dy (3), 7 dx (3), 10 add flag, 11 lanes. The rows are of one lane.
 KERNEL(gather_lanes) {
     EACH_ROW
     const Tensor dy = tensor(w, 4);
@@ -556,7 +556,7 @@ KERNEL(sum) {
     EACH_COLUMN y[c] = a[c] + b[c];
 }
 
-// 4 a (3), 7 b (3), 10 y (3), 13 whether to add.
+// 4 a (3), 7 b (3), 10 y (3), 13 add flag.
 KERNEL(multiply) {
     EACH_ROW
     const float *a = row_of(tensor(w, 4), p.lane, p.row), *b = row_of(tensor(w, 7), p.lane, p.row);
@@ -565,7 +565,7 @@ KERNEL(multiply) {
     EACH_COLUMN give(y + c, a[c] * b[c], add);
 }
 
-// Layer norm, a block a row. 4 x (3), 7 y (3), 10 gamma, 11 beta, 12 stride of both, 13 moments [M·B x 2].
+// Layer norm, one block per row. 4 x (3), 7 y (3), 10 gamma, 11 beta, 12 stride of both, 13 moments [M·B x 2].
 BLOCK_KERNEL(layer_norm) {
     SHARED double sums[MOST_THREADS];
     const int lane = BLOCK / ROWS, row = BLOCK % ROWS, width = WIDTH;
@@ -592,7 +592,7 @@ BLOCK_KERNEL(layer_norm) {
         y[c] = (x[c] - center) * scale * gamma[c] + beta[c];
 }
 
-// 4 x (3), 7 dy (3), 10 dx (3), 13 gamma, 14 its stride, 15 moments, 16 whether to add.
+// 4 x (3), 7 dy (3), 10 dx (3), 13 gamma, 14 its stride, 15 moments, 16 add flag.
 BLOCK_KERNEL(layer_norm_back) {
     SHARED double sums[MOST_THREADS];
     const int lane = BLOCK / ROWS, row = BLOCK % ROWS, width = WIDTH;
@@ -616,7 +616,7 @@ BLOCK_KERNEL(layer_norm_back) {
         give(dx + c, scale * (dy[c] * gamma[c] - all - (x[c] - mean) * scale * slanted), add);
 }
 
-// The gradients of gamma and beta. 4 x (3), 7 dy (3), 10 moments, 11 gradient of gamma, 12 of beta, 13 their stride.
+// Gradients of gamma and beta. 4 x (3), 7 dy (3), 10 moments, 11 gradient of gamma, 12 of beta, 13 their stride.
 KERNEL(layer_norm_sums) {
     EACH_SUM
     const Tensor x = tensor(w, 4), dy = tensor(w, 7);
@@ -632,7 +632,7 @@ KERNEL(layer_norm_sums) {
     ADD(address<float>(w, 12) + to, (float)sum);
 }
 
-// Periodic embeddings of numbers: F frequencies and D columns that are trained; the width is that of numbers.
+// Periodic embeddings of numbers, with F frequencies and D trained columns each. The width is N.
 // 4 x (3), 7 y (3), 10 c, 11 phi, 12 W, 13 b, 14 their stride, 15 F, 16 D. Rows of y are [N x (1 + D)].
 #define TAU 6.2831853071795865f
 KERNEL(periodic) {
@@ -658,7 +658,7 @@ KERNEL(periodic) {
     }
 }
 
-// 4 x (3), 7 dy (3), 10 dx (3), 13 c, 14 phi, 15 W, 16 their stride, 17 F, 18 D, 19 whether to add.
+// 4 x (3), 7 dy (3), 10 dx (3), 13 c, 14 phi, 15 W, 16 their stride, 17 F, 18 D, 19 add flag.
 KERNEL(periodic_back) {
     EACH_ROW
     const float *x = row_of(tensor(w, 4), p.lane, p.row), *dy = row_of(tensor(w, 7), p.lane, p.row);
@@ -682,7 +682,7 @@ KERNEL(periodic_back) {
     }
 }
 
-// The gradients of its weights, a thread for each wave of a number. 4 x (3), 7 dy (3), 10 c, 11 phi, 12 W, 13 stride,
+// Gradients of its weights, one thread per wave of a number. 4 x (3), 7 dy (3), 10 c, 11 phi, 12 W, 13 stride,
 // 14 F, 15 D, 16 gradient of c, 17 of phi, 18 of W, 19 of b. The width is N·F; D is at most 16.
 KERNEL(periodic_sums) {
     EACH_SUM
@@ -721,7 +721,7 @@ KERNEL(periodic_sums) {
     }
 }
 
-// Piecewise linear embeddings of numbers. edges: [N x (T + 1)], of `bins[n]` bins each.
+// Piecewise linear embeddings of numbers. edges: [N x (T + 1)]; number n has `bins[n]` bins.
 DEVICE int bin_of(const float *edges, int bins, float x, float *share) {
     int at = 0;
     while (at + 1 < bins && edges[at + 1] <= x)
@@ -771,7 +771,7 @@ KERNEL(piecewise_sums) {
     }
     ADD(address<float>(w, 14) + stride + s.column, (float)slant);
     ADD(address<float>(w, 15) + stride + s.column, (float)sum);
-    // Bins below that of a row have all of it.
+    // A row fills all bins below its own.
     float above = 0.0f;
     for (int t = T - 1; t >= 0; t--) {
         float of = partly[t] + above;
@@ -781,7 +781,7 @@ KERNEL(piecewise_sums) {
     }
 }
 
-// Picks rows of a table that has no lanes. 4 table (6), 10 codes, 11 C, 12 weights, 13 to (3).
+// Looks up rows of a table without lanes. 4 table (6), 10 codes, 11 C, 12 weights, 13 output (3).
 KERNEL(pick) {
     EACH_ROW
     const Table t = table(w, 4, 1);
@@ -790,7 +790,7 @@ KERNEL(pick) {
     float *to = row_of(tensor(w, 13), 0, p.row);
     EACH_COLUMN to[c] = weights[entry(t, codes, 0, c)];
 }
-// Adds up its gradient. 4 table (6), 10 codes, 11 C, 12 gradient, 13 delta (3).
+// Gradient of the table. 4 table (6), 10 codes, 11 C, 12 gradient, 13 delta (3).
 KERNEL(pick_sums) {
     EACH_ROW
     const Table t = table(w, 4, 1);
@@ -800,7 +800,7 @@ KERNEL(pick_sums) {
     EACH_COLUMN ADD(gradient + entry(t, codes, 0, c), delta[c]);
 }
 
-// Interactions of factors: the width is K; F factors each. 4 factors of codes (3) or none, 7 C, 8 numbers (3) or none,
+// Interactions of factors, F per output. The width is K. 4 factors of codes (3) or none, 7 C, 8 numbers (3) or none,
 // 11 N, 12 factors of numbers, 13 F, 14 y (3), 17 sums [B x K·F].
 KERNEL(interact) {
     EACH_ROW
@@ -830,8 +830,8 @@ KERNEL(interact) {
         y[c] = 0.5f * total;
     }
 }
-// Their gradient by the factors of codes: the width is C·K·F. 4 factors (3), 7 dy (3), 10 to (3), 13 sums, 14 K, 15 F,
-// 16 whether to add.
+// Gradient of the factors of codes. The width is C·K·F. 4 factors (3), 7 dy (3), 10 output (3), 13 sums, 14 K, 15 F,
+// 16 add flag.
 KERNEL(interact_back) {
     EACH_ROW
     const float *v = row_of(tensor(w, 4), 0, p.row), *dy = row_of(tensor(w, 7), 0, p.row);
@@ -841,7 +841,7 @@ KERNEL(interact_back) {
     const bool add = integer(w, 16);
     EACH_COLUMN give(to + c, dy[(c % KF) / F] * (sums[c % KF] - v[c]), add);
 }
-// And by those of numbers: the width is N·K·F. 4 numbers (3), 7 dy (3), 10 factors, 11 sums, 12 K, 13 F, 14 gradient.
+// Gradient of factors of numbers; the width is N·K·F. 4 numbers (3), 7 dy (3), 10 factors, 11 sums, 12 K, 13 F, 14 gradient.
 KERNEL(interact_sums) {
     EACH_SUM
     const Tensor numbers = tensor(w, 4), dy = tensor(w, 7);
@@ -856,7 +856,7 @@ KERNEL(interact_sums) {
     ADD(address<float>(w, 14) + s.column, (float)sum);
 }
 
-// The linear part: the width is K. 4 codes, 5 C, 6 weights of values or none, 7 numbers (3), 10 N, 11 weights of numbers
+// The linear part. The width is K. 4 codes, 5 C, 6 weights of values or none, 7 numbers (3), 10 N, 11 weights of numbers
 // or none, 12 bias or none, 13 y (3).
 KERNEL(linear) {
     EACH_ROW
@@ -874,7 +874,7 @@ KERNEL(linear) {
         y[c] = sum;
     }
 }
-// The gradients of values: the width is C·K. 4 codes, 5 C, 6 dy (3), 9 K, 10 gradient.
+// Gradients of the weights of values. The width is C·K. 4 codes, 5 C, 6 dy (3), 9 K, 10 gradient.
 KERNEL(linear_values) {
     EACH_ROW
     const u32 *codes = address<const u32>(w, 4) + (long long)p.row * integer(w, 5);
@@ -882,8 +882,8 @@ KERNEL(linear_values) {
     const int K = integer(w, 9);
     EACH_COLUMN ADD(address<float>(w, 10) + (long long)codes[c / K] * K + c % K, dy[c % K]);
 }
-// The gradients of numbers, then of the bias: the width is (N + 1)·K. 4 numbers (3), 7 dy (3), 10 N, 11 K, 12 gradient of
-// numbers or none, 13 of the bias or none.
+// Gradients of the weights of numbers, then of the bias. The width is (N + 1)·K. 4 numbers (3), 7 dy (3), 10 N, 11 K,
+// 12 gradient of the weights or none, 13 of the bias or none.
 KERNEL(linear_sums) {
     EACH_SUM
     const Tensor x = tensor(w, 4), dy = tensor(w, 7);
@@ -901,12 +901,12 @@ KERNEL(linear_sums) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Outputs, losses, slopes.
+// Outputs, losses, slopes
 
 DEVICE float output_of(float z, int sigmoid, float scale) { return sigmoid ? scale / (1.0f + expf(-z)) : z; }
 
-// Outputs of each lane side by side, [B x M·K], or their mean, [B x K]: the width is K. 4 z (3), 7 lanes, 8 whether the
-// mean, 9 whether a sigmoid, 10 its scale, 11 to.
+// Outputs of the lanes side by side, [B x M·K], or their mean, [B x K]. The width is K. 4 z (3), 7 lanes, 8 mean flag,
+// 9 sigmoid flag, 10 its scale, 11 outputs.
 KERNEL(outputs) {
     EACH_ROW
     const Tensor z = tensor(w, 4);
@@ -927,8 +927,8 @@ KERNEL(outputs) {
     }
 }
 
-// Slopes by outputs, [B x M·K], to those by what the output's activation is of. 4 z (3), 7 slopes, 8 lanes, 9 whether a
-// sigmoid, 10 its scale, 11 dz (3).
+// Gradients with respect to z, before the output's activation, from those with respect to outputs, [B x M·K]. 4 z (3),
+// 7 gradients of outputs, 8 lanes, 9 sigmoid flag, 10 its scale, 11 dz (3).
 KERNEL(slopes) {
     EACH_ROW
     const Tensor z = tensor(w, 4), dz = tensor(w, 11);
@@ -945,7 +945,7 @@ KERNEL(slopes) {
     }
 }
 
-// In the order of `losses` in step.rs.
+// In the order of `losses` in network/plan/step.rs.
 enum { MAE, MSE, HUBER, QUANTILE, QUANTILES, TWEEDIE, LOG_LOSS, FOCAL };
 DEVICE double value_of(int kind, double of, double e) {
     double a = e < 0.0 ? -e : e;
@@ -982,7 +982,7 @@ DEVICE double deviance(double power, double log_mean, double y, double *slope) {
     return 2.0 * (of_y / (first * second) - y * of_first / first + of_second / second);
 }
 
-// A lane's outputs of a row, by what they are before the activation.
+// A lane's outputs of a row, before the activation.
 struct Outputs {
     const float *z;
     int sigmoid;
@@ -990,7 +990,7 @@ struct Outputs {
 };
 DEVICE double output(const Outputs &y, int k) { return output_of(y.z[k], y.sigmoid, y.scale); }
 
-// The loss of a row whose label is its class, and its slopes, times `share`, added up with the rest of FOCAL.
+// Returns the log loss or focal loss of a row whose label is a class. Writes its gradient times `share` to `dz`.
 DEVICE double of_class(const Outputs &y, int K, int label, int focal, double gamma, double share, float *dz) {
     double largest = 0.0, all = 0.0, loss;
     if (K == 1) {
@@ -1019,9 +1019,9 @@ DEVICE double of_class(const Outputs &y, int K, int label, int focal, double gam
     return value;
 }
 
-// Losses of the rows of a piece and their slopes, a thread a row. 4 z (3), 7 dz (3), 10 lanes, 11 kind, 12 its
+// Losses of the rows of a piece and their gradients, one thread per row. 4 z (3), 7 dz (3), 10 lanes, 11 kind, 12 its
 // parameters, 13 K, 14 labels, 15 L, 16 weights of labels or none, 17 weights, 18 folds or none, 19 statistics, 20 N,
-// 21 whether a sigmoid, 22 its scale, 23 lanes that a row trains, 24 partials: [blocks] sums of losses.
+// 21 sigmoid flag, 22 its scale, 23 number of lanes that a row trains, 24 partials: [blocks] sums of losses.
 BLOCK_KERNEL(losses) {
     SHARED double sums[MOST_THREADS];
     const int rows = ROWS, r = BLOCK * THREADS + THREAD;
@@ -1032,7 +1032,7 @@ BLOCK_KERNEL(losses) {
     const u32 *folds = address<const u32>(w, 18);
     const double all = address<const double>(w, 19)[2 * integer(w, 20) + 1];
     const int trained = integer(w, 23);
-    // A step whose rows all weigh nothing changes nothing.
+    // A step whose rows all have weight 0 changes nothing.
     const double share = all > 0.0 ? 1.0 / all * lanes / trained : 0.0;
     double total = 0.0;
     for (int lane = 0; r < rows && lane < lanes; lane++) {
@@ -1081,17 +1081,17 @@ BLOCK_KERNEL(losses) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The optimizer.
+// The optimizer
 
-// 0 gradient, 1 length.
+// Sets a gradient to zero. 0 gradient, 1 length.
 KERNEL(clear) {
     long long at = (long long)BLOCK * THREADS + THREAD;
     if (at < (long long)w.at[1])
         address<float>(w, 0)[at] = 0.0f;
 }
 
-// Looks at the gradient: 0 gradient, 1 length, 2 partials: [blocks x 2], the sum of squares, and a number that is not
-// finite, if there is one.
+// Checks the gradient. 0 gradient, 1 length, 2 partials: [blocks x 2]: the sum of squares, and a non-finite component, or 0
+// if there is none.
 BLOCK_KERNEL(check) {
     SHARED double sums[MOST_THREADS];
     SHARED float bad;
@@ -1114,22 +1114,22 @@ BLOCK_KERNEL(check) {
     }
 }
 
-// What a step was: rows, weight, loss and checksum of it, a number that is not finite, and whether it was taken.
+// Totals of a step: rows, weight, loss, a non-finite number of the gradient or 0, checksum, and whether it was applied.
 struct Total {
     double rows, weight, loss, bad;
     u64 checksum;
     u64 taken;
 };
 
-// Columns of a step's numbers: see `StepNumbers` in update.rs.
+// Columns of a step's numbers: see `mod numbers` and `Update::numbers` in network/update.rs.
 enum { RATE, KEEP_0, KEEP_1, TAKE_0, TAKE_1, EPSILON, DECAYED, KEPT, L1, L2, CLIP_VALUE, MOMENTUM, RHO, CLIP_NORM };
 enum { ADAM, SGD, MOMENTUM_SGD, NESTEROV, ADAGRAD, RMS_PROP, RMS_MOMENTUM, FTRL };
 
-// Changes weights by their gradient: a step happens whole or not at all. Of each weight, `flags` say whether it is
-// penalized (1), and whether sums are added up in its gradient, which is cleared then (2).
+// Updates weights by their gradient; a step is atomic. The flags of a weight: 1 if it is penalized, 2 if its gradient is
+// accumulated, and so is cleared here.
 // 0 clock, 1 numbers [S x 16], 2 rule, 3 weights, 4 gradient, 5 flags, 6 length, 7 first slot, 8 second, 9 average or
 // none, 10 partials of check, 11 their count, 12 partials of losses or none, 13 their count, 14 statistics, 15 N,
-// 16 running statistics or none, 17 totals [S], 18 the unit of the loss.
+// 16 running statistics or none, 17 totals [S], 18 unit of the loss.
 BLOCK_KERNEL(update) {
     SHARED double sums[MOST_THREADS];
     SHARED double bad;
@@ -1171,7 +1171,7 @@ BLOCK_KERNEL(update) {
         for (int at = THREAD; takes && running && at < 2 * N; at += THREADS)
             running[at] = 0.99 * running[at] + (1.0 - 0.99) * statistics[at];
     }
-    // Every thread has looked at clock[2] before it changes; other blocks come to the same by what they have read.
+    // All threads have read clock[2] before it changes; other blocks reach the same decision from what they read.
     BARRIER;
     if (!takes) {
         if (BLOCK == 0 && THREAD == 0)
@@ -1239,7 +1239,7 @@ BLOCK_KERNEL(update) {
             second[i] = z;
             float kept = z > l1 ? l1 : (z < -l1 ? -l1 : z);
             float below = root / rate + 2.0f * l2;
-            // What has had no gradient, padding among it, stays.
+            // A weight that never had a gradient, such as padding, stays.
             x = below > 0.0f ? (kept - z) / below : x;
         }
         }
