@@ -38,10 +38,8 @@ mod uploads;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::config::ConfigOptions;
-use datafusion::datasource::physical_plan::FileSinkConfig;
-use datafusion::datasource::sink::{DataSink, DataSinkExec};
+use datafusion::datasource::sink::DataSinkExec;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -90,26 +88,6 @@ fn folder(writer: &DataSinkExec, job: &str) -> Option<(Target, Arc<dyn Execution
         _ => writer.input(),
     };
     Some((target, Arc::clone(input)))
-}
-
-/// Returns a writer of files with these columns in the place of its own, which may be NULL where those may not.
-pub(super) fn with_columns(
-    writer: Arc<dyn ExecutionPlan>,
-    columns: SchemaRef,
-) -> Arc<dyn ExecutionPlan> {
-    let sink = writer.downcast_ref::<DataSinkExec>().and_then(|writer| {
-        let config = FileSinkConfig {
-            output_schema: columns,
-            ..target::config(writer.sink())?.clone()
-        };
-        let sink: Arc<dyn DataSink> = target::sink_like(writer.sink(), config)?;
-        let (input, order) = (Arc::clone(writer.input()), writer.sort_order().clone());
-        Some(DataSinkExec::new(input, sink, order))
-    });
-    match sink {
-        Some(sink) => Arc::new(sink),
-        None => writer,
-    }
 }
 
 /// Checks whether rows were sorted for output, an order that need not show in their columns.

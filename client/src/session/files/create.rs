@@ -71,7 +71,14 @@ impl TableProviderFactory for FilesFactory {
             let table = inferred(&statement, state).await?;
             return Ok(Arc::new(Files::try_new(table, None)?));
         }
-        let table = self.inner.create(session, &statement).await?;
+        // It would look at the files, as if no folder was that of NULL.
+        let mut state = state.clone();
+        state
+            .config_mut()
+            .options_mut()
+            .execution
+            .collect_statistics = false;
+        let table = self.inner.create(&state, &statement).await?;
         match table.downcast_ref::<ListingTable>() {
             Some(listing) => Ok(Arc::new(Files::try_new(listing.clone(), None)?)),
             None => Ok(table),

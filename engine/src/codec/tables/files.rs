@@ -11,13 +11,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, ScanResult, Session, TableProvider};
-use datafusion::common::not_impl_err;
+use datafusion::common::{not_impl_err, plan_err};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
+use datafusion::datasource::physical_plan::{FileGroup, FileOutputMode, FileSinkConfig};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
+use datafusion::execution::cache::cache_manager::TableScopedPath;
 use datafusion::logical_expr::dml::InsertOp;
 use datafusion::logical_expr::{Expr, SortExpr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
@@ -34,7 +36,6 @@ use super::format::EncodedFormat;
 use super::typed::typed_as;
 use crate::error::external;
 use crate::object_stores::shown;
-use crate::write::with_columns;
 use volley_proto::{Error, nesting};
 
 /// A table of files.
@@ -171,8 +172,39 @@ impl TableProvider for Files {
             return not_impl_err!("writing to {place}: a web server is only read from");
         }
         let input = typed_as(input, &self.schema())?;
-        let writer = self.listing.insert_into(session, input, operation).await?;
-        Ok(with_columns(writer, self.schema()))
+        let options = self.listing.options();
+        let folder = self.listing.table_paths().first();
+        let Some(folder) = folder.filter(|folder| folder.is_collection()) else {
+            return plan_err!(
+                "INSERT INTO a table of a file: rows are added to a folder, whose LOCATION ends with /"
+            );
+        };
+        if let Some(lists) = session.runtime_env().cache_manager.get_list_files_cache() {
+            let _ = lists.remove(&TableScopedPath {
+                table: folder.get_table_ref().clone(),
+                path: folder.prefix().clone(),
+            });
+        }
+        // DataFusion's has columns of folders that are NOT NULL, and lists the files that are there.
+        let sink = FileSinkConfig {
+            original_url: String::new(),
+            object_store_url: folder.object_store(),
+            table_paths: self.listing.table_paths().clone(),
+            file_group: FileGroup::default(),
+            output_schema: self.schema(),
+            table_partition_cols: options.table_partition_cols.clone(),
+            insert_op: operation,
+            keep_partition_by_columns: session.config_options().execution.keep_partition_by_columns,
+            file_extension: options.format.get_ext(),
+            file_output_mode: FileOutputMode::Automatic,
+        };
+        let properties = session.execution_props();
+        let orders = self.listing.try_create_output_ordering(properties, &[])?;
+        let order = orders.into_iter().next().map(Into::into);
+        let format = &options.format;
+        format
+            .create_writer_physical_plan(input, session, sink, order)
+            .await
     }
 }
 

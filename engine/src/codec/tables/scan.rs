@@ -11,15 +11,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{ScanArgs, Session};
-use datafusion::common::tree_node::TreeNode;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{
     ColumnStatistics, DFSchema, ScalarValue, Statistics, exec_err, plan_err, project_schema,
 };
 use datafusion::datasource::listing::helpers::{
-    evaluate_partition_prefix, expr_applicable_for_cols, filter_partitioned_file,
-    parse_partitions_for_path,
+    evaluate_partition_prefix, expr_applicable_for_cols, parse_partitions_for_path,
 };
 use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
@@ -28,9 +28,11 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::{
     CachedFileMetadata, SchemaFingerprint, TableScopedPath,
 };
-use datafusion::logical_expr::{Expr, Operator};
+use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{LexOrdering, Partitioning};
+use datafusion::physical_expr::{LexOrdering, Partitioning, PhysicalExpr, create_physical_expr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion_datasource::compute_all_files_statistics;
@@ -41,6 +43,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::files::{Files, file_name};
 use crate::error::reason;
+use crate::mends::checked_arithmetic::checked;
 use volley_proto::Error;
 use volley_proto::failure::TaskFailure;
 
@@ -136,24 +139,11 @@ impl Files {
         Arc::new(Schema::new_with_metadata(fields, metadata))
     }
 
-    /// Checks whether a filter says which folders are read, and nothing else has to apply it. Operations on numbers may
-    /// overflow, which tasks look for.
+    /// Checks whether a filter says which folders are read, and nothing else has to apply it.
     pub(super) fn is_of_partitions(&self, filter: &Expr) -> bool {
         let columns = self.partition_columns().iter();
         let columns: Vec<_> = columns.map(|(name, _)| name.as_str()).collect();
-        let computes = filter.exists(|expr| {
-            let operation = match expr {
-                Expr::BinaryExpr(operation) => Some(operation.op),
-                _ => None,
-            };
-            Ok(matches!(
-                operation,
-                Some(Operator::Plus | Operator::Minus | Operator::Multiply)
-            ))
-        });
-        !columns.is_empty()
-            && expr_applicable_for_cols(&columns, filter)
-            && computes.is_ok_and(|computes| !computes)
+        !columns.is_empty() && expr_applicable_for_cols(&columns, filter)
     }
 
     /// The files that belong to the table and have rows, in folders of which these filters hold, sorted.
@@ -171,8 +161,7 @@ impl Files {
         let is_text = columns.iter().all(|(_, data_type)| is_text(data_type));
         let prefix = is_text.then(|| evaluate_partition_prefix(columns, filters));
         let prefix = prefix.flatten();
-        // NULL is not true.
-        let filters: Vec<_> = filters.iter().cloned().map(Expr::is_true).collect();
+        let filter = FolderFilter::of(filters, schema, session)?;
         let places: Vec<_> = self
             .listing
             .table_paths()
@@ -203,7 +192,7 @@ impl Files {
                     continue;
                 }
                 if let Some(file) = self.partitioned(place, file)?
-                    && let Some(file) = filter_partitioned_file(file, &filters, &schema)?
+                    && filter.holds(&file)?
                 {
                     files.push(file);
                 }
@@ -404,6 +393,41 @@ impl Files {
             *needed.get_mut(column.index())? = true;
         }
         Some(needed)
+    }
+}
+
+/// The filters of partition columns, in which operations on numbers are checked as in tasks.
+struct FolderFilter {
+    filter: Option<Arc<dyn PhysicalExpr>>,
+    schema: SchemaRef,
+}
+
+impl FolderFilter {
+    fn of(filters: &[Expr], schema: DFSchema, session: &dyn Session) -> Result<Self> {
+        let filter = conjunction(filters.iter().cloned()).map(|filter| {
+            let context = PhysicalPlanningContext::default();
+            // NULL is not true.
+            let filter = filter.is_true();
+            let filter =
+                create_physical_expr(&filter, &schema, session.execution_props(), &context)?;
+            filter
+                .transform_up(|node| checked(node, schema.as_arrow()).map(Transformed::yes))
+                .data()
+        });
+        Ok(Self {
+            filter: filter.transpose()?,
+            schema: Arc::clone(schema.inner()),
+        })
+    }
+
+    fn holds(&self, file: &PartitionedFile) -> Result<bool> {
+        let Some(filter) = &self.filter else {
+            return Ok(true);
+        };
+        let values = file.partition_values.iter().map(ScalarValue::to_array);
+        let row = RecordBatch::try_new(Arc::clone(&self.schema), values.collect::<Result<_>>()?)?;
+        let holds = filter.evaluate(&row)?.into_array(1)?;
+        Ok(holds.as_boolean().value(0))
     }
 }
 
