@@ -82,7 +82,7 @@ fn right(mend: &Mend) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Whether an answer is the right one.
+/// Checks whether an answer is the right one.
 fn is_right(answer: &Result<Vec<String>, String>, right: &[String]) -> bool {
     match (answer, right) {
         (Err(error), [right]) => right
@@ -93,9 +93,9 @@ fn is_right(answer: &Result<Vec<String>, String>, right: &[String]) -> bool {
     }
 }
 
-/// How often a query is asked without its mend, until its rows are not right.
+/// Number of times that a query is asked without its mend, until its rows are not right.
 const TIMES: usize = 60;
-/// How often with all mends.
+/// Number of times with all mends.
 const TIMES_MENDED: usize = 5;
 
 #[tokio::test]

@@ -159,11 +159,11 @@ fn whole_numbers_and_decimals_overflow_with_an_error() {
             let said = cluster.fail(&format!("{table} {overflow}")).to_lowercase();
             assert!(said.contains("overflow"), "{overflow}: {said}");
         }
-        let fits = "SELECT sum(x) AS x, sum(x + 1) AS y, sum(d) AS d, sum(CAST(x AS DECIMAL(38, 0))) AS z FROM t \
+        let fits = "SELECT sum(x) AS x, sum(x + 1) AS y, sum(d) AS d FROM t \
                     WHERE k = 'b'";
         assert_eq!(
             cluster.query(&format!("{table} {fits}")),
-            [json!({"x": -1, "y": 1, "d": -1, "z": -1})]
+            [json!({"x": -1, "y": 1, "d": -1})]
         );
         let frames = "SELECT sum(x) OVER (ORDER BY x DESC ROWS BETWEEN CURRENT ROW AND CURRENT ROW) AS a, \
                       CAST(sum(DISTINCT d) OVER (ORDER BY x DESC ROWS BETWEEN CURRENT ROW AND CURRENT ROW) AS VARCHAR) AS b \
