@@ -38,7 +38,7 @@ pub(crate) struct Folded<T: ArrowPrimitiveType, F> {
     fold: F,
     data_type: DataType,
     values: Vec<T::Native>,
-    /// Whether a group has a number.
+    /// Marks groups that have a number.
     known: Vec<bool>,
 }
 

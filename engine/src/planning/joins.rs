@@ -342,7 +342,7 @@ fn stage_bytes(config: &ConfigOptions) -> u64 {
 #[derive(Debug, Clone, Copy)]
 struct Side {
     size: Size,
-    /// Whether each task reads the rows for itself, without waiting for another stage.
+    /// Set if each task reads the rows for itself, without waiting for another stage.
     is_reread: bool,
 }
 

@@ -211,7 +211,7 @@ impl Place {
         Ok(files)
     }
 
-    /// What the pattern matches, of any names: those of the `glob` crate are UTF-8.
+    /// Returns the paths that the pattern matches. The `glob` crate would do, but panics at names that are not UTF-8.
     fn expand(&self) -> Result<Vec<PathBuf>> {
         let names = self.path.components().map(|part| {
             let name = part.as_os_str().to_string_lossy();

@@ -313,7 +313,7 @@ impl Number for Decimal256Type {
 #[derive(Clone)]
 struct Sum<T: ArrowPrimitiveType> {
     data_type: DataType,
-    /// What a decimal's digits stay below.
+    /// Bound of a decimal's digits, which no number reaches.
     bound: Option<T::Native>,
 }
 
@@ -469,7 +469,7 @@ impl<T: Number> Accumulator for OfDistinct<T> {
 struct OfFrame<T: Number> {
     sum: Sum<T>,
     total: i256,
-    /// How many rows have each value.
+    /// Number of rows of each value.
     values: HashMap<i256, usize>,
 }
 
