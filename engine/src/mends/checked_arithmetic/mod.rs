@@ -126,7 +126,8 @@ fn compute(expr: &Expr) -> Result<()> {
     });
     if overflows {
         return plan_err!(
-            "{expr} overflows: cast its numbers to DECIMAL(38, 0), which has 38 digits"
+            "{} overflows: cast its numbers to DECIMAL(38, 0), which has 38 digits",
+            expr.human_display()
         );
     }
     Ok(())
