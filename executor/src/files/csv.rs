@@ -28,7 +28,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, decompressed, part_of_records};
 
-/// How much of a local file is read at once.
+/// Bytes of a local file that one read returns.
 const PIECE: usize = 256 << 10;
 
 /// Opens CSV files and parts of them.
@@ -192,7 +192,7 @@ impl FileOpener for Opener {
     }
 }
 
-/// The bytes of what was asked for, in pieces.
+/// Returns the bytes of a response in pieces.
 fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {
     let GetResultPayload::File(mut file, _) = read.payload else {
         return Ok(read.into_stream().map_err(DataFusionError::from).boxed());

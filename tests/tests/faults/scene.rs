@@ -44,7 +44,7 @@ pub(crate) fn setup(executors: usize) -> Setup {
 /// Timeouts of a cluster over hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Those of the clusters on loopback.
+    /// Timeouts of clusters on loopback.
     Short,
     /// The documented defaults.
     Default,

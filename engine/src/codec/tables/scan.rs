@@ -146,7 +146,7 @@ impl Files {
         !columns.is_empty() && expr_applicable_for_cols(&columns, filter)
     }
 
-    /// The files that belong to the table and have rows, in folders of which these filters hold, sorted.
+    /// Lists the non-empty files of the table whose partition values satisfy the filters, sorted by path.
     async fn list(
         &self,
         session: &dyn Session,
@@ -242,7 +242,7 @@ impl Files {
         Ok(Some(file))
     }
 
-    /// The files with what each says of its rows and their order, up to those that a limit needs.
+    /// Reads the statistics and the ordering of each file, up to the files that a limit needs.
     async fn described(
         &self,
         session: &dyn Session,
@@ -334,7 +334,7 @@ impl Files {
         Ok(Found { group, is_cut })
     }
 
-    /// The files of each partition of the scan.
+    /// Distributes the files over the partitions of the scan.
     fn grouped(
         &self,
         session: &dyn Session,
@@ -431,7 +431,8 @@ impl FolderFilter {
     }
 }
 
-/// A file with statistics of its own columns, and of its partition columns: DataFusion says of each that it has no NULL.
+/// Attaches statistics to a file. DataFusion's statistics of a partition column say that it has no NULL; those of a NULL
+/// column are unknown here.
 fn with_statistics(file: PartitionedFile, known: Arc<Statistics>) -> PartitionedFile {
     let of_file = known.column_statistics.len();
     let mut file = file.with_statistics(known);
@@ -448,8 +449,8 @@ fn with_statistics(file: PartitionedFile, known: Arc<Statistics>) -> Partitioned
     file
 }
 
-/// Files with statistics of the columns that a scan needs. They are sent with each task: of other columns they take longer
-/// to encode than the plan.
+/// Drops the statistics of columns that a scan does not need. Statistics are sent with each task, and would take longer to
+/// encode than the plan.
 fn with_statistics_of(group: FileGroup, needed: &[bool]) -> FileGroup {
     let files = group.into_inner().into_iter().map(|mut file| {
         if let Some(known) = &mut file.statistics {
