@@ -1,6 +1,7 @@
 //! Tests of folders in a store that cannot move files: the listed files, and the end of uploads.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,10 +14,14 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, PutResult};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
 
 use super::*;
 use crate::object_stores::Stores;
@@ -76,6 +81,81 @@ impl MultipartStore for Uploading {
     }
 }
 
+/// Store that loses the responses to as many conditional puts, which it has done.
+#[derive(Debug)]
+struct Losing {
+    memory: Arc<InMemory>,
+    losses: AtomicUsize,
+}
+
+impl fmt::Display for Losing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.memory.fmt(f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Losing {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
+        let is_conditional = options.mode == PutMode::Create;
+        let put = self.memory.put_opts(location, payload, options).await?;
+        let less = |left: usize| left.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        if is_conditional && self.losses.fetch_update(set, fetch, less).is_ok() {
+            return Err(object_store::Error::Generic {
+                store: "test",
+                source: "connection reset".into(),
+            });
+        }
+        Ok(put)
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.memory.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(
+        &self,
+        location: &Path,
+        options: GetOptions,
+    ) -> object_store::Result<GetResult> {
+        self.memory.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
+        self.memory.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.memory.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
+        self.memory.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
+        self.memory.copy_opts(from, to, options).await
+    }
+}
+
 /// Session with the numbers 0 to 99 in three partitions, and a bucket.
 struct Scene {
     session: SessionContext,
@@ -84,6 +164,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::losing(0)
+    }
+
+    /// Scene whose bucket loses the responses to as many conditional puts.
+    fn losing(losses: usize) -> Self {
         let job = JobSettings {
             id: Some("job".into()),
             ..JobSettings::default()
@@ -93,7 +178,10 @@ impl Scene {
         let stores = Stores::default();
         let opened = Opened {
             root: "s3://bucket".into(),
-            store: Arc::clone(&store.memory) as _,
+            store: Arc::new(Losing {
+                memory: Arc::clone(&store.memory),
+                losses: losses.into(),
+            }),
             multipart: Some(Arc::clone(&store) as _),
         };
         stores.register(&"s3://bucket/".parse().unwrap(), opened);
@@ -218,6 +306,14 @@ async fn another_commit_finishes_what_one_has_begun() {
     scene.store.completes.store(usize::MAX, Ordering::Relaxed);
     let again = scene.plan(COPY).await;
     assert_eq!(scene.run(&again).await.unwrap(), 100);
+    scene.is_whole().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_found() {
+    let scene = Scene::losing(1);
+    let copy = scene.plan(COPY).await;
+    assert_eq!(scene.run(&copy).await.unwrap(), 100);
     scene.is_whole().await;
 }
 

@@ -33,6 +33,7 @@ use super::Target;
 use crate::error::External;
 use crate::object_stores::Stores;
 use volley_proto::Error;
+use volley_proto::object_stores::{RetryPolicy, is_unanswered, retried};
 
 /// Maximum number of concurrent requests.
 const AT_ONCE: usize = 16;
@@ -225,8 +226,14 @@ impl Uploads {
             .map_err(|e| Error::malformed("commit", e))
             .external()?;
         let place = self.staging.clone().join(COMMIT);
-        let create = PutMode::Create.into();
-        match self.store.put_opts(&place, json.into(), create).await {
+        let json = PutPayload::from(json);
+        // The client retries no conditional request whose response was lost. Here it may be: if the first attempt has
+        // created the record, it is read.
+        let create = || {
+            let create = PutMode::Create.into();
+            self.store.put_opts(&place, json.clone(), create)
+        };
+        match retried(RetryPolicy::REMOTE, is_unanswered, create).await {
             Ok(_) => Ok(Some(commit)),
             Err(object_store::Error::AlreadyExists { .. }) => self.read(&place).await,
             Err(error) => Err(error.into()),

@@ -15,5 +15,5 @@ mod statement;
 pub use open::{Opened, SCHEMES, is_read_only, is_remote, open, root};
 pub use options::{Secret, StoreOptions};
 pub(crate) use retry::{Attempts, is_transient};
-pub use retry::{RetryPolicy, is_truncated, retried};
+pub use retry::{RetryPolicy, is_truncated, is_unanswered, retried};
 pub use statement::redacted;

@@ -80,17 +80,20 @@ impl Attempts {
     }
 }
 
-/// Checks whether the same request may succeed later.
+/// Checks whether the same request may succeed later. A refused condition is retried only if no object was found that
+/// explains it.
 pub(crate) fn is_transient(failure: &Error) -> bool {
-    // Errors without a class in the client: connections, 5xx, timeouts. A refused condition is retried only if no
-    // object was found that explains it.
-    matches!(
-        failure,
-        Error::Generic { .. }
-            | Error::JoinError { .. }
-            | Error::AlreadyExists { .. }
-            | Error::Precondition { .. }
-    )
+    is_unanswered(failure)
+        || matches!(
+            failure,
+            Error::AlreadyExists { .. } | Error::Precondition { .. }
+        )
+}
+
+/// Checks whether a request may have been done or not: its connection broke, it timed out, or the server failed.
+pub fn is_unanswered(failure: &Error) -> bool {
+    // Errors without a class in the client.
+    matches!(failure, Error::Generic { .. } | Error::JoinError { .. })
 }
 
 /// Checks whether the body of a response was truncated. The client retries failed requests, and resumes `GET` of an
