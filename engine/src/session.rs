@@ -9,6 +9,7 @@ use crate::codec::repeated::receive_repeated_names;
 use crate::mends::Mended;
 use crate::mends::float_ranges::FORGET_FLOAT_RANGES;
 use crate::operators::expand::group_before_sets;
+use crate::planning::distinct_sets::distinct_by_sets;
 use crate::planning::estimates::estimate_scan;
 use crate::planning::join_order::order_joins;
 use crate::planning::joins::choose_join;
@@ -65,6 +66,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let mut logical: Vec<LogicalRule> = vec![
         top_down("receive_repeated_names", receive_repeated_names),
         top_down("drop_endless_limits", drop_endless_limits),
+        top_down("distinct_by_sets", distinct_by_sets),
     ];
     logical.extend(Mended::ALL.first_planned());
     logical.extend(mended_logical_rules(state.optimizers()));
