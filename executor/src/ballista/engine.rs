@@ -242,6 +242,7 @@ impl QueryStageExecutor for VolleyStage {
     ) -> Result<Vec<ShuffleWritePartition>> {
         // The guard is dropped with this future, however it ends.
         let _stop = self.running.cancel().clone().drop_guard();
+        self.running.holds(context.memory_pool());
         let done = async {
             if let Some(file) = &self.file {
                 // A text writer would not report the reason of its failure.

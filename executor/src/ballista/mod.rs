@@ -3,13 +3,11 @@
 mod cancellable;
 mod complete;
 mod connections;
-mod decorator;
 mod dynamic_filters;
 mod engine;
 mod flight;
 mod join_filter;
 mod local_files;
-mod normalized_keys;
 mod process;
 mod proof;
 mod runner;
@@ -18,6 +16,7 @@ pub(crate) mod shuffle_dir;
 mod task_server;
 mod tasks;
 mod unspilled_joins;
+mod watchdog;
 mod windows;
 
 pub(crate) use engine::data_lost;

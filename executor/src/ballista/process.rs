@@ -47,7 +47,7 @@ use super::runner::{Runner, Scheduler, heartbeats, tell_statuses};
 use super::runtime::TaskRuntimes;
 use super::task_server::{self, TaskServer};
 use super::tasks::Tasks;
-use super::{flight, shuffle_dir};
+use super::{flight, shuffle_dir, watchdog};
 use crate::attendance::{self, Asked, Attendance, TaskKey};
 use crate::probe;
 use crate::{Error, ExecutorConfig, Result};
@@ -165,6 +165,7 @@ pub(crate) async fn start(
         }
     });
     services.spawn(say_ended(config.clone(), channel.clone(), ended));
+    services.spawn(watchdog::watch(tasks.clone()));
     let (probes, asked) = mpsc::channel(PROBES);
     services.spawn(probe::answer(config.clone(), channel.clone(), asked));
 

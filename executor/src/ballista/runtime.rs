@@ -63,37 +63,38 @@ impl SessionRuntimeCache for TaskRuntimes {
         let slots = slots.max(1) as usize;
         let job = config.options().extensions.get::<JobSettings>();
         let limit = job.and_then(|job| job.memory.clone());
-        let own = limit.filter(|limit| limit.per_slot < self.memory_per_slot as u64);
-        let pool: Arc<dyn MemoryPool> = match own {
-            Some(limit) => {
-                let share = usize::try_from(limit.per_slot).unwrap_or(usize::MAX);
-                let pool = FairSpillPool::new(share.saturating_mul(slots));
-                Arc::new(LimitedPool { pool, limit })
-            }
-            None => Arc::new(FairSpillPool::new(
-                self.memory_per_slot.saturating_mul(slots),
-            )),
-        };
+        let limit = limit.filter(|limit| limit.per_slot < self.memory_per_slot as u64);
+        let share = limit.as_ref().map(|limit| limit.per_slot);
+        let share = share.and_then(|share| usize::try_from(share).ok());
+        let per_slot = share.unwrap_or(self.memory_per_slot);
+        let pool: Arc<dyn MemoryPool> = Arc::new(TaskPool {
+            pool: FairSpillPool::new(per_slot.saturating_mul(slots)),
+            per_slot: per_slot as u64,
+            limit,
+        });
         RuntimeEnvBuilder::from_runtime_env(&self.shared)
             .with_memory_pool(pool)
             .build_arc()
     }
 }
 
-/// Memory pool of a task that has less than its slots' share; its errors say so.
+/// Memory pool of a task; its errors say what limits it.
 #[derive(Debug)]
-struct LimitedPool {
+struct TaskPool {
     pool: FairSpillPool,
-    limit: MemoryLimit,
+    /// Bytes for each slot of the task.
+    per_slot: u64,
+    /// Limit of the role of the job's owner, if that is less than the slots' share.
+    limit: Option<MemoryLimit>,
 }
 
-impl fmt::Display for LimitedPool {
+impl fmt::Display for TaskPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pool.fmt(f)
     }
 }
 
-impl MemoryPool for LimitedPool {
+impl MemoryPool for TaskPool {
     fn name(&self) -> &str {
         self.pool.name()
     }
@@ -119,17 +120,18 @@ impl MemoryPool for LimitedPool {
         grown.map_err(|error| match error {
             // The error's class stays: operators that can spill then do so.
             DataFusionError::ResourcesExhausted(reason) => {
-                let MemoryLimit {
-                    role,
-                    bytes,
-                    per_slot,
-                } = &self.limit;
                 let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+                let share = match &self.limit {
+                    Some(MemoryLimit { role, bytes, .. }) => format!(
+                        "its share of {}, the limit query_memory of the role {role}",
+                        size(*bytes)
+                    ),
+                    None => "its share of the executor's --memory".to_owned(),
+                };
                 DataFusionError::ResourcesExhausted(format!(
-                    "{reason}; a task of this query may hold {} for each of its slots, which is its share of {}, the limit \
-                     query_memory of the role {role}",
-                    size(*per_slot),
-                    size(*bytes),
+                    "{reason}; a task of this query may hold {} for each of its slots, which is {share}; with more \
+                     partitions (SET datafusion.execution.target_partitions) a task has fewer rows",
+                    size(self.per_slot),
                 ))
             }
             other => other,

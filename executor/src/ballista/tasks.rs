@@ -6,14 +6,15 @@
 //!
 //! ```text
 //!   begin ──► Running ──► dropped by all ──► "it has ended", unless it has succeeded
-//!                │ told to stop: its token is cancelled, which operators look at
+//!                │ told to stop, or to fail: its token is cancelled, which operators look at
 //! ```
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::MemoryPool;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
@@ -42,7 +43,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Known {
-    running: HashMap<TaskKey, CancellationToken>,
+    running: HashMap<TaskKey, Arc<State>>,
+    /// Number of tasks that have begun.
+    begun: u64,
     /// Tasks told to stop before they arrived, the oldest first.
     stopped: VecDeque<TaskKey>,
 }
@@ -71,12 +74,19 @@ impl Tasks {
         if known.stopped.contains(&key) {
             cancel.cancel();
         }
-        known.running.insert(key.clone(), cancel.clone());
+        known.begun += 1;
+        let state = Arc::new(State {
+            number: known.begun,
+            cancel,
+            failure: OnceLock::new(),
+            memory: OnceLock::new(),
+        });
+        known.running.insert(key.clone(), Arc::clone(&state));
         drop(known);
         Running {
             held: Arc::new(Held {
                 key,
-                cancel,
+                state,
                 succeeded: AtomicBool::new(false),
                 tasks: self.clone(),
             }),
@@ -87,8 +97,8 @@ impl Tasks {
     pub(crate) fn stop(&self, tasks: Vec<TaskKey>) {
         let mut known = self.shared.known.lock();
         for task in tasks {
-            if let Some(cancel) = known.running.get(&task) {
-                cancel.cancel();
+            if let Some(running) = known.running.get(&task) {
+                running.cancel.cancel();
                 continue;
             }
             if !known.stopped.contains(&task) {
@@ -102,10 +112,41 @@ impl Tasks {
         }
     }
 
+    /// Ends the task that has reserved the most memory, with an error that is given the number of bytes. Returns it, if
+    /// there is one that was not to stop before.
+    pub(super) fn fail_largest(&self, error: impl FnOnce(usize) -> String) -> Option<TaskKey> {
+        let known = self.shared.known.lock();
+        let running = known.running.iter();
+        let running = running.filter(|(_, state)| !state.cancel.is_cancelled());
+        let (key, state) = running.max_by_key(|(_, state)| (state.reserved(), state.number))?;
+        state.failure.set(error(state.reserved())).ok();
+        state.cancel.cancel();
+        Some(key.clone())
+    }
+
     fn say_ended(&self, task: TaskKey) {
         if self.shared.ended.send(task).is_err() {
             tracing::debug!("the executor stops: nobody is told that a task has ended");
         }
+    }
+}
+
+/// State of a running task.
+#[derive(Debug)]
+struct State {
+    /// Number of tasks that had begun with it.
+    number: u64,
+    cancel: CancellationToken,
+    /// Error that the task fails with when it is to stop; otherwise it is cancelled.
+    failure: OnceLock<String>,
+    memory: OnceLock<Weak<dyn MemoryPool>>,
+}
+
+impl State {
+    /// Returns the bytes that the task has reserved.
+    fn reserved(&self) -> usize {
+        let memory = self.memory.get().and_then(Weak::upgrade);
+        memory.map_or(0, |memory| memory.reserved())
     }
 }
 
@@ -118,7 +159,7 @@ pub(super) struct Running {
 #[derive(Debug)]
 struct Held {
     key: TaskKey,
-    cancel: CancellationToken,
+    state: Arc<State>,
     succeeded: AtomicBool,
     tasks: Tasks,
 }
@@ -126,7 +167,12 @@ struct Held {
 impl Running {
     /// Returns the token that is cancelled when the task is to stop.
     pub(super) fn cancel(&self) -> &CancellationToken {
-        &self.held.cancel
+        &self.held.state.cancel
+    }
+
+    /// Sets the memory that the task holds.
+    pub(super) fn holds(&self, memory: &Arc<dyn MemoryPool>) {
+        self.held.state.memory.set(Arc::downgrade(memory)).ok();
     }
 
     /// Marks the task as succeeded.
@@ -139,9 +185,17 @@ impl Running {
     /// # Errors
     /// When the task is to stop.
     pub(super) fn check(&self) -> datafusion::error::Result<()> {
-        match self.held.cancel.is_cancelled() {
-            true => Err(cancelled()),
+        match self.cancel().is_cancelled() {
+            true => Err(self.stopped()),
             false => Ok(()),
+        }
+    }
+
+    /// Returns the error of this task, which is to stop.
+    pub(super) fn stopped(&self) -> DataFusionError {
+        match self.held.state.failure.get() {
+            Some(failure) => DataFusionError::Execution(failure.clone()),
+            None => DataFusionError::External(Box::new(BallistaError::Cancelled)),
         }
     }
 }
@@ -153,11 +207,6 @@ impl Drop for Held {
             self.tasks.say_ended(self.key.clone());
         }
     }
-}
-
-/// Returns the error of a task that is to stop.
-pub(super) fn cancelled() -> DataFusionError {
-    DataFusionError::External(Box::new(BallistaError::Cancelled))
 }
 
 /// Returns a running task, for tests.
@@ -174,6 +223,8 @@ pub(super) fn running() -> Running {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::execution::memory_pool::{MemoryConsumer, UnboundedMemoryPool};
+
     use super::*;
 
     fn identity(task_id: usize) -> TaskIdentity {
@@ -228,5 +279,30 @@ mod tests {
         assert!(other.check().is_ok());
         stop.cancel();
         assert!(other.check().is_err());
+    }
+
+    #[test]
+    fn the_task_that_has_reserved_the_most_fails() {
+        let (tasks, _ended) = Tasks::new(CancellationToken::new());
+        let running: Vec<_> = (0..3)
+            .map(|number| tasks.begin(&identity(number)))
+            .collect();
+        let pools: Vec<Arc<dyn MemoryPool>> = (0..3)
+            .map(|_| Arc::new(UnboundedMemoryPool::default()) as _)
+            .collect();
+        for (task, pool) in running.iter().zip(&pools) {
+            task.holds(pool);
+        }
+        let reserved = MemoryConsumer::new("test").register(&pools[1]);
+        reserved.grow(100);
+        let fail = || tasks.fail_largest(|bytes| format!("{bytes} bytes"));
+        assert_eq!(fail(), Some(key(1)));
+        let failure = running[1].check().unwrap_err().to_string();
+        assert!(failure.contains("100 bytes"), "{failure}");
+        // Then the one that began last.
+        assert_eq!(fail(), Some(key(2)));
+        assert!(running[0].check().is_ok());
+        assert_eq!(fail(), Some(key(0)));
+        assert_eq!(fail(), None);
     }
 }

@@ -1,0 +1,69 @@
+//! The end of one task when the machine's memory is nearly used up, before the system ends the process with all of its tasks.
+//!
+//! Tasks reserve most of what they hold, but not all: decoded batches, rows in flight, buffers of libraries. Where the
+//! [machine's memory](crate::memory) is nearly used up all the same, the task that has reserved the most fails, with an
+//! error that says so; of several, the one that began last. The next one fails only where that does not help.
+//!
+//! Not here: the memory that a task may reserve.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use tokio::time::{Instant, sleep};
+
+use super::tasks::Tasks;
+use crate::memory::Machine;
+
+/// Share of the machine's memory above which a task is ended.
+const FULL: (u64, u64) = (15, 16);
+/// Pause between two looks, while less than half of the memory is used, and otherwise.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(20)];
+/// Time in which the end of a task should have helped: the allocator keeps freed memory for ten seconds.
+const HELPED: Duration = Duration::from_secs(12);
+
+/// Watches the machine's memory, and ends tasks. Returns only where the system does not report its memory.
+pub(super) async fn watch(tasks: Tasks) {
+    let Some(machine) = Machine::find() else {
+        return;
+    };
+    let full = machine.limit / FULL.1 * FULL.0;
+    let (mut threshold, mut since) = (full, Instant::now());
+    loop {
+        let Some(used) = machine.used() else {
+            return;
+        };
+        if since.elapsed() > HELPED {
+            threshold = full;
+        }
+        if used < threshold {
+            sleep(PAUSES[usize::from(used > machine.limit / 2)]).await;
+            continue;
+        }
+        let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let ended = tasks.fail_largest(|reserved| {
+            format!(
+                "the memory of the executor is used up: {} of {}, {}; this task had reserved the most, {}, and was ended \
+                 before the system ends the executor. A lower --memory of the executor, or more partitions (SET \
+                 datafusion.execution.target_partitions), make tasks smaller",
+                size(used),
+                size(machine.limit),
+                machine.name(),
+                size(reserved as u64),
+            )
+        });
+        if let Some(task) = ended {
+            tracing::error!(
+                ?task,
+                used,
+                limit = machine.limit,
+                "a task is ended: the memory is used up"
+            );
+        }
+        // More memory than now may still be needed before that helps.
+        (threshold, since) = (
+            used + (machine.limit.saturating_sub(used)) / 2,
+            Instant::now(),
+        );
+        sleep(PAUSES[1]).await;
+    }
+}
