@@ -52,6 +52,8 @@ pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};
 pub use nodes::task::PrunedExec;
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
+pub use operators::grace_join::grace_join;
+pub use operators::normalized_keys::normalize_keys;
 pub use operators::row_hash::{row_hash, split_draw};
 pub use operators::single_value::single_value;
 pub use planning::effects::{Effects, places_of_task};

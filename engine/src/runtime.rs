@@ -12,8 +12,10 @@ use async_trait::async_trait;
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
 
 use volley_proto::ModelRef;
@@ -45,6 +47,24 @@ impl Runtimes {
             )
             })
     }
+}
+
+/// Returns a task's context with another configuration and runtime environment.
+pub fn context_with(
+    context: &TaskContext,
+    config: SessionConfig,
+    runtime: Arc<RuntimeEnv>,
+) -> Arc<TaskContext> {
+    Arc::new(TaskContext::new(
+        context.task_id(),
+        context.session_id(),
+        config,
+        context.scalar_functions().clone(),
+        context.higher_order_functions().clone(),
+        context.aggregate_functions().clone(),
+        context.window_functions().clone(),
+        runtime,
+    ))
 }
 
 /// Runtime of one rank of a barrier stage.

@@ -2,9 +2,12 @@
 //!
 //! Those that mend wrong results are in [`mends`](crate::mends).
 
+mod decorator;
 pub(crate) mod expand;
 pub(crate) mod fence;
 pub(crate) mod folded;
+pub(crate) mod grace_join;
+pub(crate) mod normalized_keys;
 pub(crate) mod row_hash;
 pub(crate) mod running;
 pub(crate) mod single_value;

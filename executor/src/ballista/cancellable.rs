@@ -37,11 +37,10 @@ use datafusion::physical_plan::{
 };
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
+use volley_engine::{delegate_to, grace_join, normalize_keys};
 
-use super::decorator::delegate_to;
 use super::join_filter::stop_in_filter;
-use super::normalized_keys::normalize_keys;
-use super::tasks::{Running, cancelled};
+use super::tasks::Running;
 use super::unspilled_joins::context_of;
 use super::windows::emit_partitions;
 
@@ -58,7 +57,7 @@ pub(super) fn cancellable(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let inner = |node: Arc<dyn ExecutionPlan>| {
         let node = emit_partitions(stop_in_filter(node, task)?, task);
-        let node = normalize_keys(node)?;
+        let node = grace_join(normalize_keys(node)?)?;
         let decorated = Cancellable {
             plan: node,
             task: task.clone(),
@@ -177,7 +176,7 @@ impl Stream for Rows {
         }
         if stops {
             self.rows = None;
-            return Poll::Ready(Some(Err(cancelled())));
+            return Poll::Ready(Some(Err(self.task.stopped())));
         }
         match next {
             Poll::Ready(Some(Ok(batch))) if self.wakes.is_some() => {

@@ -20,8 +20,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{Stream, StreamExt};
-
-use super::decorator::delegate_to;
+use volley_engine::delegate_to;
 
 /// Wraps the reader so that it fails when rows are missing.
 pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {

@@ -16,7 +16,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
-use datafusion::prelude::SessionConfig;
+use volley_engine::runtime::context_with;
 
 /// Runtime environment of the task, for operators below a join that has another.
 struct OfTask(Arc<RuntimeEnv>);
@@ -39,31 +39,13 @@ pub(super) fn context_of(
         let runtime = RuntimeEnvBuilder::from_runtime_env(&of_task);
         let runtime = runtime.with_disk_manager_builder(disabled).build_arc()?;
         let config = config.clone().with_extension(Arc::new(OfTask(of_task)));
-        return Ok(with(&context, config, runtime));
+        return Ok(context_with(&context, config, runtime));
     }
     if Arc::ptr_eq(&of_task, &given) {
         return Ok(context);
     }
     let config = config.clone();
-    Ok(with(&context, config, of_task))
-}
-
-/// Returns the context with another configuration and runtime environment.
-pub(super) fn with(
-    context: &TaskContext,
-    config: SessionConfig,
-    runtime: Arc<RuntimeEnv>,
-) -> Arc<TaskContext> {
-    Arc::new(TaskContext::new(
-        context.task_id(),
-        context.session_id(),
-        config,
-        context.scalar_functions().clone(),
-        context.higher_order_functions().clone(),
-        context.aggregate_functions().clone(),
-        context.window_functions().clone(),
-        runtime,
-    ))
+    Ok(context_with(&context, config, of_task))
 }
 
 #[cfg(test)]
@@ -72,7 +54,7 @@ mod tests {
     use datafusion::arrow::datatypes::Int64Type;
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::physical_plan::collect;
-    use datafusion::prelude::SessionContext;
+    use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::super::cancellable::cancellable;
     use super::super::tasks::running;

@@ -38,8 +38,8 @@ use datafusion::physical_plan::{
 };
 use futures::StreamExt;
 
-use super::decorator::delegate_to;
-use super::unspilled_joins::with;
+use crate::delegate_to;
+use crate::runtime::context_with;
 
 /// Maximum width of a normalized key, in bits, so that it fits 38 decimal digits.
 const BITS: u32 = 126;
@@ -52,7 +52,7 @@ const RUN_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// When the sort's input does not have its keys.
-pub(super) fn normalize_keys(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn normalize_keys(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(sort) = node.downcast_ref::<SortExec>() else {
         return Ok(node);
     };
@@ -142,7 +142,7 @@ impl ExecutionPlan for NormalizedSort {
         let run = &mut config.options_mut().execution.sort_in_place_threshold_bytes;
         *run = RUN_BYTES.max(*run);
         let runtime = context.runtime_env();
-        let sorted = (self.by_key).execute(partition, with(&context, config, runtime))?;
+        let sorted = (self.by_key).execute(partition, context_with(&context, config, runtime))?;
         let schema = self.plan.schema();
         let columns: Vec<_> = (0..schema.fields().len()).collect();
         let rows = sorted.map(move |batch| Ok(batch?.project(&columns)?));

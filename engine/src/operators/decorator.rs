@@ -3,6 +3,7 @@
 
 /// Implements the methods of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that delegate to the
 /// operator in a field.
+#[macro_export]
 macro_rules! delegate_to {
     ($operator:ident) => {
         fn name(&self) -> &str {
@@ -25,5 +26,3 @@ macro_rules! delegate_to {
         }
     };
 }
-
-pub(super) use delegate_to;

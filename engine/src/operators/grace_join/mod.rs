@@ -1,0 +1,333 @@
+//! Hash joins whose build side does not fit into the memory of its task: grace hash joins (Kitsuregawa et al. 1983).
+//!
+//! DataFusion's hash join fails when its build side exceeds the memory. Here the join then starts again: both sides are
+//! partitioned by a hash of their keys into temporary files, and each pair of files is joined by itself. A pair that
+//! does not fit is partitioned again, by another hash. Where that does not help, because most rows of the build side have
+//! one key, it is joined [block by block](parts).
+//!
+//! A join that fits is DataFusion's, and nothing else happens. The inputs run once more otherwise, which costs at most as
+//! much as the memory holds. Rows keep the order of the right side where the plan relies on it.
+//!
+//! Not here: `NOT IN` by a null-aware join, which asks for NULLs on the whole right side; joins above a sort with a limit,
+//! whose dynamic filter would still have the limit of the first run; joins without equal keys, which DataFusion spills;
+//! the number of partitions of a plan.
+
+mod parts;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use datafusion::arrow::array::UInt64Array;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{JoinType, internal_err};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, EmptyRecordBatchStream, ExecutionPlan, ExecutionPlanProperties,
+    PlanProperties, replace_children_if_necessary,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use self::parts::GraceHash;
+use crate::delegate_to;
+use crate::planning::joins::is_of_the_right;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Maximum number of bytes that a join reserves for partitioning its inputs.
+const RESERVE: usize = 2 << 20;
+/// Share of a task's memory that a join reserves at most.
+const RESERVE_SHARE: usize = 16;
+
+/// Makes a hash join spill when its build side does not fit into memory. Other operators stay unchanged.
+///
+/// # Errors
+/// When the inputs of a join cannot be walked.
+pub fn grace_join(node: Plan) -> Result<Plan> {
+    let Some(join) = node.downcast_ref::<HashJoinExec>() else {
+        return Ok(node);
+    };
+    // Each partition of the right has all of the left to itself, or its own part.
+    let is_alone = *join.partition_mode() == PartitionMode::Partitioned
+        || join.right().output_partitioning().partition_count() == 1
+        || is_of_the_right(*join.join_type());
+    let mut has_limits = false;
+    node.apply(|below| {
+        let sort = below.downcast_ref::<SortExec>();
+        has_limits |= sort.is_some_and(|sort| sort.fetch().is_some());
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(match is_alone && !join.null_aware && !has_limits {
+        true => Arc::new(GraceJoin::new(node)),
+        false => node,
+    })
+}
+
+/// Replacement of a [`HashJoinExec`].
+#[derive(Debug)]
+struct GraceJoin {
+    plan: Plan,
+    again: Arc<Again>,
+}
+
+/// What begins when the first run of a join fails.
+#[derive(Debug)]
+struct Again {
+    /// The join, whose inputs have not run.
+    plan: OnceLock<Plan>,
+    /// Metrics of spilling.
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl GraceJoin {
+    fn new(plan: Plan) -> Self {
+        let again = Again {
+            plan: OnceLock::new(),
+            metrics: ExecutionPlanMetricsSet::new(),
+        };
+        Self {
+            plan,
+            again: Arc::new(again),
+        }
+    }
+
+    /// Returns the join whose inputs run.
+    fn current(&self) -> &Plan {
+        self.again.plan.get().unwrap_or(&self.plan)
+    }
+}
+
+impl DisplayAs for GraceJoin {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt_as(form, f)
+    }
+}
+
+impl ExecutionPlan for GraceJoin {
+    delegate_to!(plan);
+
+    fn children(&self) -> Vec<&Plan> {
+        self.current().children()
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        let plan = Arc::clone(&self.plan);
+        grace_join(replace_children_if_necessary(plan, children)?)
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Plan> {
+        Ok(Arc::new(Self::new(
+            Arc::clone(self.current()).reset_state()?,
+        )))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let reserve = reserve(&context);
+        let mut rows = self.plan.execute(partition, Arc::clone(&context))?;
+        let (plan, again) = (Arc::clone(&self.plan), Arc::clone(&self.again));
+        let schema = self.schema();
+        let output = Arc::clone(&schema);
+        let first = async move {
+            // The first rows come when the build side is complete.
+            match rows.next().await {
+                Some(Err(failure)) if is_exhausted(&failure) => {
+                    tracing::info!(%failure, "a join whose build side exceeds the memory is partitioned into files");
+                    drop(rows);
+                    again.run(&plan, partition, context, reserve)
+                }
+                first => {
+                    let rows = stream::iter(first).chain(rows);
+                    let rows = RecordBatchStreamAdapter::new(output, rows);
+                    Ok(Box::pin(rows) as SendableRecordBatchStream)
+                }
+            }
+        };
+        let rows = stream::once(first).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        let mut metrics = self.current().metrics()?;
+        for metric in self.again.metrics.clone_inner().iter() {
+            metrics.push(Arc::clone(metric));
+        }
+        Some(metrics)
+    }
+}
+
+impl Again {
+    /// Runs one partition of a join with files.
+    fn run(
+        &self,
+        plan: &Plan,
+        partition: usize,
+        context: Arc<TaskContext>,
+        reserve: MemoryReservation,
+    ) -> Result<SendableRecordBatchStream> {
+        let plan = match self.plan.get() {
+            Some(plan) => plan,
+            None => {
+                let fresh = reset_plan_states(Arc::clone(plan))?;
+                self.plan.get_or_init(|| fresh)
+            }
+        };
+        let Some(join) = plan.downcast_ref::<HashJoinExec>() else {
+            return internal_err!("{} is not a hash join", plan.name());
+        };
+        let of_left = match join.partition_mode() {
+            PartitionMode::CollectLeft => 0,
+            _ => partition,
+        };
+        let left = join.left().execute(of_left, Arc::clone(&context))?;
+        let right = join.right().execute(partition, Arc::clone(&context))?;
+        let run = |join, right| {
+            let hash = GraceHash::new(join, &context, &self.metrics, partition, reserve);
+            hash.rows(left, right)
+        };
+        if plan.output_ordering().is_none() {
+            let projection = join.projection.as_deref().map(<[usize]>::to_vec);
+            return Ok(run(alone(join, right.schema(), projection)?, right));
+        }
+        let right = numbered(right);
+        let rows = run(alone(join, right.schema(), with_number(join))?, right);
+        in_order(rows, &context)
+    }
+}
+
+/// Checks whether an operator failed for lack of memory.
+fn is_exhausted(failure: &DataFusionError) -> bool {
+    matches!(failure.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+/// Reserves the memory to partition the inputs of a join, while there is some: the joins around it may use up all of it.
+fn reserve(context: &TaskContext) -> MemoryReservation {
+    let pool = context.memory_pool();
+    let bytes = match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => RESERVE.min(limit / RESERVE_SHARE),
+        _ => RESERVE,
+    };
+    let reservation = MemoryConsumer::new("GraceJoin").register(pool);
+    // Without it, the memory of the buffers is not accounted.
+    reservation.try_grow(bytes).ok();
+    reservation
+}
+
+/// Returns the join without inputs and runtime state, for a right side with these columns.
+fn alone(
+    join: &HashJoinExec,
+    right: SchemaRef,
+    projection: Option<Vec<usize>>,
+) -> Result<HashJoinExec> {
+    let left = Arc::new(EmptyExec::new(join.left().schema()));
+    let right = Arc::new(EmptyExec::new(right));
+    let join = join.builder().reset_state();
+    let join = join
+        .with_partition_mode(PartitionMode::Partitioned)
+        .with_projection(projection);
+    join.with_new_children(vec![left, right])?.build()
+}
+
+/// Appends the row numbers to the right side of a join.
+fn numbered(rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
+    let mut fields: Vec<_> = rows.schema().fields().iter().cloned().collect();
+    fields.push(Arc::new(Field::new(NUMBER, DataType::UInt64, false)));
+    let schema = Arc::new(Schema::new(fields));
+    let with_numbers = Arc::clone(&schema);
+    let mut next = 0;
+    let rows = rows.map(move |batch| {
+        let batch = batch?;
+        let first = next;
+        next += batch.num_rows() as u64;
+        let mut columns = batch.columns().to_vec();
+        columns.push(Arc::new(UInt64Array::from_iter_values(first..next)));
+        Ok(RecordBatch::try_new(Arc::clone(&with_numbers), columns)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+}
+
+/// Name of the column of row numbers.
+const NUMBER: &str = "row_number";
+
+/// Returns the columns of a join that keeps the order of its right side, and after them the right side's last column.
+fn with_number(join: &HashJoinExec) -> Option<Vec<usize>> {
+    let (left, right) = (
+        join.left().schema().fields().len(),
+        join.right().schema().fields().len(),
+    );
+    let (number, columns) = match join.join_type() {
+        JoinType::RightSemi | JoinType::RightAnti => (right, right),
+        JoinType::RightMark => (right, right + 1),
+        _ => (left + right, left + right),
+    };
+    let columns = match &join.projection {
+        Some(projection) => projection.to_vec(),
+        None => (0..columns).collect(),
+    };
+    let moved = columns.into_iter();
+    let moved = moved.map(|column| column + usize::from(column >= number));
+    Some(moved.chain([number]).collect())
+}
+
+/// Sorts rows by their last column, and removes it.
+fn in_order(
+    rows: SendableRecordBatchStream,
+    context: &Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let schema = rows.schema();
+    let number = schema.fields().len() - 1;
+    let by_number: Arc<dyn PhysicalExpr> = Arc::new(Column::new(NUMBER, number));
+    let by_number = LexOrdering::from([PhysicalSortExpr::new_default(by_number)]);
+    let once = Once {
+        schema: Arc::clone(&schema),
+        rows: Mutex::new(Some(rows)),
+    };
+    let once = StreamingTableExec::try_new(schema, vec![Arc::new(once)], None, None, false, None)?;
+    let sort = SortExec::new(by_number, Arc::new(once));
+    let columns: Vec<_> = (0..number).collect();
+    let sorted = sort.execute(0, Arc::clone(context))?;
+    let schema = Arc::new(sorted.schema().project(&columns)?);
+    let rows = sorted.map(move |batch| Ok(batch?.project(&columns)?));
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+/// Rows that are read once.
+struct Once {
+    schema: SchemaRef,
+    rows: Mutex<Option<SendableRecordBatchStream>>,
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Once").finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for Once {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = || Box::pin(EmptyRecordBatchStream::new(Arc::clone(&self.schema))) as _;
+        rows.take().unwrap_or_else(none)
+    }
+}

@@ -1,0 +1,498 @@
+//! The parts of a grace hash join: pairs of files with the rows of both sides that have the same hashes.
+//!
+//! ```text
+//! pair fits in memory                   DataFusion's hash join
+//! does not fit, and may be divided      partitioned again, by another hash
+//! does not fit, mostly one key          block by block
+//! ```
+//!
+//! *Block by block*: blocks of one side that fit into memory are hashed one after the other, and each meets all of the
+//! other side. That is exact for a side whose rows are emitted, since the fate of each is decided in its own block: the
+//! left side in inner, left, left semi, anti and mark joins; the right side in right ones. A full join is a left join,
+//! and then the right rows without a match.
+//!
+//! Not here: the decision to use files.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, UInt32Array, new_null_array};
+use datafusion::arrow::compute::BatchCoalescer;
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::catalog::memory::MemorySourceConfig;
+use datafusion::common::JoinType;
+use datafusion::common::hash_utils::{RandomState, create_hashes};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, SpillFile, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, RecordOutput, SpillMetrics,
+};
+use datafusion::physical_plan::spill::get_record_batch_memory_size;
+use datafusion::physical_plan::stream::{
+    RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
+};
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan, SpillManager};
+use futures::{StreamExt, stream};
+use tokio::sync::mpsc::Sender;
+
+use super::{Plan, RESERVE, is_exhausted};
+use crate::planning::joins::is_of_the_right;
+
+/// Number of files that a side is partitioned into.
+const FILES: usize = 16;
+/// Maximum number of times that a side is partitioned.
+const LEVELS: u64 = 5;
+/// Seed of the first level's hash, which no exchange and no hash table uses.
+const SEED: u64 = 0x6772_6163;
+/// Memory that a row of a block takes in a hash table, in bytes.
+const HASHED_ROW: usize = 64;
+
+/// One partition of a join, computed by parts.
+pub(super) struct GraceHash {
+    /// The join, without inputs.
+    join: HashJoinExec,
+    context: Arc<TaskContext>,
+    left: SpillManager,
+    right: SpillManager,
+    output: BaselineMetrics,
+    /// Number of rows that may still be emitted.
+    remaining: usize,
+    reserve: MemoryReservation,
+}
+
+/// Side of a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// Rows of both sides whose matches are among them.
+struct Part {
+    left: Arc<Rows>,
+    right: Arc<Rows>,
+    /// Number of times that the rows were partitioned.
+    level: u64,
+    /// True if partitioning made the left side hardly smaller.
+    is_stubborn: bool,
+}
+
+/// Result of a join of one part.
+enum Outcome {
+    Done,
+    /// The memory did not suffice, and no rows were emitted.
+    Exhausted(DataFusionError),
+}
+
+impl GraceHash {
+    pub(super) fn new(
+        join: HashJoinExec,
+        context: &Arc<TaskContext>,
+        metrics: &ExecutionPlanMetricsSet,
+        partition: usize,
+        reserve: MemoryReservation,
+    ) -> Self {
+        let spilled = SpillMetrics::new(metrics, partition);
+        let manager =
+            |plan: &Plan| SpillManager::new(context.runtime_env(), spilled.clone(), plan.schema());
+        Self {
+            left: manager(join.left()),
+            right: manager(join.right()),
+            output: BaselineMetrics::new(metrics, partition),
+            remaining: join.fetch().unwrap_or(usize::MAX),
+            context: Arc::clone(context),
+            join,
+            reserve,
+        }
+    }
+
+    /// Joins the rows of both sides.
+    pub(super) fn rows(
+        self,
+        left: SendableRecordBatchStream,
+        right: SendableRecordBatchStream,
+    ) -> SendableRecordBatchStream {
+        let mut rows = RecordBatchReceiverStreamBuilder::new(self.join.schema(), 1);
+        let to = rows.tx();
+        rows.spawn(self.run(left, right, to));
+        rows.build()
+    }
+
+    async fn run(
+        mut self,
+        left: SendableRecordBatchStream,
+        right: SendableRecordBatchStream,
+        to: Sender<Result<RecordBatch>>,
+    ) -> Result<()> {
+        let mut due = self.partition(left, right, 0, usize::MAX).await?;
+        while let Some(part) = due.pop() {
+            if self.remaining == 0 {
+                break;
+            }
+            if !self.emits(&part) {
+                continue;
+            }
+            let join = self.of_inputs(part.left.plan()?, part.right.plan()?)?;
+            let Outcome::Exhausted(_) = self.emit(Arc::new(join), false, &to).await? else {
+                continue;
+            };
+            if part.is_stubborn || part.level == LEVELS {
+                self.by_blocks(&part, &to).await?;
+                continue;
+            }
+            let (left, right) = (part.left.read()?, part.right.read()?);
+            let parts = self.partition(left, right, part.level, part.left.rows);
+            due.extend(parts.await?);
+        }
+        Ok(())
+    }
+
+    /// Checks whether the join may emit rows of a part.
+    fn emits(&self, part: &Part) -> bool {
+        let (left, right) = (part.left.rows > 0, part.right.rows > 0);
+        match self.join.join_type() {
+            JoinType::Inner => left && right,
+            _ => left || right,
+        }
+    }
+
+    fn of_inputs(&self, left: Plan, right: Plan) -> Result<HashJoinExec> {
+        let join = self.join.builder().with_new_children(vec![left, right])?;
+        join.reset_state().build()
+    }
+
+    /// Partitions both sides, of which the left has `before` rows.
+    async fn partition(
+        &self,
+        left: SendableRecordBatchStream,
+        right: SendableRecordBatchStream,
+        level: u64,
+        before: usize,
+    ) -> Result<Vec<Part>> {
+        let (left_keys, right_keys): (Vec<_>, Vec<_>) = self.join.on().iter().cloned().unzip();
+        let left = self.divide(left, &left_keys, &self.left, level).await?;
+        let right = self.divide(right, &right_keys, &self.right, level).await?;
+        let parts = left.into_iter().zip(right).map(|(left, right)| Part {
+            is_stubborn: left.rows > before / 4 * 3,
+            left: Arc::new(left),
+            right: Arc::new(right),
+            level: level + 1,
+        });
+        Ok(parts.collect())
+    }
+
+    async fn divide(
+        &self,
+        mut rows: SendableRecordBatchStream,
+        keys: &[PhysicalExprRef],
+        manager: &SpillManager,
+        level: u64,
+    ) -> Result<Vec<Rows>> {
+        let hasher = RandomState::with_seed(SEED + level);
+        let (mut files, mut hashes) = (vec![], vec![]);
+        while let Some(batch) = rows.next().await.transpose()? {
+            let count = batch.num_rows();
+            if count == 0 {
+                continue;
+            }
+            if files.is_empty() {
+                let rows = self.buffered(&batch);
+                let file = || Writing::new(manager, rows);
+                files = (0..FILES).map(|_| file()).collect::<Result<_>>()?;
+            }
+            let keys = keys
+                .iter()
+                .map(|key| key.evaluate(&batch)?.into_array(count));
+            let keys: Vec<ArrayRef> = keys.collect::<Result<_>>()?;
+            hashes.clear();
+            hashes.resize(count, 0);
+            create_hashes(&keys, &hasher, &mut hashes)?;
+            let mut rows_of = vec![vec![]; FILES];
+            for (row, hash) in (0_u32..).zip(&hashes) {
+                rows_of[(hash >> 32) as usize % FILES].push(row);
+            }
+            for (file, rows) in files.iter_mut().zip(rows_of) {
+                if !rows.is_empty() {
+                    file.push(&batch, UInt32Array::from(rows))?;
+                }
+            }
+        }
+        if files.is_empty() {
+            let none = || Rows::none(manager);
+            return Ok((0..FILES).map(|_| none()).collect());
+        }
+        files.into_iter().map(Writing::finish).collect()
+    }
+
+    /// Returns the number of rows like these to buffer for each file.
+    fn buffered(&self, batch: &RecordBatch) -> usize {
+        let row = get_record_batch_memory_size(batch).div_ceil(batch.num_rows());
+        // Rows are buffered in one batch and written from another.
+        let bytes = match self.reserve.size() {
+            0 => RESERVE,
+            reserved => reserved,
+        };
+        (bytes / (2 * FILES) / row.max(1)).clamp(1, self.context.session_config().batch_size())
+    }
+
+    /// Joins a part block by block.
+    async fn by_blocks(&mut self, part: &Part, to: &Sender<Result<RecordBatch>>) -> Result<()> {
+        match *self.join.join_type() {
+            JoinType::Full => {
+                self.blocks(part, Side::Left, JoinType::Left, to).await?;
+                self.blocks(part, Side::Right, JoinType::RightAnti, to)
+                    .await
+            }
+            JoinType::Inner => self.blocks(part, Side::Left, JoinType::Inner, to).await,
+            kind if is_of_the_right(kind) => self.blocks(part, Side::Right, kind, to).await,
+            kind => self.blocks(part, Side::Left, kind, to).await,
+        }
+    }
+
+    /// Joins each block of one side with all of the other.
+    async fn blocks(
+        &mut self,
+        part: &Part,
+        side: Side,
+        kind: JoinType,
+        to: &Sender<Result<RecordBatch>>,
+    ) -> Result<()> {
+        let mut rows = match side {
+            Side::Left => part.left.read()?,
+            Side::Right => part.right.read()?,
+        };
+        let pool = self.context.memory_pool();
+        let reservation = MemoryConsumer::new("GraceJoinBlock").register(pool);
+        let mut block = vec![];
+        loop {
+            let next = rows.next().await.transpose()?;
+            if let Some(batch) = &next {
+                let bytes = 2 * get_record_batch_memory_size(batch);
+                let hashed = HASHED_ROW * batch.num_rows();
+                let fits = reservation.try_grow(bytes + hashed).is_ok();
+                if fits || block.is_empty() {
+                    block.extend(next);
+                    continue;
+                }
+            }
+            reservation.free();
+            // A block that does not fit after all is halved.
+            let mut due = vec![std::mem::take(&mut block)];
+            while let Some(mut block) = due.pop() {
+                let join = self.of_block(part, side, kind, &block)?;
+                let pads = kind != *self.join.join_type() && side == Side::Right;
+                match self.emit(join, pads, to).await? {
+                    Outcome::Done => {}
+                    Outcome::Exhausted(failure) if block.len() < 2 => return Err(failure),
+                    Outcome::Exhausted(_) => {
+                        let half = block.split_off(block.len() / 2);
+                        due.extend([half, block]);
+                    }
+                }
+            }
+            match next {
+                Some(batch) if self.remaining > 0 => block.push(batch),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Returns the join of a block of one side, which is hashed, with all of the other.
+    fn of_block(
+        &self,
+        part: &Part,
+        side: Side,
+        kind: JoinType,
+        block: &[RecordBatch],
+    ) -> Result<Plan> {
+        let block = |schema: &SchemaRef| -> Result<Plan> {
+            let rows = [block.to_vec()];
+            let rows = MemorySourceConfig::try_new_exec(&rows, Arc::clone(schema), None)?;
+            Ok(rows)
+        };
+        let (left, right) = match side {
+            Side::Left => (block(self.left.schema())?, part.right.plan()?),
+            Side::Right => (part.left.plan()?, block(self.right.schema())?),
+        };
+        let join = self.join.builder().with_type(kind);
+        let join = match kind == JoinType::RightAnti && kind != *self.join.join_type() {
+            true => join.with_projection(None),
+            false => join,
+        };
+        let join = join.with_new_children(vec![left, right])?;
+        let join = join.reset_state().build()?;
+        match side {
+            Side::Left => Ok(Arc::new(join)),
+            Side::Right => join.swap_inputs(PartitionMode::Partitioned),
+        }
+    }
+
+    /// Emits the rows of a join of parts; `pads` if they are right rows without a match, of a full join.
+    async fn emit(
+        &mut self,
+        join: Plan,
+        pads: bool,
+        to: &Sender<Result<RecordBatch>>,
+    ) -> Result<Outcome> {
+        let mut rows = join.execute(0, Arc::clone(&self.context))?;
+        let mut is_first = true;
+        while self.remaining > 0 {
+            let batch = match rows.next().await {
+                Some(Err(failure)) if is_first && is_exhausted(&failure) => {
+                    return Ok(Outcome::Exhausted(failure));
+                }
+                Some(batch) => batch?,
+                None => break,
+            };
+            is_first = false;
+            let batch = batch.slice(0, batch.num_rows().min(self.remaining));
+            self.remaining -= batch.num_rows();
+            let columns = match pads {
+                true => self.padded(&batch),
+                false => batch.columns().to_vec(),
+            };
+            let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            let batch = RecordBatch::try_new_with_options(self.join.schema(), columns, &rows)?;
+            if to
+                .send(Ok(batch.record_output(&self.output)))
+                .await
+                .is_err()
+            {
+                // Nobody reads on.
+                self.remaining = 0;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Returns the columns of a full join for right rows without a match.
+    fn padded(&self, rows: &RecordBatch) -> Vec<ArrayRef> {
+        let schema = self.join.schema();
+        let left = self.left.schema().fields().len();
+        let columns = match &self.join.projection {
+            Some(projection) => projection.to_vec(),
+            None => (0..schema.fields().len()).collect(),
+        };
+        let columns = columns.into_iter().zip(schema.fields());
+        let column = |(column, field): (usize, &FieldRef)| match column.checked_sub(left) {
+            Some(right) => Arc::clone(rows.column(right)),
+            None => new_null_array(field.data_type(), rows.num_rows()),
+        };
+        columns.map(column).collect()
+    }
+}
+
+/// Appends a batch to a file, or ends the file. The file's type has no public name.
+type File = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
+
+/// File that is written.
+struct Writing {
+    manager: SpillManager,
+    file: File,
+    buffer: BatchCoalescer,
+    rows: usize,
+}
+
+impl Writing {
+    /// Creates a file that is written in batches of `rows` rows.
+    fn new(manager: &SpillManager, rows: usize) -> Result<Self> {
+        let mut file = manager.create_in_progress_file("a part of a join")?;
+        let file: File = Box::new(move |batch| match batch {
+            Some(batch) => file.append_batch(batch).map(|_| None),
+            None => file.finish(),
+        });
+        Ok(Self {
+            file,
+            buffer: BatchCoalescer::new(Arc::clone(manager.schema()), rows),
+            manager: manager.clone(),
+            rows: 0,
+        })
+    }
+
+    fn push(&mut self, batch: &RecordBatch, rows: UInt32Array) -> Result<()> {
+        self.rows += rows.len();
+        self.buffer.push_batch_with_indices(batch.clone(), &rows)?;
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        while let Some(batch) = self.buffer.next_completed_batch() {
+            (self.file)(Some(&batch))?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Rows> {
+        self.buffer.finish_buffered_batch()?;
+        self.write()?;
+        Ok(Rows {
+            file: (self.file)(None)?,
+            manager: self.manager,
+            rows: self.rows,
+        })
+    }
+}
+
+/// Rows in a file, which is removed with them.
+#[derive(Clone)]
+struct Rows {
+    manager: SpillManager,
+    /// `None` if there are no rows.
+    file: Option<Arc<dyn SpillFile>>,
+    rows: usize,
+}
+
+impl Rows {
+    fn none(manager: &SpillManager) -> Self {
+        Self {
+            manager: manager.clone(),
+            file: None,
+            rows: 0,
+        }
+    }
+
+    fn read(&self) -> Result<SendableRecordBatchStream> {
+        match &self.file {
+            Some(file) => self.manager.read_spill_as_stream(Arc::clone(file), None),
+            None => {
+                let schema = Arc::clone(self.manager.schema());
+                Ok(Box::pin(EmptyRecordBatchStream::new(schema)))
+            }
+        }
+    }
+
+    /// Returns a plan that reads the rows.
+    fn plan(self: &Arc<Self>) -> Result<Plan> {
+        let schema = Arc::clone(self.manager.schema());
+        let rows = vec![Arc::clone(self) as _];
+        let plan = StreamingTableExec::try_new(schema, rows, None, None, false, None)?;
+        Ok(Arc::new(plan))
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartitionStream for Rows {
+    fn schema(&self) -> &SchemaRef {
+        self.manager.schema()
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        self.read().unwrap_or_else(|failure| {
+            let failure = stream::once(async { Err(failure) });
+            let schema = Arc::clone(self.manager.schema());
+            Box::pin(RecordBatchStreamAdapter::new(schema, failure))
+        })
+    }
+}
