@@ -6,8 +6,12 @@
 //! size, and a task needs the memory of its largest partition instead of all of them. A task can stop between two
 //! partitions.
 //!
-//! Not here: the computation of window functions, which are DataFusion's expressions; windows without `PARTITION
-//! BY`, whose one partition ends with the input; windows that only look back, which DataFusion streams itself.
+//! The rows that are held, and their copy in one piece, count as the task's memory, which DataFusion's operator does not
+//! reserve: a partition that exceeds it fails the task, not the process. Without `PARTITION BY` the one partition ends with
+//! the input.
+//!
+//! Not here: the computation of window functions, which are DataFusion's expressions; windows that only look back, which
+//! DataFusion streams itself.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,36 +24,37 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::window::WindowExpr;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
+use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
 };
 use futures::{StreamExt, stream};
+use volley_engine::delegate_to;
 
-use super::decorator::delegate_to;
 use super::tasks::Running;
 
-/// Makes a window operator with `PARTITION BY` emit partitions as they end. Other operators stay unchanged.
+/// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
 pub(super) fn emit_partitions(
     node: Arc<dyn ExecutionPlan>,
     task: &Running,
 ) -> Arc<dyn ExecutionPlan> {
-    let windows = node.downcast_ref::<WindowAggExec>();
-    match windows.and_then(|windows| windows.window_expr().first()) {
-        Some(window) if !window.partition_by().is_empty() => Arc::new(PartitionedWindows {
-            plan: node,
-            task: task.clone(),
-            metrics: ExecutionPlanMetricsSet::new(),
-        }),
-        _ => node,
+    if !node.is::<WindowAggExec>() {
+        return node;
     }
+    Arc::new(PartitionedWindows {
+        plan: node,
+        task: task.clone(),
+        metrics: ExecutionPlanMetricsSet::new(),
+    })
 }
 
 /// Replacement of a [`WindowAggExec`].
@@ -98,6 +103,8 @@ impl ExecutionPlan for PartitionedWindows {
             return internal_err!("windows whose rows are not in the order of their PARTITION BY");
         }
         let batch_size = context.session_config().batch_size();
+        let memory = MemoryConsumer::new(format!("Windows[{partition}]"));
+        let memory = memory.register(context.memory_pool());
         let input = windows.input().execute(partition, context)?;
         let rows = Rows {
             batch_size,
@@ -108,6 +115,7 @@ impl ExecutionPlan for PartitionedWindows {
             schema: self.plan.schema(),
             ended: Batches::default(),
             open: Batches::default(),
+            memory,
             task: self.task.clone(),
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
@@ -138,6 +146,8 @@ struct Rows {
     ended: Batches,
     /// Partition that is still open: the next row may belong to it.
     open: Batches,
+    /// Memory of the rows of both.
+    memory: MemoryReservation,
     task: Running,
     metrics: BaselineMetrics,
 }
@@ -146,12 +156,15 @@ struct Rows {
 struct Batches {
     batches: Vec<RecordBatch>,
     rows: usize,
+    /// Size in memory.
+    bytes: usize,
 }
 
 impl Batches {
-    fn push(&mut self, batch: RecordBatch) {
+    fn push(&mut self, batch: RecordBatch, bytes: usize) {
         if batch.num_rows() > 0 {
             self.rows += batch.num_rows();
+            self.bytes += bytes;
             self.batches.push(batch);
         }
     }
@@ -159,6 +172,7 @@ impl Batches {
     fn append(&mut self, other: &mut Self) {
         self.batches.append(&mut other.batches);
         self.rows += std::mem::take(&mut other.rows);
+        self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
@@ -170,7 +184,11 @@ impl Rows {
             let computing = self.metrics.elapsed_compute().clone();
             let _timer = computing.timer();
             match read {
-                Some(batch) => self.hold(batch)?,
+                Some(batch) => {
+                    self.hold(batch)?;
+                    let held = self.open.bytes + self.ended.bytes;
+                    self.memory.try_resize(held)?;
+                }
                 None => {
                     self.input = None;
                     self.ended.append(&mut self.open);
@@ -192,6 +210,11 @@ impl Rows {
         if rows == 0 {
             return Ok(());
         }
+        let bytes = get_record_batch_memory_size(&batch);
+        if self.keys.is_empty() {
+            self.open.push(batch, bytes);
+            return Ok(());
+        }
         let begins = match self.open.batches.last() {
             Some(before) => {
                 let last = self.keys(&before.slice(before.num_rows() - 1, 1))?;
@@ -207,20 +230,27 @@ impl Rows {
         }
         let last = partition(&self.keys(&batch)?)?.ranges().pop();
         let last = last.map_or(0, |last| last.start);
+        let before = bytes / rows * last;
         if last > 0 {
-            self.open.push(batch.slice(0, last));
+            self.open.push(batch.slice(0, last), before);
             self.ended.append(&mut self.open);
         }
-        self.open.push(batch.slice(last, rows - last));
+        self.open
+            .push(batch.slice(last, rows - last), bytes - before);
         Ok(())
     }
 
     /// Evaluates the windows over each ended partition, and returns all rows as one batch. Slices of it would each
     /// be counted with the memory of the whole.
     fn compute(&mut self) -> Result<RecordBatch> {
-        let ended = std::mem::take(&mut self.ended).batches;
-        let batch = concat_batches(&self.input_schema, &ended)?;
-        let partitions = partition(&self.keys(&batch)?)?.ranges();
+        let ended = std::mem::take(&mut self.ended);
+        self.memory.try_grow(ended.bytes)?;
+        let batch = concat_batches(&self.input_schema, &ended.batches)?;
+        drop(ended);
+        let partitions = match self.keys.is_empty() {
+            true => std::iter::once(0..batch.num_rows()).collect(),
+            false => partition(&self.keys(&batch)?)?.ranges(),
+        };
         let mut computed = vec![Vec::with_capacity(partitions.len()); self.windows.len()];
         for partition in partitions {
             self.task.check()?;
@@ -234,6 +264,7 @@ impl Rows {
             let partitions: Vec<_> = partitions.iter().map(AsRef::as_ref).collect();
             columns.push(concat(&partitions)?);
         }
+        self.memory.try_resize(self.open.bytes)?;
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 
@@ -248,6 +279,8 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::execution::memory_pool::FairSpillPool;
+    use datafusion::execution::runtime_env::RuntimeEnvBuilder;
     use datafusion::physical_plan::collect;
     use datafusion::physical_plan::sorts::sort::SortExec;
     use datafusion::prelude::{SessionConfig, SessionContext};
@@ -303,7 +336,8 @@ mod tests {
                 true,
             ),
             ("sum(v) OVER (PARTITION BY id / 1000)".into(), true),
-            (format!("sum(v) OVER (ORDER BY id {looks_ahead})"), false),
+            (format!("sum(v) OVER (ORDER BY id {looks_ahead})"), true),
+            ("count(*) OVER (), max(v) OVER ()".into(), true),
             ("sum(v) OVER (PARTITION BY k ORDER BY id)".into(), false),
         ] {
             let query = format!("SELECT *, {windows} FROM t");
@@ -313,7 +347,8 @@ mod tests {
             let expected = collect(plan, session.task_ctx()).await.unwrap();
             let batches = collect(emitting, session.task_ctx()).await.unwrap();
             let pieces = batches.len();
-            assert!(!partitioned || pieces > 1 || query.contains("id / 1000"), "{query}");
+            let is_one = query.contains("id / 1000") || !query.contains("PARTITION BY");
+            assert!(!partitioned || pieces > 1 || is_one, "{query}");
             let schema = expected[0].schema();
             let expected = concat_batches(&schema, &expected).unwrap();
             assert_eq!(expected.num_rows(), 1000);
@@ -344,6 +379,34 @@ mod tests {
             read <= 3 * BATCH,
             "{read} rows are read before the first are emitted"
         );
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_exceeds_the_memory_fails() {
+        let (session, _) = plans("SELECT 1").await;
+        for (windows, fits) in [
+            ("PARTITION BY id / 5", true),
+            ("PARTITION BY id / 500", false),
+            ("", false),
+        ] {
+            let query = format!("SELECT *, count(*) OVER ({windows}) FROM t");
+            let (_, [_, emitting]) = plans(&query).await;
+            let runtime =
+                RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(24 << 10)));
+            let mut config = session.copied_config();
+            config.options_mut().execution.sort_spill_reservation_bytes = 1 << 10;
+            let little = SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap());
+            match collect(emitting, little.task_ctx()).await {
+                Ok(_) => assert!(fits, "{query}"),
+                Err(failure) => {
+                    assert!(
+                        !fits && failure.to_string().contains("Windows[0]"),
+                        "{query}: {failure}"
+                    );
+                }
+            }
+            assert_eq!(little.runtime_env().memory_pool.reserved(), 0);
+        }
     }
 
     #[tokio::test]
