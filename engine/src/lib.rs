@@ -36,8 +36,9 @@ pub mod object_stores;
 pub mod runtime;
 pub mod settings;
 
-pub use codec::repeated::{receive_repeated_names, send_repeated_names};
+pub use codec::flight_types::as_planned;
 pub use codec::stores::declared_stores;
+pub use codec::subqueries::unjoined;
 pub use codec::tables::{
     Files, NULL_PARTITION, ROWS_LIMIT, file_name, sendable, table_functions, typed_as,
 };
@@ -45,7 +46,6 @@ pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
 pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
 pub use files::decompressed::decompressed;
-pub use mends::checked_arithmetic::constants_checked;
 pub use mends::filters::without_filters;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
@@ -55,13 +55,13 @@ pub use nodes::train::{TrainExec, TrainNode, train_schema};
 pub use operators::grace_join::grace_join;
 pub use operators::normalized_keys::normalize_keys;
 pub use operators::row_hash::{row_hash, split_draw};
-pub use operators::single_value::single_value;
 pub use planning::effects::{Effects, places_of_task};
 pub use planning::planner::VolleyQueryPlanner;
 pub use planning::stages;
-pub use rules::logical::{LogicalRule, around, top_down, whole_plan};
+pub use rules::logical::{LogicalRule, around};
 pub use session::{
-    mend_relations, mended_logical_rules, mended_rules, with_mended_analysis, with_rules,
+    mend_relations, mended_logical_rules, mended_rules, optimized, sent_rules,
+    with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};
 pub use write::{adds_files, replaces_file, split_writer};

@@ -1,13 +1,24 @@
 //! The plan rules of a session: Volley's among DataFusion's.
 
+use datafusion::catalog::Session;
 use datafusion::error::Result;
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::optimizer::Optimizer;
 use datafusion::prelude::SessionContext;
 
 use crate::codec::endless_limits::drop_endless_limits;
-use crate::codec::repeated::receive_repeated_names;
+use crate::codec::laterals::lift_lateral_conditions;
+use crate::codec::repeated::{receive_repeated_names, send_repeated_names};
+use crate::codec::subqueries::join_scalar_subqueries;
+use crate::codec::unions::flatten_unions;
 use crate::mends::Mended;
+use crate::mends::checked_arithmetic::constants_checked;
+use crate::mends::correlated_names::unique_correlated_columns;
 use crate::mends::float_ranges::FORGET_FLOAT_RANGES;
+use crate::mends::in_subqueries::in_subquery_to_exists;
+use crate::mends::quantified::name_compared;
+use crate::mends::row_copies::number_copies;
 use crate::operators::expand::group_before_sets;
 use crate::planning::distinct_sets::distinct_by_sets;
 use crate::planning::estimates::estimate_scan;
@@ -15,13 +26,25 @@ use crate::planning::join_order::order_joins;
 use crate::planning::joins::choose_join;
 use crate::planning::selectivity::estimate_filter;
 use crate::planning::without_columns::gather_without_columns;
-use crate::rules::logical::{LogicalRule, top_down};
+use crate::rules::logical::{LogicalRule, top_down, whole_plan};
 use crate::rules::names::{JOIN_SELECTION, SANITY_CHECK};
 use crate::rules::physical::{PlanRule, Rewrite, rule};
 use crate::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that pushes down dynamic filters, and no others.
 const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
+
+/// DataFusion's rules that take subqueries out of expressions, and one that they build upon.
+const SENT: [&str; 5] = [
+    "rewrite_set_comparison",
+    "simplify_expressions",
+    DECORRELATION,
+    "scalar_subquery_to_join",
+    "decorrelate_lateral_join",
+];
+
+/// DataFusion's rule that turns conditions on subqueries into joins.
+const DECORRELATION: &str = "decorrelate_predicate_subquery";
 
 /// Rules that only estimate numbers of rows; the first rules of a session.
 const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
@@ -75,6 +98,37 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         .with_physical_optimizer_rules(rules)
 }
 
+/// Returns the rules of plans that are sent.
+///
+/// A plan is sent as it was written except for subqueries, which have no wire form and become joins. All other
+/// optimization is the scheduler's: the engine's messages omit parts of its optimizer's results, such as the columns of
+/// relations that are known to be empty.
+pub fn sent_rules() -> Vec<LogicalRule> {
+    let mut rules = Optimizer::new().rules;
+    rules.retain(|rule| SENT.contains(&rule.name()));
+    rules.insert(0, constants_checked());
+    rules.insert(0, top_down("name_compared", name_compared));
+    rules.insert(0, top_down("number_copies", number_copies));
+    rules.insert(0, top_down("flatten_unions", flatten_unions));
+    let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
+    let before = before.unwrap_or(0);
+    rules.insert(
+        before,
+        top_down("in_subquery_to_exists", in_subquery_to_exists),
+    );
+    rules.insert(
+        before,
+        top_down("unique_correlated_columns", unique_correlated_columns),
+    );
+    rules.push(whole_plan(
+        "lift_lateral_conditions",
+        lift_lateral_conditions,
+    ));
+    rules.push(whole_plan("join_scalar_subqueries", join_scalar_subqueries));
+    rules.push(top_down("send_repeated_names", send_repeated_names));
+    rules
+}
+
 /// Adds Volley's mends of DataFusion's analyzer to a session.
 pub fn with_mended_analysis(state: SessionStateBuilder) -> SessionStateBuilder {
     let analyzers = Mended::ALL.analyzers().into_iter();
@@ -98,4 +152,30 @@ pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
 /// Returns DataFusion's rules of physical plans with the mends; also used by sessions of a single process.
 pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
     Mended::ALL.physical(rules)
+}
+
+/// Optimizes a plan by all rules, to run it in this process or to inspect it.
+///
+/// # Errors
+/// When a rule fails.
+pub fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPlan> {
+    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+        return Ok(plan.clone());
+    };
+    let mut rules = vec![top_down("receive_repeated_names", receive_repeated_names)];
+    rules.extend(mended_logical_rules(&Optimizer::new().rules));
+    let all = SessionStateBuilder::new_from_existing(state.clone())
+        .with_optimizer_rules(rules)
+        .build();
+    all.optimize(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_has_every_rule_of_plans_that_are_sent() {
+        assert_eq!(sent_rules().len(), SENT.len() + 9);
+    }
 }

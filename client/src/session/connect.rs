@@ -12,14 +12,13 @@ use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout_at};
 use volley_engine::object_stores::Stores;
 use volley_engine::{
-    VolleyLogicalCodec, VolleyPhysicalCodec, table_functions, with_mended_analysis,
+    VolleyLogicalCodec, VolleyPhysicalCodec, sent_rules, table_functions, with_mended_analysis,
 };
 use volley_proto::tls::disagreement;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
 use super::files::{FileTables, FilesFactory};
-use super::optimizer;
 use super::planner::ClusterPlanner;
 use super::settings;
 use crate::{Error, Result, SchedulerAddress};
@@ -153,7 +152,7 @@ pub(super) fn context(
         DynamicFileCatalog::new(Arc::clone(state.catalog_list()), Arc::clone(&files) as _);
     let state = SessionStateBuilder::new_from_existing(state)
         .with_catalog_list(Arc::new(catalogs))
-        .with_optimizer_rules(optimizer::rules_here());
+        .with_optimizer_rules(sent_rules());
     let mut state = with_mended_analysis(state).build();
     // A scan's plan loses this function on the way to an executor.
     state.deregister_udf("file_row_index")?;

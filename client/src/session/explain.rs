@@ -13,14 +13,13 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
-use volley_engine::with_rules;
+use volley_engine::{optimized, with_rules};
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
     Refit, Rule, Split, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
-use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::rows::Rows;
 use super::settings::JobDescription;

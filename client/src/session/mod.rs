@@ -12,31 +12,22 @@
 mod cluster_tests;
 mod connect;
 mod copy;
-mod correlated;
 mod explain;
 mod file_names;
 mod files;
-mod flight_types;
-mod in_subqueries;
-mod laterals;
 mod loss;
 mod memory;
 mod models;
-mod multiset;
 mod names;
 mod nesting;
-mod optimizer;
 mod output;
 mod planner;
-mod quantified;
 mod query;
 mod rows;
 mod settings;
-mod subqueries;
 mod tables;
 mod train;
 mod transform;
-mod unions;
 mod values;
 
 use std::fmt;
@@ -59,8 +50,6 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
 
 pub(crate) use connect::await_scheduler;
-#[cfg(test)]
-pub(crate) use optimizer::optimized;
 pub use output::{Output, QueryJob};
 pub(crate) use transform::Rows as TrainingRows;
 

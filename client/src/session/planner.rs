@@ -15,10 +15,9 @@ use datafusion::optimizer::analyzer::type_coercion::TypeCoercionRewriter;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion_proto::protobuf::LogicalPlanNode;
-use volley_engine::{VolleyLogicalCodec, sendable, typed_as};
+use volley_engine::{VolleyLogicalCodec, optimized, sendable, typed_as};
 use volley_proto::stack::deeply;
 
-use super::optimizer::optimized;
 use super::query::QueryExec;
 use super::{files, memory, settings, tables};
 use crate::Error;

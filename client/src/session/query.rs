@@ -33,13 +33,11 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 use volley_engine::error::External;
 use volley_engine::object_stores::Stores;
-use volley_engine::{VolleyLogicalCodec, declared_stores};
+use volley_engine::{VolleyLogicalCodec, as_planned, declared_stores, unjoined};
 use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::stack::deep;
 
-use super::flight_types::as_planned;
 use super::loss::{Effects, Verdict, judge};
-use super::subqueries::refuse_unjoined;
 use super::{copy, file_names, nesting, settings};
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
@@ -127,7 +125,9 @@ fn properties(schema: SchemaRef) -> PlanProperties {
 impl ClusterQuery {
     async fn submit(&self, config: &SessionConfig) -> crate::Result<Submitted> {
         nesting::check(&self.plan)?;
-        refuse_unjoined(&self.plan)?;
+        if let Some(what) = unjoined(&self.plan)? {
+            return Err(Error::NotSupported { what });
+        }
         let plan = deep(|| {
             let codec = VolleyLogicalCodec::default();
             let mut encoded = Vec::new();
@@ -170,7 +170,7 @@ impl ClusterQuery {
         let schema = Arc::clone(self.plan.schema().inner());
         // An empty batch would only tell the columns, which are known.
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
-        let rows = rows.map(move |batch| as_planned(batch?, &schema));
+        let rows = rows.map(move |batch| Ok(as_planned(batch?, &schema)?));
         Ok(rows.boxed())
     }
 }

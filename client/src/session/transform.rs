@@ -335,12 +335,12 @@ pub(super) fn own_column(plan: &LogicalPlan, name: &str) -> Result<Expr> {
 
 #[cfg(test)]
 mod tests {
+    use volley_engine::optimized;
     use volley_proto::TrainId;
     use volley_proto::spec::Computed;
     use volley_proto::store::{Position, Writer};
 
     use super::*;
-    use crate::session::optimized;
     use crate::sql::Kind;
     use crate::testing::{on_a_deep_stack, session};
 

@@ -318,7 +318,7 @@ mod tests {
 
     async fn optimized(session: &Session, sql: &str) -> Result<LogicalPlan> {
         let (state, plan) = session.sql(sql).await?.into_parts();
-        Ok(crate::session::optimized(&plan, &state)?)
+        Ok(volley_engine::optimized(&plan, &state)?)
     }
 
     #[test]
@@ -399,7 +399,7 @@ mod tests {
                 ]
             );
             let (state, plan) = frame.into_parts();
-            let plan = crate::session::optimized(&plan, &state).unwrap();
+            let plan = volley_engine::optimized(&plan, &state).unwrap();
             let plan = plan.display_indent().to_string();
             assert!(
                 plan.find("Aggregate").unwrap() < plan.find("Predict").unwrap(),

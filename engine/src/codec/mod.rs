@@ -5,13 +5,17 @@
 
 pub(crate) mod endless_limits;
 pub(crate) mod filtered;
+pub(crate) mod flight_types;
 #[cfg(test)]
 mod fuzz;
+pub(crate) mod laterals;
 pub(crate) mod lost;
 pub(crate) mod recursion;
 pub(crate) mod repeated;
 pub(crate) mod stores;
+pub(crate) mod subqueries;
 pub(crate) mod tables;
+pub(crate) mod unions;
 
 use std::sync::Arc;
 

@@ -98,7 +98,7 @@ impl UserDefinedLogicalNodeCore for RepeatedNames {
 }
 
 /// Turns a projection with repeated names into an operator that can be sent.
-pub fn send_repeated_names(
+pub(crate) fn send_repeated_names(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
@@ -112,7 +112,7 @@ pub fn send_repeated_names(
 }
 
 /// Turns an operator of [`send_repeated_names`] back into a projection.
-pub fn receive_repeated_names(
+pub(crate) fn receive_repeated_names(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -29,7 +29,7 @@ struct SingleValue {
 ///
 /// It fails when there are several rows.
 #[must_use]
-pub fn single_value() -> Arc<AggregateUDF> {
+pub(crate) fn single_value() -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::from(SingleValue {
         signature: Signature::any(1, Volatility::Immutable),
     }))

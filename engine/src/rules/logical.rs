@@ -18,7 +18,7 @@ pub(crate) type Around =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
 /// Creates a rule that applies a function to each operator, before its inputs.
-pub fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
+pub(crate) fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     let whole = false;
     Arc::new(Function {
         name,
@@ -28,7 +28,7 @@ pub fn top_down(name: &'static str, rewrite: Rewrite) -> LogicalRule {
 }
 
 /// Creates a rule that applies a function to a whole plan.
-pub fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
+pub(crate) fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
     let whole = true;
     Arc::new(Function {
         name,

@@ -1,7 +1,8 @@
 //! Tests of training as a session starts it.
 
+use volley_engine::optimized;
+
 use super::*;
-use crate::session::optimized;
 use crate::sql::Kind;
 use crate::testing::{on_a_deep_stack, session};
 

@@ -54,7 +54,7 @@ pub(crate) fn checked(
 }
 
 /// Returns the rule that computes the constants of a plan, before one that folds them.
-pub fn constants_checked() -> LogicalRule {
+pub(crate) fn constants_checked() -> LogicalRule {
     top_down("check_constants", check_constants)
 }
 

@@ -30,7 +30,7 @@ use datafusion::optimizer::OptimizerConfig;
 const COPY: &str = "__copy";
 
 /// Adds copy numbers to the join of an `INTERSECT ALL` or an `EXCEPT ALL`.
-pub(super) fn number_copies(
+pub(crate) fn number_copies(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -4,16 +4,18 @@
 
 use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::{can_cast_types, cast_with_options};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::format::DEFAULT_CAST_OPTIONS;
-use datafusion::error::DataFusionError;
+use datafusion::error::Result;
 
-use crate::Result;
-
-/// Casts rows to the query's types: Arrow Flight sends some [as others](as_sent).
-pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordBatch> {
+/// Casts rows to the query's types: Arrow Flight sends some as others.
+///
+/// # Errors
+/// When a value does not fit its type.
+pub fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordBatch> {
     let came = batch.schema();
     let was_another = |(came, planned): (&FieldRef, &FieldRef)| {
         let (came, planned) = (came.data_type(), planned.data_type());
@@ -37,10 +39,8 @@ pub(super) fn as_planned(batch: RecordBatch, planned: &Schema) -> Result<RecordB
     let columns = batch.columns().iter().zip(&typed);
     let columns = columns
         .map(|(column, field)| cast_with_options(column, field.data_type(), &DEFAULT_CAST_OPTIONS));
-    let columns: std::result::Result<Vec<_>, _> = columns.collect();
-    let rows =
-        columns.and_then(|columns| RecordBatch::try_new(Arc::new(Schema::new(typed)), columns));
-    Ok(rows.map_err(DataFusionError::from)?)
+    let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(typed)), columns)?)
 }
 
 /// Checks whether Arrow Flight changes a type.

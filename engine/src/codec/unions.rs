@@ -12,7 +12,7 @@ use datafusion::logical_expr::{Distinct, LogicalPlan, Union};
 use datafusion::optimizer::OptimizerConfig;
 
 /// Flattens nested unions whose columns have the same types.
-pub(super) fn flatten_unions(
+pub(crate) fn flatten_unions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

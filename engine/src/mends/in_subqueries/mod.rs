@@ -23,10 +23,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use super::correlated::{on, outer_references};
+use crate::mends::correlated_names::{on, outer_references};
 
 /// Rewrites `IN` subqueries of a filter as `EXISTS`, where UNKNOWN matters.
-pub(super) fn in_subquery_to_exists(
+pub(crate) fn in_subquery_to_exists(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -16,7 +16,7 @@ use datafusion::optimizer::OptimizerConfig;
 ///
 /// # Errors
 /// When no enclosing inner join has these relations.
-pub(super) fn lift_lateral_conditions(
+pub(crate) fn lift_lateral_conditions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

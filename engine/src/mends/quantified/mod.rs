@@ -14,7 +14,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, 
 use datafusion::optimizer::OptimizerConfig;
 
 /// Renames the compared value, or rewrites the comparison as `IN`.
-pub(super) fn name_compared(
+pub(crate) fn name_compared(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::OptimizerConfig;
 
 /// Renames the rows of an operator's correlated subqueries, if names repeat.
-pub(super) fn unique_correlated_columns(
+pub(crate) fn unique_correlated_columns(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
@@ -175,7 +175,7 @@ fn renamed(plan: &LogicalPlan, names: &AliasGenerator) -> Result<LogicalPlan> {
 }
 
 /// Moves an expression onto the columns in the same positions, also within its subqueries.
-pub(super) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
+pub(crate) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Expr> {
     let new = |column: &Column| {
         let at = schema.maybe_index_of_column(column)?;
         Some(columns[at].clone())
@@ -222,7 +222,7 @@ pub(super) fn on(expr: Expr, schema: &DFSchema, columns: &[Column]) -> Result<Ex
 }
 
 /// Returns a plan's references to outer rows, without those from a lateral join's right side to its left side.
-pub(super) fn outer_references(plan: &LogicalPlan) -> Vec<Expr> {
+pub(crate) fn outer_references(plan: &LogicalPlan) -> Vec<Expr> {
     let mut found: Vec<_> = plan
         .expressions()
         .iter()

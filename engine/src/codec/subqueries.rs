@@ -17,15 +17,14 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::OptimizerConfig;
-use volley_engine::single_value;
 
-use super::correlated::outer_references;
-use crate::Error;
+use crate::mends::correlated_names::outer_references;
+use crate::operators::single_value::single_value;
 
 /// Joins the uncorrelated scalar subqueries.
 ///
 /// The rule visits the plan itself: a subquery that other rules turn into a join is visited after they have.
-pub(super) fn join_scalar_subqueries(
+pub(crate) fn join_scalar_subqueries(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
@@ -89,11 +88,11 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     Ok(Transformed::yes(joined))
 }
 
-/// Refuses a plan with a subquery that no rule has joined, or a lateral one that still reads a column beside it.
+/// Names a subquery of a plan that no rule has joined, or the column beside it that a lateral one still reads.
 ///
 /// # Errors
-/// [`Error::NotSupported`] that names the subquery or the column.
-pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
+/// When the plan cannot be walked.
+pub fn unjoined(plan: &LogicalPlan) -> Result<Option<String>> {
     let mut unjoined = None;
     plan.apply(|node| {
         node.apply_expressions(|expr| {
@@ -121,7 +120,7 @@ pub(super) fn refuse_unjoined(plan: &LogicalPlan) -> crate::Result<()> {
             })
         })
     })?;
-    unjoined.map_or(Ok(()), |what| Err(Error::NotSupported { what }))
+    Ok(unjoined)
 }
 
 /// Checks whether a join returns the columns of both sides.
