@@ -1,4 +1,6 @@
 //! The plan rules of a session: Volley's among DataFusion's.
+//!
+//! Not here: what a rule does. Each is beside what it is about; those against DataFusion's bugs are [mends](crate::mends).
 
 use datafusion::catalog::Session;
 use datafusion::error::Result;
@@ -13,12 +15,7 @@ use crate::codec::repeated::{receive_repeated_names, send_repeated_names};
 use crate::codec::subqueries::join_scalar_subqueries;
 use crate::codec::unions::flatten_unions;
 use crate::mends::Mended;
-use crate::mends::checked_arithmetic::constants_checked;
-use crate::mends::correlated_names::unique_correlated_columns;
 use crate::mends::float_ranges::FORGET_FLOAT_RANGES;
-use crate::mends::in_subqueries::in_subquery_to_exists;
-use crate::mends::quantified::name_compared;
-use crate::mends::row_copies::number_copies;
 use crate::operators::expand::group_before_sets;
 use crate::planning::distinct_sets::distinct_by_sets;
 use crate::planning::estimates::estimate_scan;
@@ -38,13 +35,10 @@ const DYNAMIC_FILTERS: &str = "FilterPushdown(Post)";
 const SENT: [&str; 5] = [
     "rewrite_set_comparison",
     "simplify_expressions",
-    DECORRELATION,
+    "decorrelate_predicate_subquery",
     "scalar_subquery_to_join",
     "decorrelate_lateral_join",
 ];
-
-/// DataFusion's rule that turns conditions on subqueries into joins.
-const DECORRELATION: &str = "decorrelate_predicate_subquery";
 
 /// Rules that only estimate numbers of rows; the first rules of a session.
 const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
@@ -104,28 +98,15 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 /// optimization is the scheduler's: the engine's messages omit parts of its optimizer's results, such as the columns of
 /// relations that are known to be empty.
 pub fn sent_rules() -> Vec<LogicalRule> {
-    let mut rules = Optimizer::new().rules;
-    rules.retain(|rule| SENT.contains(&rule.name()));
-    rules.insert(0, constants_checked());
-    rules.insert(0, top_down("name_compared", name_compared));
-    rules.insert(0, top_down("number_copies", number_copies));
-    rules.insert(0, top_down("flatten_unions", flatten_unions));
-    let before = rules.iter().position(|rule| rule.name() == DECORRELATION);
-    let before = before.unwrap_or(0);
-    rules.insert(
-        before,
-        top_down("in_subquery_to_exists", in_subquery_to_exists),
-    );
-    rules.insert(
-        before,
-        top_down("unique_correlated_columns", unique_correlated_columns),
-    );
-    rules.push(whole_plan(
-        "lift_lateral_conditions",
-        lift_lateral_conditions,
-    ));
-    rules.push(whole_plan("join_scalar_subqueries", join_scalar_subqueries));
-    rules.push(top_down("send_repeated_names", send_repeated_names));
+    let mut defaults = Optimizer::new().rules;
+    defaults.retain(|rule| SENT.contains(&rule.name()));
+    let mut rules = vec![top_down("flatten_unions", flatten_unions)];
+    rules.extend(Mended::ALL.sent(&defaults));
+    rules.extend([
+        whole_plan("lift_lateral_conditions", lift_lateral_conditions),
+        whole_plan("join_scalar_subqueries", join_scalar_subqueries),
+        top_down("send_repeated_names", send_repeated_names),
+    ]);
     rules
 }
 

@@ -53,6 +53,22 @@ impl Mended {
         analyzers.collect()
     }
 
+    /// Returns the mended rules of plans that are sent.
+    pub(crate) fn sent(self, rules: &[LogicalRule]) -> Vec<LogicalRule> {
+        let first = self.acts().filter_map(|act| match act {
+            Act::FirstSent(make) => Some(make()),
+            _ => None,
+        });
+        let rules = rules.iter().flat_map(|rule| {
+            let before = self.acts().filter_map(move |act| match act {
+                Act::BeforeSent(name, make) if *name == rule.name() => Some(make()),
+                _ => None,
+            });
+            before.chain([Arc::clone(rule)])
+        });
+        first.chain(rules).collect()
+    }
+
     /// Returns the rules before those of logical plans where physical plans are made of them.
     pub(crate) fn first_planned(self) -> Vec<LogicalRule> {
         let first = self.acts().filter_map(|act| match act {

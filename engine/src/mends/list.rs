@@ -13,6 +13,10 @@ use crate::rules::physical::{self, PlanRule};
 
 /// All mends. Of several that act in one place, the first acts first.
 pub const MENDS: &[&Mend] = &[
+    &super::row_copies::MEND,
+    &super::quantified::MEND,
+    &super::correlated_names::MEND,
+    &super::in_subqueries::MEND,
     &super::aggregate_orders::MEND,
     &super::null_safe_joins::MEND,
     &super::single_distinct::MEND,
@@ -79,6 +83,11 @@ pub(super) enum Act {
     Relations(fn() -> Arc<dyn RelationPlanner>),
     /// After all rules of the analyzer.
     Analyzer(fn() -> Arc<dyn AnalyzerRule + Send + Sync>),
+    /// Before all rules of plans that are sent, and of no others: plans are received without subqueries, and with copies
+    /// numbered.
+    FirstSent(fn() -> LogicalRule),
+    /// Before a rule of plans that are sent, likewise.
+    BeforeSent(&'static str, fn() -> LogicalRule),
     /// Before all rules of logical plans, where physical ones are made of them.
     FirstPlanned(fn() -> LogicalRule),
     /// Before all rules of logical plans.

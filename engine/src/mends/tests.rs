@@ -19,7 +19,7 @@ fn session(mended: Mended) -> SessionContext {
         .with_config(config)
         .build();
     let mut logical = mended.first_planned();
-    logical.extend(mended.logical(state.optimizers()));
+    logical.extend(mended.logical(&mended.sent(state.optimizers())));
     let mut physical = mended.first();
     physical.extend(mended.physical(state.physical_optimizers()));
     physical.extend(mended.last_planned());
@@ -159,7 +159,7 @@ fn each_rule_that_a_mend_names_is_there() {
     for mend in MENDS {
         for act in mend.acts {
             let (there, names) = match act {
-                Act::AroundLogical(name, _) => (&logical, vec![*name]),
+                Act::AroundLogical(name, _) | Act::BeforeSent(name, _) => (&logical, vec![*name]),
                 Act::Around(names, _) => (&physical, names.to_vec()),
                 Act::Before(name, _) | Act::After(name, _) => (&physical, vec![*name]),
                 Act::Again(before, of, _) => (&physical, vec![*before, *of]),

@@ -30,7 +30,10 @@ pub(super) const MEND: Mend = Mend {
     wrong: "sums, differences and products of whole numbers wrap around where they overflow",
     upstream: Upstream::Report(include_str!("upstream.md")),
     query: include_str!("query.sql"),
-    acts: &[Act::FirstLogical(constants_checked)],
+    acts: &[
+        Act::FirstSent(constants_checked),
+        Act::FirstLogical(constants_checked),
+    ],
 };
 
 /// Returns the expression with its overflow as an error, if it is an operation on whole numbers of a row.
@@ -54,7 +57,7 @@ pub(crate) fn checked(
 }
 
 /// Returns the rule that computes the constants of a plan, before one that folds them.
-pub(crate) fn constants_checked() -> LogicalRule {
+fn constants_checked() -> LogicalRule {
     top_down("check_constants", check_constants)
 }
 

@@ -16,8 +16,22 @@ use datafusion::logical_expr::utils::find_out_reference_exprs;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::top_down;
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "correlated_names",
+    wrong: "two columns of one name in a correlated subquery are taken for one",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::BeforeSent("decorrelate_predicate_subquery", || {
+        top_down("unique_correlated_columns", unique_correlated_columns)
+    })],
+};
+
 /// Renames the rows of an operator's correlated subqueries, if names repeat.
-pub(crate) fn unique_correlated_columns(
+fn unique_correlated_columns(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -24,9 +24,22 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::mends::correlated_names::{on, outer_references};
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::top_down;
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "in_subqueries",
+    wrong: "`IN` and `NOT IN` that are UNKNOWN count as false, where the subquery depends on the row, and beside `OR`",
+    upstream: Upstream::Thread("apache/datafusion#25347"),
+    query: include_str!("query.sql"),
+    acts: &[Act::BeforeSent("decorrelate_predicate_subquery", || {
+        top_down("in_subquery_to_exists", in_subquery_to_exists)
+    })],
+};
 
 /// Rewrites `IN` subqueries of a filter as `EXISTS`, where UNKNOWN matters.
-pub(crate) fn in_subquery_to_exists(
+fn in_subquery_to_exists(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

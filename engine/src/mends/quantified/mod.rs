@@ -13,8 +13,20 @@ use datafusion::logical_expr::expr::{InSubquery, SetComparison, SetQuantifier};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, Subquery};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::top_down;
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "quantified",
+    wrong: "`x > ANY (…)` and `x > ALL (…)` compare a column of the subquery with itself, if the row has one of its name",
+    upstream: Upstream::Thread("apache/datafusion#25258"),
+    query: include_str!("query.sql"),
+    acts: &[Act::FirstSent(|| top_down("name_compared", name_compared))],
+};
+
 /// Renames the compared value, or rewrites the comparison as `IN`.
-pub(crate) fn name_compared(
+fn name_compared(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -26,11 +26,23 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::top_down;
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "row_copies",
+    wrong: "`INTERSECT ALL` and `EXCEPT ALL` keep every copy of a row, or none",
+    upstream: Upstream::Thread("apache/datafusion#12955"),
+    query: include_str!("query.sql"),
+    acts: &[Act::FirstSent(|| top_down("number_copies", number_copies))],
+};
+
 /// Prefix of the names of copy numbers.
 const COPY: &str = "__copy";
 
 /// Adds copy numbers to the join of an `INTERSECT ALL` or an `EXCEPT ALL`.
-pub(crate) fn number_copies(
+fn number_copies(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {

@@ -1,0 +1,4 @@
+CREATE TABLE t (i INT) AS VALUES (1), (2), (3);
+SELECT i FROM t WHERE i > ANY (SELECT i FROM t) ORDER BY i;
+-- 2
+-- 3
