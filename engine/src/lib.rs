@@ -60,7 +60,7 @@ pub use planning::planner::VolleyQueryPlanner;
 pub use planning::stages;
 pub use rules::logical::{LogicalRule, around};
 pub use session::{
-    mend_relations, mended_logical_rules, mended_rules, optimized, sent_rules,
+    mend_relations, mended_logical_rules, mended_rules, optimized, sent_rules, statement_to_plan,
     with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};

@@ -8,6 +8,7 @@ use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::Optimizer;
 use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement;
 
 use crate::codec::endless_limits::drop_endless_limits;
 use crate::codec::laterals::lift_lateral_conditions;
@@ -114,6 +115,20 @@ pub fn sent_rules() -> Vec<LogicalRule> {
 pub fn with_mended_analysis(state: SessionStateBuilder) -> SessionStateBuilder {
     let analyzers = Mended::ALL.analyzers().into_iter();
     analyzers.fold(state, SessionStateBuilder::with_analyzer_rule)
+}
+
+/// Plans a statement of SQL with Volley's mends of DataFusion's planner.
+///
+/// # Errors
+/// When the statement cannot be planned.
+pub async fn statement_to_plan(
+    context: &SessionContext,
+    state: &SessionState,
+    statement: Statement,
+) -> Result<LogicalPlan> {
+    Mended::ALL
+        .statement_to_plan(context, state, statement)
+        .await
 }
 
 /// Adds Volley's mends of DataFusion's SQL relation planner to a session.

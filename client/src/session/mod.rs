@@ -28,7 +28,6 @@ mod settings;
 mod tables;
 mod train;
 mod transform;
-mod values;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,7 +42,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use volley_engine::{forget_keys, mend_relations};
+use volley_engine::{forget_keys, mend_relations, statement_to_plan};
 use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
@@ -301,11 +300,7 @@ impl Session {
         state.register_relation_planner(ml_planner(&self.store, models))?;
         state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
         let tables = state.resolve_table_references(&statement)?;
-        let planned = async {
-            let _view = values::plan_apart(&self.context, &state, &mut statement).await?;
-            state.statement_to_plan(statement).await
-        };
-        let plan = match planned.await {
+        let plan = match statement_to_plan(&self.context, &state, statement).await {
             Ok(plan) => plan,
             Err(error) => {
                 let missing = names::missing_table(&self.context, tables, &error);

@@ -3,10 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::planner::RelationPlanner;
 use datafusion::optimizer::AnalyzerRule;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement;
 
-use super::list::{Act, MENDS};
+use super::list::{Act, MENDS, Rewrite};
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
@@ -33,6 +38,25 @@ impl Mended {
         let mends = MENDS.iter();
         let mends = mends.filter(move |mend| Some(mend.name) != self.without);
         mends.flat_map(|mend| mend.acts)
+    }
+
+    /// Plans a statement of SQL.
+    pub(crate) async fn statement_to_plan(
+        self,
+        context: &SessionContext,
+        state: &SessionState,
+        mut statement: Statement,
+    ) -> Result<LogicalPlan> {
+        let rewrites = self.acts().filter_map(|act| match act {
+            Act::Statement(rewrite) => Some(*rewrite),
+            _ => None,
+        });
+        let rewrites: Vec<Rewrite> = rewrites.collect();
+        let mut views = vec![];
+        for rewrite in rewrites {
+            views.extend(rewrite(context, state, &mut statement).await?);
+        }
+        state.statement_to_plan(statement).await
     }
 
     /// Returns the SQL relation planners.

@@ -5,14 +5,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::planner::RelationPlanner;
 use datafusion::optimizer::AnalyzerRule;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::Statement;
+use futures::future::BoxFuture;
 
+use super::inserted_values::View;
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
 /// All mends. Of several that act in one place, the first acts first.
 pub const MENDS: &[&Mend] = &[
+    &super::inserted_values::MEND,
     &super::row_copies::MEND,
     &super::quantified::MEND,
     &super::correlated_names::MEND,
@@ -77,8 +84,17 @@ pub enum Upstream {
     Report(&'static str),
 }
 
+/// Function that changes a statement, and may make a view for as long as it is planned.
+pub(super) type Rewrite = for<'a> fn(
+    &'a SessionContext,
+    &'a SessionState,
+    &'a mut Statement,
+) -> BoxFuture<'a, Result<Option<View>>>;
+
 /// A place among DataFusion's rules, which are meant by their names, and what is done there.
 pub(super) enum Act {
+    /// Before a statement of SQL is planned.
+    Statement(Rewrite),
     /// A planner of relations in SQL.
     Relations(fn() -> Arc<dyn RelationPlanner>),
     /// After all rules of the analyzer.

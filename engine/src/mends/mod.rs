@@ -17,6 +17,7 @@ pub(crate) mod filters;
 pub(crate) mod float_extremes;
 pub(crate) mod float_ranges;
 pub(crate) mod in_subqueries;
+pub(crate) mod inserted_values;
 pub(crate) mod keys_of_groups;
 pub(crate) mod leaf_projections;
 pub(crate) mod lookahead;

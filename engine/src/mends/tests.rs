@@ -47,7 +47,12 @@ async fn ask(mended: Mended, script: &str) -> Result<Vec<String>, String> {
             let lines = statement.lines().filter(|line| !line.starts_with("--"));
             let statement = lines.collect::<Vec<_>>().join("\n");
             if !statement.trim().is_empty() {
-                rows = context.sql(&statement).await?.collect().await?;
+                let state = context.state();
+                let dialect = state.config_options().sql_parser.dialect;
+                let statement = state.sql_to_statement(&statement, &dialect)?;
+                let plan = mended.statement_to_plan(&context, &state, statement);
+                let frame = context.execute_logical_plan(plan.await?).await?;
+                rows = frame.collect().await?;
             }
         }
         lines(&rows)

@@ -18,13 +18,26 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use uuid::Uuid;
 
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "inserted_values",
+    wrong: "`VALUES` anywhere within an `INSERT` are cast to the types of the table's columns, or fail",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::Statement(|context, state, statement| {
+        Box::pin(plan_apart(context, state, statement))
+    })],
+};
+
 /// Temporary view that a statement reads while it is planned.
-pub(super) struct View<'a> {
-    context: &'a SessionContext,
+pub(super) struct View {
+    context: SessionContext,
     name: String,
 }
 
-impl Drop for View<'_> {
+impl Drop for View {
     fn drop(&mut self) {
         // The view has existed until now, in this session alone.
         self.context.deregister_table(self.name.as_str()).ok();
@@ -35,11 +48,11 @@ impl Drop for View<'_> {
 ///
 /// # Errors
 /// When the query cannot be planned.
-pub(super) async fn plan_apart<'a>(
-    context: &'a SessionContext,
+async fn plan_apart(
+    context: &SessionContext,
     state: &SessionState,
     statement: &mut DfStatement,
-) -> Result<Option<View<'a>>> {
+) -> Result<Option<View>> {
     let DfStatement::Statement(statement) = statement else {
         return Ok(None);
     };
@@ -60,6 +73,7 @@ pub(super) async fn plan_apart<'a>(
     let apart = DfStatement::Statement(Box::new(Statement::Query(apart)));
     let plan = state.statement_to_plan(apart).await?;
     context.register_table(name.as_str(), Arc::new(ViewTable::new(plan, None)))?;
+    let context = context.clone();
     Ok(Some(View { context, name }))
 }
 

@@ -1,0 +1,4 @@
+CREATE TABLE t (x DOUBLE, n BIGINT);
+INSERT INTO t SELECT b, a FROM (VALUES (9, 2.5)) v (a, b);
+SELECT x, n FROM t;
+-- 2.5,9
