@@ -249,9 +249,8 @@ impl ExtensionOptions for JobSettings {
 pub fn priority(value: &str) -> Result<i32> {
     let parsed = value.parse::<i32>().ok();
     let parsed = parsed.filter(|priority| (-PRIORITY_MOST..=PRIORITY_MOST).contains(priority));
-    parsed.ok_or_else(|| Error::Option {
-        option: PRIORITY.into(),
-        value: value.into(),
-        expected: format!("expected a whole number from -{PRIORITY_MOST} to {PRIORITY_MOST}"),
+    parsed.ok_or_else(|| {
+        let expected = format!("expected a whole number from -{PRIORITY_MOST} to {PRIORITY_MOST}");
+        Error::option(PRIORITY, value, expected)
     })
 }

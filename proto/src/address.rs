@@ -29,13 +29,12 @@ impl ListenAddress {
         let advertise_host = match advertise_host {
             Some(host) => dialled(host)?,
             None if bind.is_unspecified() => {
-                return Err(Error::Option {
-                    option: "--bind".to_owned(),
-                    value: bind.to_string(),
-                    expected: "together with --advertise-host, the name or address of this host that others dial, \
-                               for this is every interface and no address to dial"
-                        .to_owned(),
-                });
+                return Err(Error::option(
+                    "--bind",
+                    bind.to_string(),
+                    "together with --advertise-host, the name or address of this host that others dial, for this is \
+                     every interface and no address to dial",
+                ));
             }
             None => in_brackets(bind),
         };
@@ -116,11 +115,7 @@ fn in_brackets(address: IpAddr) -> String {
 
 /// Returns the host that others dial, an IPv6 address in brackets.
 fn dialled(host: &str) -> Result<String> {
-    let refuse = |expected: &str| Error::Option {
-        option: "--advertise-host".to_owned(),
-        value: host.to_owned(),
-        expected: expected.to_owned(),
-    };
+    let refuse = |expected: &str| Error::option("--advertise-host", host, expected);
     let inner = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));

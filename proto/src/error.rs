@@ -172,6 +172,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of an option's invalid value.
+    pub fn option(
+        option: impl Into<String>,
+        value: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Option {
+            option: option.into(),
+            value: value.into(),
+            expected: expected.into(),
+        }
+    }
+
     /// Wraps a decoder's error.
     pub fn malformed(
         what: &'static str,

@@ -34,11 +34,11 @@ impl FromStr for OnClientLoss {
             "auto" => Ok(Self::Auto),
             "cancel" => Ok(Self::Cancel),
             "keep" => Ok(Self::Keep),
-            _ => Err(Error::Option {
-                option: ON_CLIENT_LOSS.into(),
-                value: text.into(),
-                expected: "expected auto, cancel or keep".into(),
-            }),
+            _ => Err(Error::option(
+                ON_CLIENT_LOSS,
+                text,
+                "expected auto, cancel or keep",
+            )),
         }
     }
 }

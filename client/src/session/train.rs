@@ -149,11 +149,7 @@ impl Session {
         model: &ModelName,
     ) -> Result<Start> {
         let refuse = |from: &WarmStart, expected: String| {
-            Error::Proto(volley_proto::Error::Option {
-                option: "warm_start".into(),
-                value: from.to_string(),
-                expected,
-            })
+            volley_proto::Error::option("warm_start", from.to_string(), expected).into()
         };
         let from = match &options.warm_start {
             None if options.resume => return Ok(Start::Resume),

@@ -20,14 +20,11 @@ pub fn may_listen(bind: IpAddr, tokens: bool, tls: bool, insecure: bool) -> Resu
         (false, true) => "asked for tokens (--tokens FILE)",
         (true, _) => "asked for their tokens over TLS (--tls-ca, --tls-cert, --tls-key)",
     };
-    Err(Error::Option {
-        option: "--bind".to_owned(),
-        value: bind.to_string(),
-        expected: format!(
-            "others than this host's users reach it there, and are not {missing}: bind to 127.0.0.1, or say --insecure \
-             where only those reach it who may do everything"
-        ),
-    })
+    let expected = format!(
+        "others than this host's users reach it there, and are not {missing}: bind to 127.0.0.1, or say --insecure \
+         where only those reach it who may do everything"
+    );
+    Err(Error::option("--bind", bind.to_string(), expected))
 }
 
 #[cfg(test)]

@@ -39,11 +39,7 @@ impl AllowedPaths {
     /// Names the prefix that is neither.
     pub fn new(prefixes: &[String]) -> Result<Self> {
         let place = |text: &String| {
-            let refuse = |expected: String| Error::Option {
-                option: "--allow-path".to_owned(),
-                value: text.clone(),
-                expected,
-            };
+            let refuse = |expected: String| Error::option("--allow-path", text, expected);
             let url = match Url::parse(text) {
                 Ok(url) if url.scheme().len() > 1 => url,
                 _ if Path::new(text).is_absolute() => Url::from_directory_path(text)

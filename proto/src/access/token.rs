@@ -54,14 +54,13 @@ impl FromStr for Token {
         let is_token = |c: char| c.is_ascii_graphic();
         match !text.is_empty() && text.len() <= LONGEST && text.chars().all(is_token) {
             true => Ok(Self(text.to_owned())),
-            false => Err(Error::Option {
-                option: "token".to_owned(),
-                value: "…".to_owned(),
-                expected: format!(
+            false => {
+                let expected = format!(
                     "expected letters, digits and signs on one line, at most {LONGEST}, as volley cluster token prints \
                      them, or a JSON Web Token"
-                ),
-            }),
+                );
+                Err(Error::option("token", "…", expected))
+            }
         }
     }
 }

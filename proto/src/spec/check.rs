@@ -18,7 +18,7 @@ impl TrainSpec {
     pub fn check(&self, input: &Schema) -> Result<()> {
         self.check_numbers()?;
         if self.features.is_empty() {
-            return Err(option(
+            return Err(Error::option(
                 "features",
                 "none",
                 "a model needs at least one feature column",
@@ -29,14 +29,14 @@ impl TrainSpec {
                 .iter()
                 .any(|other| other.column == feature.column)
             {
-                return Err(option(
+                return Err(Error::option(
                     "features",
                     &feature.column,
                     "the column is named twice",
                 ));
             }
             if self.label.is(&feature.column) {
-                return Err(option(
+                return Err(Error::option(
                     "features",
                     &feature.column,
                     "the label cannot be a feature",
@@ -92,7 +92,7 @@ impl TrainSpec {
         }
         let hint = did_you_mean(column, embedded.iter().copied());
         let expected = format!("expected categorical features{hint}");
-        Err(option("embedding_dim", column, &expected))
+        Err(Error::option("embedding_dim", column, expected))
     }
 
     /// Checks the columns that only the query for the rows reads; ranks do not get them.
@@ -112,8 +112,9 @@ impl TrainSpec {
             max_ranks,
             ..
         } = self.elastic;
-        let refuse =
-            |name, value: usize, expected: &str| Err(option(name, &value.to_string(), expected));
+        let refuse = |name, value: usize, expected: &str| {
+            Err(Error::option(name, value.to_string(), expected))
+        };
         match (self.ranks, min_ranks, max_ranks) {
             (_, 0, _) => refuse("min_ranks", 0, "expected at least 1"),
             (Ranks::Exactly(ranks), min, _) if min > ranks => refuse(
@@ -176,10 +177,10 @@ impl TrainSpec {
         if self.keep == Keep::Best {
             let expected =
                 "expected 'last' with optimizer = 'lbfgs': what it comes to is the solution";
-            return Err(option("keep", "'best'", expected));
+            return Err(Error::option("keep", "'best'", expected));
         }
         match refused.into_iter().find(|(fits, _)| !fits) {
-            Some((_, expected)) => Err(option("optimizer", "'lbfgs'", expected)),
+            Some((_, expected)) => Err(Error::option("optimizer", "'lbfgs'", expected)),
             None => Ok(()),
         }
     }
@@ -193,7 +194,7 @@ impl TrainSpec {
             ("shards", self.shards),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(option(name, "0", "expected at least 1"));
+            return Err(Error::option(*name, "0", "expected at least 1"));
         }
         self.network.check()?;
         let customs = Layer::customs(&self.network.layers);
@@ -202,18 +203,20 @@ impl TrainSpec {
                 "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
             );
             let device = format!("'{}'", self.device);
-            return Err(option("device", &device, &expected));
+            return Err(Error::option("device", device, expected));
         }
         if self.device_share && self.device == Device::Cpu {
             let expected =
                 "expected false where device = 'cpu': only GPUs are dealt to one rank each";
-            return Err(option("device_share", "true", expected));
+            return Err(Error::option("device_share", "true", expected));
         }
         match self.ranks {
-            Ranks::Exactly(0) => return Err(option("ranks", "0", "expected at least 1, or 'all'")),
+            Ranks::Exactly(0) => {
+                return Err(Error::option("ranks", "0", "expected at least 1, or 'all'"));
+            }
             Ranks::Exactly(ranks) if ranks > self.shards => {
                 let expected = format!("more ranks than shards ({}): raise shards", self.shards);
-                return Err(option("ranks", &ranks.to_string(), &expected));
+                return Err(Error::option("ranks", ranks.to_string(), expected));
             }
             _ => {}
         }
@@ -229,7 +232,7 @@ impl TrainSpec {
                 RateScaling::Sqrt => "'sqrt'",
                 _ => "'linear'",
             };
-            return Err(option(
+            return Err(Error::option(
                 "learn_rate_scaling",
                 value,
                 "expected with batch_size alone: where the rows of all ranks are given, ranks change nothing of what is \
@@ -248,9 +251,9 @@ impl TrainSpec {
             | Split::CrossValidation(fraction)
             | Split::Sequential {
                 share: fraction, ..
-            } if !(*fraction > 0.0 && *fraction < 1.0) => Err(option(
+            } if !(*fraction > 0.0 && *fraction < 1.0) => Err(Error::option(
                 "data_split_eval_fraction",
-                &fraction.to_string(),
+                fraction.to_string(),
                 "expected a share between 0 and 1",
             )),
             _ => Ok(()),
@@ -310,14 +313,6 @@ fn is_text(data_type: &DataType) -> bool {
         data_type,
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
     )
-}
-
-pub(super) fn option(option: &str, value: &str, expected: &str) -> Error {
-    Error::Option {
-        option: option.into(),
-        value: value.into(),
-        expected: expected.into(),
-    }
 }
 
 pub(super) fn check_column(

@@ -3,8 +3,8 @@
 use arrow::datatypes::{DataType, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Task, check_column, is_category, option};
-use crate::{Result, one_or_several};
+use super::{Task, check_column, is_category};
+use crate::{Error, Result, one_or_several};
 
 /// Label columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,12 +54,12 @@ impl Label {
     /// Checks the columns against the input's, and that weights, if given, match the columns.
     pub(super) fn check(&self, task: Task, input: &Schema) -> Result<()> {
         if self.columns.is_empty() {
-            return Err(option("input_label_cols", "[]", "expected a column"));
+            return Err(Error::option("input_label_cols", "[]", "expected a column"));
         }
         for (at, column) in self.columns.iter().enumerate() {
             if self.columns[..at].contains(column) {
                 let expected = "expected each column once";
-                return Err(option("input_label_cols", column, expected));
+                return Err(Error::option("input_label_cols", column, expected));
             }
             match task {
                 Task::Regression => check_column(
@@ -105,7 +105,7 @@ impl Label {
         };
         let weights: Vec<_> = weights.iter().map(f64::to_string).collect();
         let weights = format!("[{}]", weights.join(", "));
-        Err(option("loss_weights", &weights, &expected))
+        Err(Error::option("loss_weights", weights, expected))
     }
 }
 

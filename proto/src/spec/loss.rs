@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::option;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Maximum number of quantiles of one model.
 const MOST_QUANTILES: usize = 32;
@@ -108,10 +107,10 @@ impl Loss {
 
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |name: &str, value: f64, expected: &str| {
-            Err(option(
+            Err(Error::option(
                 name,
-                &value.to_string(),
-                &format!("expected {expected}"),
+                value.to_string(),
+                format!("expected {expected}"),
             ))
         };
         match *self {
@@ -143,7 +142,7 @@ fn check_shares(shares: &[f64]) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(option("quantile", &listed(shares), &expected))
+    Err(Error::option("quantile", listed(shares), expected))
 }
 
 /// Formats shares as in `quantile = […]`.

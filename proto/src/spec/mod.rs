@@ -26,9 +26,9 @@ pub mod split;
 mod transform;
 mod vocabulary;
 
-pub use check::is_ordered;
 pub(crate) use check::value_type;
-use check::{check_column, is_category, option};
+use check::{check_column, is_category};
+pub use check::is_ordered;
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use memory::{PIECE, RankMemory, SETTLING};
@@ -356,11 +356,7 @@ impl std::str::FromStr for Device {
             "cuda" => Some(Self::AnyCuda),
             _ => text.strip_prefix("cuda:").and_then(cuda),
         }
-        .ok_or_else(|| Error::Option {
-            option: "device".into(),
-            value: text.into(),
-            expected: "expected auto, cpu, cuda or cuda:N".into(),
-        })
+        .ok_or_else(|| Error::option("device", text, "expected auto, cpu, cuda or cuda:N"))
     }
 }
 

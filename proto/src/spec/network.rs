@@ -18,8 +18,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::optimizer::{Bounds, check_numbers};
-use super::option;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Maximum depth of layers within layers.
 const MOST_LEVELS: usize = 8;
@@ -377,7 +376,7 @@ impl Layer {
     }
 
     fn check(&self, level: usize) -> Result<()> {
-        let refuse = |expected: &str| Err(option("network", &self.to_string(), expected));
+        let refuse = |expected: &str| Err(Error::option("network", self.to_string(), expected));
         if level > MOST_LEVELS {
             return refuse(&format!(
                 "expected at most {MOST_LEVELS} layers within each other"
@@ -424,22 +423,30 @@ impl Network {
             EmbeddingWidth::Same(_) | EmbeddingWidth::Auto => None,
         };
         if let Some(zero) = zero {
-            return Err(option("embedding_dim", &zero, "expected at least 1"));
+            return Err(Error::option("embedding_dim", zero, "expected at least 1"));
         }
         if self.batch_norm && self.is_piecewise() {
             let expected = "expected false with numeric_embedding = 'piecewise_linear', whose bins stay where they are";
-            return Err(option("batch_norm", "true", expected));
+            return Err(Error::option("batch_norm", "true", expected));
         }
         if let EnsembleSize::Of(members) = self.ensemble_size
             && !(1..=EnsembleSize::MOST).contains(&members)
         {
             let expected = format!("expected 1 to {}", EnsembleSize::MOST);
-            return Err(option("ensemble_size", &members.to_string(), &expected));
+            return Err(Error::option(
+                "ensemble_size",
+                members.to_string(),
+                expected,
+            ));
         }
         let layers: usize = self.layers.iter().map(Layer::count).sum();
         if layers > MOST_LAYERS {
             let expected = format!("expected at most {MOST_LAYERS}");
-            return Err(option("network", &format!("{layers} layers"), &expected));
+            return Err(Error::option(
+                "network",
+                format!("{layers} layers"),
+                expected,
+            ));
         }
         self.layers.iter().try_for_each(|layer| layer.check(1))
     }

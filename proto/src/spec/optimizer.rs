@@ -5,8 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::option;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Optimizer of the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -352,7 +351,7 @@ impl Optimizer {
                 initial_accumulator,
             } => numbers.push(("initial_accumulator", initial_accumulator, Bounds::Positive)),
             Rule::Lbfgs { memory: 0 } => {
-                return Err(option(
+                return Err(Error::option(
                     "optimizer",
                     "lbfgs",
                     "expected to remember a change at least",
@@ -372,7 +371,7 @@ impl Optimizer {
         };
         if let Some((name, epochs, factor)) = epochs {
             if epochs == 0 {
-                return Err(option(name, "0", "expected at least 1 epoch"));
+                return Err(Error::option(name, "0", "expected at least 1 epoch"));
             }
             numbers.push(("decay_factor", factor, Bounds::ShareAboveZero));
         }
@@ -384,7 +383,7 @@ impl EarlyStop {
     /// Checks that its numbers are within their bounds.
     pub(super) fn check(&self) -> Result<()> {
         if self.patience == 0 {
-            return Err(option("patience", "0", "expected at least 1 epoch"));
+            return Err(Error::option("patience", "0", "expected at least 1 epoch"));
         }
         check_numbers(&[("min_rel_progress", self.min_rel_progress, Bounds::Share)])
     }
@@ -409,11 +408,8 @@ pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
             Bounds::ShareAboveZero => (*value > 0.0 && *value < 1.0, "0 < number < 1"),
         };
         if !(fine && value.is_finite()) {
-            return Err(option(
-                name,
-                &value.to_string(),
-                &format!("expected {expected}"),
-            ));
+            let expected = format!("expected {expected}");
+            return Err(Error::option(*name, value.to_string(), expected));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, option};
+use super::Device;
 use crate::{Error, Result, did_you_mean};
 
 /// Precision of matrix products.
@@ -67,7 +67,7 @@ impl std::str::FromStr for Precision {
         named.map(|(_, precision)| *precision).ok_or_else(|| {
             let hint = did_you_mean(text, Self::ALL.iter().map(|(name, _)| *name));
             let expected = format!("expected f32, tf32 or bf16{hint}");
-            option("precision", text, &expected)
+            Error::option("precision", text, expected)
         })
     }
 }

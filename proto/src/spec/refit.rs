@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Split, Start, TrainSpec, option};
-use crate::Result;
+use super::{Split, Start, TrainSpec};
+use crate::{Error, Result};
 
 /// Rule for training a network again on all rows, for the number of epochs with the best evaluation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -38,12 +38,12 @@ impl Refit {
 impl TrainSpec {
     pub(super) fn check_refit(&self) -> Result<()> {
         match (self.refit, &self.split, &self.start) {
-            (Refit::Always, Split::None, _) => Err(option(
+            (Refit::Always, Split::None, _) => Err(Error::option(
                 "refit",
                 "true",
                 "expected with rows that are evaluated: with data_split_method = 'no_split' all are trained on",
             )),
-            (Refit::Always, _, Start::Warm(_)) => Err(option(
+            (Refit::Always, _, Start::Warm(_)) => Err(Error::option(
                 "refit",
                 "true",
                 "expected without warm_start: a refit starts from weights drawn by the seed",

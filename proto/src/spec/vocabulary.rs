@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::option;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Maximum number of buckets of a hashed feature: each has an embedding in every rank's memory.
 pub const MOST_BUCKETS: usize = 1 << 24;
@@ -36,12 +35,12 @@ impl VocabularyRule {
     pub(super) fn check(self) -> Result<()> {
         match self {
             Self::Values { most: Some(0), .. } => {
-                Err(option("max_vocabulary", "0", "expected at least 1"))
+                Err(Error::option("max_vocabulary", "0", "expected at least 1"))
             }
-            Self::Buckets(buckets) if !(1..=MOST_BUCKETS).contains(&buckets) => Err(option(
+            Self::Buckets(buckets) if !(1..=MOST_BUCKETS).contains(&buckets) => Err(Error::option(
                 "hash_buckets",
-                &buckets.to_string(),
-                &format!("expected 1 to {MOST_BUCKETS}"),
+                buckets.to_string(),
+                format!("expected 1 to {MOST_BUCKETS}"),
             )),
             _ => Ok(()),
         }

@@ -54,11 +54,8 @@ impl Limits {
     pub fn new(texts: &[String]) -> Result<Self, Error> {
         let mut limits = Self::default();
         for text in texts {
-            limits.add(text).map_err(|expected| Error::Option {
-                option: "--limit".to_owned(),
-                value: text.clone(),
-                expected,
-            })?;
+            let added = limits.add(text);
+            added.map_err(|expected| Error::option("--limit", text, expected))?;
         }
         Ok(limits)
     }

@@ -161,12 +161,12 @@ fn unread(option: &str, value: String, with: String) -> Error {
 }
 
 /// Returns the error of a value that is not the expected one.
-fn refused(option: &str, value: String, expected: String) -> Error {
-    Error::Proto(volley_proto::Error::Option {
-        option: option.to_owned(),
-        value,
-        expected,
-    })
+fn refused(
+    option: impl Into<String>,
+    value: impl Into<String>,
+    expected: impl Into<String>,
+) -> Error {
+    Error::Proto(volley_proto::Error::option(option, value, expected))
 }
 
 /// Default number of shards: divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.

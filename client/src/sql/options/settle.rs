@@ -8,7 +8,7 @@ use volley_proto::spec::{
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_SHARDS, OptimizerName, TrainOptions, unread};
+use super::{DEFAULT_SHARDS, OptimizerName, TrainOptions, refused, unread};
 use crate::{Error, Result};
 
 /// Model to publish, and the store to publish it in.
@@ -148,11 +148,11 @@ impl TrainOptions {
 
     fn rows_of_a_step(&self) -> Result<Option<BatchSize>> {
         match (self.global_batch_size, self.batch_size) {
-            (Some(global), Some(_)) => Err(Error::Proto(volley_proto::Error::Option {
-                option: "global_batch_size".to_owned(),
-                value: global.to_string(),
-                expected: "not with batch_size, which is of one rank".to_owned(),
-            })),
+            (Some(global), Some(_)) => Err(refused(
+                "global_batch_size",
+                global.to_string(),
+                "not with batch_size, which is of one rank",
+            )),
             (None, Some(rows)) => Ok(Some(BatchSize::OfRank(rows))),
             (global, None) => Ok(global.map(|global| BatchSize::Global { global })),
         }
@@ -199,11 +199,8 @@ impl TrainOptions {
             && let Some((class, weight)) =
                 weights.iter().find(|(_, w)| !(*w >= 0.0 && w.is_finite()))
         {
-            return Err(Error::Proto(volley_proto::Error::Option {
-                option: "class_weights".to_owned(),
-                value: format!("{class}: {weight}"),
-                expected: "weights ≥ 0".to_owned(),
-            }));
+            let value = format!("{class}: {weight}");
+            return Err(refused("class_weights", value, "weights ≥ 0"));
         }
         Ok(loss)
     }
@@ -211,13 +208,11 @@ impl TrainOptions {
     fn standardize_label(&self) -> Result<bool> {
         let is_unbounded = self.network.output == Output::Identity && self.task == Task::Regression;
         match self.standardize_label {
-            Some(true) if !is_unbounded => Err(Error::Proto(volley_proto::Error::Option {
-                option: "standardize_label".to_owned(),
-                value: "true".to_owned(),
-                expected:
-                    "only of a regressor with activation_output = 'identity': others have bounds"
-                        .to_owned(),
-            })),
+            Some(true) if !is_unbounded => {
+                let expected =
+                    "only of a regressor with activation_output = 'identity': others have bounds";
+                Err(refused("standardize_label", "true", expected))
+            }
             given => Ok(given.unwrap_or(is_unbounded)),
         }
     }

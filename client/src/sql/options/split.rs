@@ -4,7 +4,7 @@
 
 use volley_proto::spec::{Split, Start};
 
-use super::{DEFAULT_EVAL_FRACTION, SplitMethod, TrainOptions};
+use super::{DEFAULT_EVAL_FRACTION, SplitMethod, TrainOptions, unread};
 use crate::{Error, Result};
 
 impl TrainOptions {
@@ -69,11 +69,7 @@ impl TrainOptions {
 }
 
 fn conflict(option: &str, value: String, method: &str) -> Error {
-    Error::Proto(volley_proto::Error::Option {
-        option: option.to_owned(),
-        value,
-        expected: format!("only with data_split_method = '{method}'"),
-    })
+    unread(option, value, format!("data_split_method = '{method}'"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use volley_proto::ModelName;
 
+use super::refused;
 use crate::Error;
 
 /// Model whose weights training starts from.
@@ -26,13 +27,7 @@ impl FromStr for WarmStart {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let refuse = |expected: &str| {
-            Error::Proto(volley_proto::Error::Option {
-                option: "warm_start".into(),
-                value: format!("'{text}'"),
-                expected: expected.into(),
-            })
-        };
+        let refuse = |expected: &str| refused("warm_start", format!("'{text}'"), expected);
         let (name, version) = match text.split_once('@') {
             Some((name, version)) => (name, Some(version)),
             None => (text, None),

@@ -50,27 +50,21 @@ impl JwtConfig {
                 audience,
                 role_claim,
             })),
-            (Some(keys), ..) => Err(refuse(
+            (Some(keys), ..) => Err(Error::option(
                 "--jwks",
                 keys,
                 "--jwt-issuer and --jwt-audience must be given, too: a key set alone lets in the tokens that its issuer \
                  has made for any other service",
             )),
-            (None, Some(issuer), _) => Err(refuse("--jwt-issuer", &issuer, WITHOUT_KEYS)),
-            (None, None, Some(audience)) => Err(refuse("--jwt-audience", &audience, WITHOUT_KEYS)),
+            (None, Some(issuer), _) => Err(Error::option("--jwt-issuer", issuer, WITHOUT_KEYS)),
+            (None, None, Some(audience)) => {
+                Err(Error::option("--jwt-audience", audience, WITHOUT_KEYS))
+            }
         }
     }
 }
 
 const WITHOUT_KEYS: &str = "it is for JSON Web Tokens: give --jwks FILE|URL, too";
-
-fn refuse(option: &str, value: &str, expected: &str) -> Error {
-    Error::Option {
-        option: option.to_owned(),
-        value: value.to_owned(),
-        expected: expected.to_owned(),
-    }
-}
 
 impl FromStr for KeySetLocation {
     type Err = Error;
@@ -80,7 +74,7 @@ impl FromStr for KeySetLocation {
             return Ok(Self::File(PathBuf::from(text)));
         }
         let url = Url::parse(text);
-        let url = url.map_err(|error| refuse("--jwks", text, &format!("no URL: {error}")))?;
+        let url = url.map_err(|error| Error::option("--jwks", text, format!("no URL: {error}")))?;
         let is_safe = match url.scheme() {
             "https" => true,
             "http" => is_loopback(&url),
@@ -88,7 +82,7 @@ impl FromStr for KeySetLocation {
         };
         match is_safe {
             true => Ok(Self::Url(url)),
-            false => Err(refuse(
+            false => Err(Error::option(
                 "--jwks",
                 text,
                 "expected a file, an https URL, or an http URL on loopback: keys that are read over the network in the \

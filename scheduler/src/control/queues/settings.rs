@@ -23,11 +23,7 @@ impl FromStr for Queue {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = |expected: &str| Error::Option {
-            option: "--queue".to_owned(),
-            value: text.to_owned(),
-            expected: expected.to_owned(),
-        };
+        let wrong = |expected: &str| Error::option("--queue", text, expected);
         let form = || wrong("expected NAME=WEIGHT[,user_slots=N]");
         let (name, rest) = text.split_once('=').ok_or_else(form)?;
         let in_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';

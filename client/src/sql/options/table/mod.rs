@@ -15,7 +15,7 @@ use learning::LEARNING;
 use network::NETWORK;
 use running::RUNNING;
 
-use super::{OptionValue, TrainOptions};
+use super::{OptionValue, TrainOptions, refused};
 use crate::{Error, Result};
 
 /// Option of `CREATE MODEL`, as documented.
@@ -68,11 +68,9 @@ impl TrainOptions {
             });
         };
         (known.set)(self, value).map_err(|refusal| match refusal {
-            Refusal::Expected(expected) => Error::Proto(volley_proto::Error::Option {
-                option: name,
-                value: value.to_string(),
-                expected: format!("expected {expected}"),
-            }),
+            Refusal::Expected(expected) => {
+                refused(name, value.to_string(), format!("expected {expected}"))
+            }
             Refusal::NotSupported(instead) => Error::NotSupported {
                 what: format!("{name} = {value}: {instead}"),
             },
