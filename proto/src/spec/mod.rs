@@ -244,10 +244,15 @@ impl NumericTransform {
     ];
 }
 
+/// Returns the name of a value in a list of all values with their names.
+pub fn name_of<T: PartialEq>(all: &[(&'static str, T)], value: &T) -> &'static str {
+    let found = all.iter().find(|(_, one)| one == value);
+    found.map_or("", |(name, _)| name)
+}
+
 impl fmt::Display for NumericTransform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, one)| one == self);
-        f.write_str(name.map_or("", |(name, _)| name))
+        f.write_str(name_of(&Self::ALL, self))
     }
 }
 

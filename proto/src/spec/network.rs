@@ -17,6 +17,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::name_of;
 use super::optimizer::{Bounds, check_numbers};
 use crate::{Error, Result};
 
@@ -177,10 +178,11 @@ pub enum Linear {
 }
 
 /// Activation of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
     /// None.
+    #[default]
     Identity,
     /// The logistic function.
     Sigmoid,
@@ -510,15 +512,13 @@ impl fmt::Display for Layer {
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, one)| one == self);
-        f.write_str(name.map_or("", |(name, _)| name))
+        f.write_str(name_of(&Self::ALL, self))
     }
 }
 
 impl fmt::Display for NumericEmbedding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, one)| one == self);
-        f.write_str(name.map_or("", |(name, _)| name))
+        f.write_str(name_of(&Self::ALL, self))
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::name_of;
 use crate::{Error, Result};
 
 /// Optimizer of the weights.
@@ -157,6 +158,17 @@ pub struct EarlyStop {
     pub min_rel_progress: f64,
 }
 
+impl AdamForm {
+    /// All forms, with their names.
+    pub const ALL: [(&'static str, Self); 2] = [("keras", Self::Keras), ("torch", Self::Torch)];
+}
+
+impl fmt::Display for AdamForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&Self::ALL, self))
+    }
+}
+
 impl Rule {
     /// Returns the rule's name as an option's value.
     pub fn name(&self) -> &'static str {
@@ -188,10 +200,6 @@ impl fmt::Display for Optimizer {
                 if weight_decay > 0.0 {
                     numbers.push(("weight_decay", weight_decay));
                 }
-                let form = match form {
-                    AdamForm::Keras => "keras",
-                    AdamForm::Torch => "torch",
-                };
                 write!(f, ", form {form}")?;
             }
             Rule::Sgd { momentum, nesterov } => {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Device;
+use super::{Device, name_of};
 use crate::{Error, Result, did_you_mean};
 
 /// Precision of matrix products.
@@ -54,8 +54,7 @@ impl Precision {
 
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, one)| one == self);
-        f.write_str(name.map_or("", |(name, _)| name))
+        f.write_str(name_of(&Self::ALL, self))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use volley_proto::spec::{Loss, Task};
+use volley_proto::spec::{Loss, Task, name_of};
 
-use super::unread;
+use super::{check_read, unread};
 use crate::Result;
 
 /// Options of the loss, as given.
@@ -49,16 +49,16 @@ pub enum LossName {
 
 impl LossName {
     /// All losses with their names in SQL.
-    pub(super) const ALL: [(&str, Option<Self>); 9] = [
-        ("mae", Some(Self::Mae)),
-        ("mse", Some(Self::Mse)),
-        ("huber", Some(Self::Huber)),
-        ("quantile", Some(Self::Quantile)),
-        ("poisson", Some(Self::Poisson)),
-        ("gamma", Some(Self::Gamma)),
-        ("tweedie", Some(Self::Tweedie)),
-        ("log_loss", Some(Self::LogLoss)),
-        ("focal", Some(Self::Focal)),
+    pub(super) const ALL: [(&'static str, Self); 9] = [
+        ("mae", Self::Mae),
+        ("mse", Self::Mse),
+        ("huber", Self::Huber),
+        ("quantile", Self::Quantile),
+        ("poisson", Self::Poisson),
+        ("gamma", Self::Gamma),
+        ("tweedie", Self::Tweedie),
+        ("log_loss", Self::LogLoss),
+        ("focal", Self::Focal),
     ];
 }
 
@@ -75,22 +75,13 @@ impl LossOptions {
         });
         let text = |number: Option<f64>| number.map(|number| number.to_string());
         let quantile = self.quantile.as_ref().map(QuantileLevels::to_string);
-        let of_losses = [
-            ("huber_delta", text(self.huber_delta), Huber, "huber"),
-            ("quantile", quantile, Quantile, "quantile"),
-            (
-                "tweedie_power",
-                text(self.tweedie_power),
-                Tweedie,
-                "tweedie",
-            ),
-            ("focal_gamma", text(self.focal_gamma), Focal, "focal"),
+        let of_losses: [(&str, Option<String>, &[LossName]); 4] = [
+            ("huber_delta", text(self.huber_delta), &[Huber]),
+            ("quantile", quantile, &[Quantile]),
+            ("tweedie_power", text(self.tweedie_power), &[Tweedie]),
+            ("focal_gamma", text(self.focal_gamma), &[Focal]),
         ];
-        for (option, given, of, named) in of_losses {
-            if let Some(value) = given.filter(|_| name != of) {
-                return Err(unread(option, value, format!("loss = '{named}'")));
-            }
-        }
+        check_read("loss", &LossName::ALL, &name, of_losses)?;
         let loss = match name {
             Mae => Loss::Mae,
             Mse => Loss::Mse,
@@ -116,10 +107,7 @@ impl LossOptions {
             },
         };
         if loss.is_of_classes() != (task == Task::Classification) {
-            let (value, _) = LossName::ALL
-                .into_iter()
-                .find(|(_, of)| *of == Some(name))
-                .unwrap_or_default();
+            let value = name_of(&LossName::ALL, &name);
             let other = match task {
                 Task::Regression => "model_type = 'dnn_classifier' or 'logistic_reg'",
                 Task::Classification => "model_type = 'dnn_regressor' or 'linear_reg'",

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use volley_proto::spec::{
     ClassWeights, Device, Keep, LabelTransform, NumericTransform, Precision, Ranks, Task, TooFew,
+    name_of,
 };
 
-use crate::Error;
+use crate::{Error, Result};
 
 pub use loss::{LossName, LossOptions, QuantileLevels};
 pub use network::{Dropout, NetworkOptions};
@@ -167,6 +168,23 @@ fn refused(
     expected: impl Into<String>,
 ) -> Error {
     Error::Proto(volley_proto::Error::option(option, value, expected))
+}
+
+/// Refuses an option that is given, but only read with other choices of the option `of` than the one that is made.
+fn check_read<T: PartialEq, const N: usize>(
+    of: &str,
+    choices: &[(&'static str, T)],
+    made: &T,
+    options: [(&str, Option<String>, &[T]); N],
+) -> Result<()> {
+    for (option, given, readers) in options {
+        if let Some(value) = given.filter(|_| !readers.contains(made)) {
+            let names: Vec<_> = readers.iter().map(|one| name_of(choices, one)).collect();
+            let with = format!("{of} = '{}'", names.join("' or '"));
+            return Err(unread(option, value, with));
+        }
+    }
+    Ok(())
 }
 
 /// Default number of shards: divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.

@@ -9,7 +9,7 @@ use super::{refused, unread};
 use crate::Result;
 
 /// Options of the network, as given.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct NetworkOptions {
     /// Widths of the categorical features' embeddings.
@@ -47,24 +47,6 @@ pub enum Dropout {
 
 const HIDDEN_UNITS: [usize; 2] = [128, 64];
 const DROPOUT: f64 = 0.15;
-
-impl Default for NetworkOptions {
-    fn default() -> Self {
-        Self {
-            embedding_dim: None,
-            batch_norm: None,
-            numeric_embedding: None,
-            layers: None,
-            hidden_units: None,
-            activation: None,
-            dropout: None,
-            wide: None,
-            factors: None,
-            ensemble_size: None,
-            output: Output::Identity,
-        }
-    }
-}
 
 impl NetworkOptions {
     /// Returns the complete network; a linear model's has no layers.

@@ -1,8 +1,10 @@
 //! Options of the optimizer, the learning rate's schedule and early stopping, each of which belongs to some of them.
 
-use volley_proto::spec::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
+use volley_proto::spec::{
+    AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule, name_of,
+};
 
-use super::unread;
+use super::{check_read, unread};
 use crate::Result;
 
 /// Options of the optimizer, as given.
@@ -79,17 +81,28 @@ pub enum ScheduleName {
     Plateau,
 }
 
+impl OptimizerName {
+    /// All optimizers with their names in SQL.
+    pub(super) const ALL: [(&'static str, Self); 7] = [
+        ("adam", Self::Adam),
+        ("adamw", Self::AdamW),
+        ("sgd", Self::Sgd),
+        ("adagrad", Self::Adagrad),
+        ("rmsprop", Self::RmsProp),
+        ("ftrl", Self::Ftrl),
+        ("lbfgs", Self::Lbfgs),
+    ];
+}
+
 impl ScheduleName {
-    fn to_text(self) -> String {
-        let name = match self {
-            Self::Constant => "constant",
-            Self::Step => "step",
-            Self::Cosine => "cosine",
-            Self::OneCycle => "one_cycle",
-            Self::Plateau => "plateau",
-        };
-        format!("'{name}'")
-    }
+    /// All schedules with their names in SQL.
+    pub(super) const ALL: [(&'static str, Self); 5] = [
+        ("constant", Self::Constant),
+        ("step", Self::Step),
+        ("cosine", Self::Cosine),
+        ("one_cycle", Self::OneCycle),
+        ("plateau", Self::Plateau),
+    ];
 }
 
 /// Options of early stopping, as given.
@@ -204,80 +217,37 @@ impl OptimizerOptions {
         use ScheduleName::{Plateau, Step};
         let number = |x: Option<f64>| x.map(|x| x.to_string());
         let whole = |x: Option<usize>| x.map(|x| x.to_string());
-        let form = |form| match form {
-            AdamForm::Keras => "'keras'".to_owned(),
-            AdamForm::Torch => "'torch'".to_owned(),
-        };
-        let of_rules: [(&str, Option<String>, &[OptimizerName], &str); 11] = [
-            (
-                "adam_beta_1",
-                number(self.adam_beta_1),
-                &[Adam, AdamW],
-                "adam' or 'adamw",
-            ),
-            (
-                "adam_beta_2",
-                number(self.adam_beta_2),
-                &[Adam, AdamW],
-                "adam' or 'adamw",
-            ),
-            (
-                "adam_epsilon",
-                number(self.adam_epsilon),
-                &[Adam, AdamW],
-                "adam' or 'adamw",
-            ),
+        let of_rules: [(&str, Option<String>, &[OptimizerName]); 10] = [
+            ("adam_beta_1", number(self.adam_beta_1), &[Adam, AdamW]),
+            ("adam_beta_2", number(self.adam_beta_2), &[Adam, AdamW]),
+            ("adam_epsilon", number(self.adam_epsilon), &[Adam, AdamW]),
             (
                 "adam_form",
-                self.adam_form.map(form),
+                self.adam_form.map(|x| format!("'{x}'")),
                 &[Adam, AdamW],
-                "adam' or 'adamw",
             ),
-            ("weight_decay", number(self.weight_decay), &[AdamW], "adamw"),
-            (
-                "momentum",
-                number(self.momentum),
-                &[Sgd, RmsProp],
-                "sgd' or 'rmsprop",
-            ),
-            (
-                "nesterov",
-                self.nesterov.map(|on| on.to_string()),
-                &[Sgd],
-                "sgd",
-            ),
-            ("rho", number(self.rho), &[RmsProp], "rmsprop"),
-            (
-                "epsilon",
-                number(self.epsilon),
-                &[Adagrad, RmsProp],
-                "adagrad' or 'rmsprop",
-            ),
+            ("weight_decay", number(self.weight_decay), &[AdamW]),
+            ("momentum", number(self.momentum), &[Sgd, RmsProp]),
+            ("nesterov", self.nesterov.map(|on| on.to_string()), &[Sgd]),
+            ("rho", number(self.rho), &[RmsProp]),
+            ("epsilon", number(self.epsilon), &[Adagrad, RmsProp]),
             (
                 "initial_accumulator",
                 number(self.initial_accumulator),
                 &[Adagrad, Ftrl],
-                "adagrad' or 'ftrl",
-            ),
-            (
-                "nesterov",
-                self.nesterov
-                    .filter(|on| *on && self.momentum.is_none())
-                    .map(|_| "true".into()),
-                &[],
-                "sgd', and with momentum",
             ),
         ];
-        for (option, given, rules, names) in of_rules {
-            if let Some(value) = given.filter(|_| !rules.contains(&rule)) {
-                return Err(unread(option, value, format!("optimizer = '{names}'")));
-            }
+        check_read("optimizer", &OptimizerName::ALL, &rule, of_rules)?;
+        if self.nesterov == Some(true) && self.momentum.is_none() {
+            let with = "optimizer = 'sgd', and with momentum".to_owned();
+            return Err(unread("nesterov", "true".to_owned(), with));
         }
         let of_steps = [
             ("learn_rate", number(self.learn_rate)),
             (
                 "learn_rate_schedule",
-                self.schedule.map(ScheduleName::to_text),
+                self.schedule
+                    .map(|x| format!("'{}'", name_of(&ScheduleName::ALL, &x))),
             ),
             ("warmup_epochs", number(self.warmup_epochs)),
             ("clip_norm", number(self.clip_norm)),
@@ -289,30 +259,18 @@ impl OptimizerOptions {
             let with = "another optimizer than 'lbfgs', which finds the length of its steps itself";
             return Err(unread(option, value, with.to_owned()));
         }
-        let of_schedules: [(&str, Option<String>, &[ScheduleName], &str); 3] = [
-            ("decay_epochs", whole(self.decay_epochs), &[Step], "step"),
-            (
-                "plateau_patience",
-                whole(self.plateau_patience),
-                &[Plateau],
-                "plateau",
-            ),
-            (
-                "decay_factor",
-                number(self.decay_factor),
-                &[Step, Plateau],
-                "step' or 'plateau",
-            ),
+        let of_schedules: [(&str, Option<String>, &[ScheduleName]); 3] = [
+            ("decay_epochs", whole(self.decay_epochs), &[Step]),
+            ("plateau_patience", whole(self.plateau_patience), &[Plateau]),
+            ("decay_factor", number(self.decay_factor), &[Step, Plateau]),
         ];
-        for (option, given, schedules, names) in of_schedules {
-            if let Some(value) =
-                given.filter(|_| !schedules.contains(&self.schedule.unwrap_or_default()))
-            {
-                let with = format!("learn_rate_schedule = '{names}'");
-                return Err(unread(option, value, with));
-            }
-        }
-        Ok(())
+        let schedule = self.schedule.unwrap_or_default();
+        check_read(
+            "learn_rate_schedule",
+            &ScheduleName::ALL,
+            &schedule,
+            of_schedules,
+        )
     }
 }
 

@@ -3,7 +3,7 @@
 use volley_proto::spec::{LabelTransform, NumericTransform, Task};
 
 use super::super::{OptionValue, SplitMethod};
-use super::set::{choose, column, columns, expected, set, some_bool, some_whole, text};
+use super::set::{boolean, choose, column, columns, expected, set, text, whole};
 use super::{Refusal, TrainOption, option};
 
 pub(super) const DATA: &[TrainOption] = &[
@@ -32,10 +32,7 @@ pub(super) const DATA: &[TrainOption] = &[
                 (None, Some(_)) => Err(Refusal::NotSupported(
                     "use 'dnn_regressor', 'dnn_classifier', 'linear_reg' or 'logistic_reg'",
                 )),
-                (None, None) => {
-                    let mut kind = (to.task, to.linear);
-                    choose(&mut kind, value, &choices)
-                }
+                (None, None) => choose(value, &choices).map(|_| ()),
             }
         },
     ),
@@ -72,7 +69,7 @@ pub(super) const DATA: &[TrainOption] = &[
                 ("identity", LabelTransform::Identity),
                 ("ln", LabelTransform::Ln),
             ];
-            choose(&mut to.label_transform, value, &choices)
+            set(&mut to.label_transform, choose(value, &choices)?)
         },
     ),
     option(
@@ -81,7 +78,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "true where activation_output is 'identity'",
         "Whether the network learns the (transformed) label less its mean, in standard deviations of the training \
          rows. Losses and metrics are in the label's own scale, and predictions are undone.",
-        |to, value| some_bool(&mut to.standardize_label, value),
+        |to, value| set(&mut to.standardize_label, Some(boolean(value)?)),
     ),
     option(
         "numeric_transform",
@@ -90,7 +87,10 @@ pub(super) const DATA: &[TrainOption] = &[
         "How continuous features are scaled by what the training rows hold: less their mean in standard deviations; as \
          normal scores of their ranks, like scikit-learn's QuantileTransformer; or not at all. Null becomes the mean, or \
          the median of ranked numbers; where training rows have nulls, a further input says so.",
-        |to, value| choose(&mut to.numeric_transform, value, &NumericTransform::ALL),
+        |to, value| {
+            let chosen = choose(value, &NumericTransform::ALL)?;
+            set(&mut to.numeric_transform, chosen)
+        },
     ),
     option(
         "data_split_method",
@@ -101,13 +101,13 @@ pub(super) const DATA: &[TrainOption] = &[
          fold of its own, and out-of-fold predictions are evaluated. Else it is 'random'.",
         |to, value| {
             let choices = [
-                ("auto_split", Some(SplitMethod::Auto)),
-                ("seq", Some(SplitMethod::Sequential)),
-                ("no_split", Some(SplitMethod::NoSplit)),
-                ("custom", Some(SplitMethod::Custom)),
-                ("random", Some(SplitMethod::Random)),
+                ("auto_split", SplitMethod::Auto),
+                ("seq", SplitMethod::Sequential),
+                ("no_split", SplitMethod::NoSplit),
+                ("custom", SplitMethod::Custom),
+                ("random", SplitMethod::Random),
             ];
-            choose(&mut to.split_method, value, &choices)
+            set(&mut to.split_method, Some(choose(value, &choices)?))
         },
     ),
     option(
@@ -117,7 +117,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only lend their values to \
          the vocabularies), or a boolean that is true for evaluation. For 'seq': a number, a date or a time; where it is \
          null, rows are evaluated.",
-        |to, value| column(&mut to.split_column, value),
+        |to, value| set(&mut to.split_column, Some(column(value)?)),
     ),
     option(
         "split_key",
@@ -126,11 +126,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "Columns whose values decide where a row goes in a random split: rows with equal ones stay together, such as \
          those of one customer. They are no features unless named. A row goes where it goes whatever the features, the \
          shards and the cluster are.",
-        |to, value| {
-            let mut keys = None;
-            columns(&mut keys, value)?;
-            set(&mut to.split_key, keys.unwrap_or_default())
-        },
+        |to, value| set(&mut to.split_key, columns(value)?),
     ),
     option(
         "data_split_eval_fraction",
@@ -147,7 +143,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "['column', …]",
         "with no continuous either: every text, boolean and date column",
         "Features that pass through an embedding. Null is a value of its own.",
-        |to, value| columns(&mut to.categorical, value),
+        |to, value| set(&mut to.categorical, Some(columns(value)?)),
     ),
     option(
         "continuous",
@@ -155,7 +151,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "with no categorical either: every column of numbers, and of timestamps",
         "Features that enter as numbers. Null is their mean, with an input that says so. Dates and timestamps are days \
          since 1970-01-01, with fractions.",
-        |to, value| columns(&mut to.continuous, value),
+        |to, value| set(&mut to.continuous, Some(columns(value)?)),
     ),
     option(
         "min_frequency",
@@ -163,7 +159,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "(none: all values)",
         "A categorical feature's values have an embedding of their own if they occur in so many rows that are not for \
          testing. All others share one.",
-        |to, value| some_whole(&mut to.vocabulary.min_frequency, value),
+        |to, value| set(&mut to.vocabulary.min_frequency, Some(whole(value)?)),
     ),
     option(
         "max_vocabulary",
@@ -171,7 +167,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "(none: all values)",
         "The most values of a categorical feature that have an embedding of their own: the most frequent ones. All \
          others share one.",
-        |to, value| some_whole(&mut to.vocabulary.max_vocabulary, value),
+        |to, value| set(&mut to.vocabulary.max_vocabulary, Some(whole(value)?)),
     ),
     option(
         "hash_buckets",
@@ -179,6 +175,6 @@ pub(super) const DATA: &[TrainOption] = &[
         "(none)",
         "Values of categorical features are hashed into so many buckets instead, which have an embedding each: for \
          columns of more values than memory has room for.",
-        |to, value| some_whole(&mut to.vocabulary.hash_buckets, value),
+        |to, value| set(&mut to.vocabulary.hash_buckets, Some(whole(value)?)),
     ),
 ];

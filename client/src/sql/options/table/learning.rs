@@ -3,7 +3,7 @@
 use volley_proto::spec::{AdamForm, Keep, RateScaling};
 
 use super::super::{OptimizerName, ScheduleName};
-use super::set::{choose, some_bool, some_number, some_whole, whole};
+use super::set::{boolean, choose, number, set, whole};
 use super::{TrainOption, option};
 
 pub(super) const LEARNING: &[TrainOption] = &[
@@ -14,16 +14,10 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "The rule by which weights follow their gradient, in Keras' form. 'lbfgs' solves linear models: its steps are of \
          all rows at once, and end where the gradient vanishes.",
         |to, value| {
-            let choices = [
-                ("adam", Some(OptimizerName::Adam)),
-                ("adamw", Some(OptimizerName::AdamW)),
-                ("sgd", Some(OptimizerName::Sgd)),
-                ("adagrad", Some(OptimizerName::Adagrad)),
-                ("rmsprop", Some(OptimizerName::RmsProp)),
-                ("ftrl", Some(OptimizerName::Ftrl)),
-                ("lbfgs", Some(OptimizerName::Lbfgs)),
-            ];
-            choose(&mut to.optimizer.name, value, &choices)
+            set(
+                &mut to.optimizer.name,
+                Some(choose(value, &OptimizerName::ALL)?),
+            )
         },
     ),
     option(
@@ -31,7 +25,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "number > 0",
         "0.004; 0.01 with 'sgd', 'adagrad' and 'ftrl'",
         "The learning rate (Adam's step size α), before its schedule.",
-        |to, value| some_number(&mut to.optimizer.learn_rate, value),
+        |to, value| set(&mut to.optimizer.learn_rate, Some(number(value)?)),
     ),
     option(
         "learn_rate_schedule",
@@ -41,14 +35,8 @@ pub(super) const LEARNING: &[TrainOption] = &[
          along half a cosine; it rises from a 25th in the first 30 % of all steps and then falls so; or it is multiplied by \
          decay_factor where the evaluation loss has not fallen for plateau_patience epochs.",
         |to, value| {
-            let choices = [
-                ("constant", Some(ScheduleName::Constant)),
-                ("step", Some(ScheduleName::Step)),
-                ("cosine", Some(ScheduleName::Cosine)),
-                ("one_cycle", Some(ScheduleName::OneCycle)),
-                ("plateau", Some(ScheduleName::Plateau)),
-            ];
-            choose(&mut to.optimizer.schedule, value, &choices)
+            let chosen = choose(value, &ScheduleName::ALL)?;
+            set(&mut to.optimizer.schedule, Some(chosen))
         },
     ),
     option(
@@ -63,7 +51,7 @@ pub(super) const LEARNING: &[TrainOption] = &[
                 ("linear", RateScaling::Linear),
                 ("sqrt", RateScaling::Sqrt),
             ];
-            choose(&mut to.optimizer.rate_scaling, value, &choices)
+            set(&mut to.optimizer.rate_scaling, choose(value, &choices)?)
         },
     ),
     option(
@@ -71,49 +59,49 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "number ≥ 0",
         "0",
         "Epochs, or parts of them, in which the learning rate rises from 0 in a line.",
-        |to, value| some_number(&mut to.optimizer.warmup_epochs, value),
+        |to, value| set(&mut to.optimizer.warmup_epochs, Some(number(value)?)),
     ),
     option(
         "decay_epochs",
         "whole number",
         "10",
         "For 'step': epochs after which the learning rate is multiplied.",
-        |to, value| some_whole(&mut to.optimizer.decay_epochs, value),
+        |to, value| set(&mut to.optimizer.decay_epochs, Some(whole(value)?)),
     ),
     option(
         "decay_factor",
         "0 < factor < 1",
         "0.1",
         "For 'step' and 'plateau': what the learning rate is multiplied by.",
-        |to, value| some_number(&mut to.optimizer.decay_factor, value),
+        |to, value| set(&mut to.optimizer.decay_factor, Some(number(value)?)),
     ),
     option(
         "plateau_patience",
         "whole number",
         "10",
         "For 'plateau': epochs without progress.",
-        |to, value| some_whole(&mut to.optimizer.plateau_patience, value),
+        |to, value| set(&mut to.optimizer.plateau_patience, Some(whole(value)?)),
     ),
     option(
         "adam_beta_1",
         "0 ≤ β < 1",
         "0.9",
         "For 'adam' and 'adamw': decay of the first moment.",
-        |to, value| some_number(&mut to.optimizer.adam_beta_1, value),
+        |to, value| set(&mut to.optimizer.adam_beta_1, Some(number(value)?)),
     ),
     option(
         "adam_beta_2",
         "0 ≤ β < 1",
         "0.999",
         "For 'adam' and 'adamw': decay of the second moment.",
-        |to, value| some_number(&mut to.optimizer.adam_beta_2, value),
+        |to, value| set(&mut to.optimizer.adam_beta_2, Some(number(value)?)),
     ),
     option(
         "adam_epsilon",
         "number > 0",
         "1e-7",
         "For 'adam' and 'adamw': ε.",
-        |to, value| some_number(&mut to.optimizer.adam_epsilon, value),
+        |to, value| set(&mut to.optimizer.adam_epsilon, Some(number(value)?)),
     ),
     option(
         "adam_form",
@@ -121,11 +109,8 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "'keras'",
         "For 'adam' and 'adamw': where ε stands, α·√(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε), or α·m̂ / (√v̂ + ε).",
         |to, value| {
-            let choices = [
-                ("keras", Some(AdamForm::Keras)),
-                ("torch", Some(AdamForm::Torch)),
-            ];
-            choose(&mut to.optimizer.adam_form, value, &choices)
+            let chosen = choose(value, &AdamForm::ALL)?;
+            set(&mut to.optimizer.adam_form, Some(chosen))
         },
     ),
     option(
@@ -133,56 +118,56 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "number ≥ 0",
         "0.01",
         "For 'adamw': before each step, the hidden layers' kernels and a linear part's weights are multiplied by 1 − α · weight_decay.",
-        |to, value| some_number(&mut to.optimizer.weight_decay, value),
+        |to, value| set(&mut to.optimizer.weight_decay, Some(number(value)?)),
     ),
     option(
         "momentum",
         "0 ≤ share < 1",
         "0",
         "For 'sgd' and 'rmsprop': the share of the last change that goes on.",
-        |to, value| some_number(&mut to.optimizer.momentum, value),
+        |to, value| set(&mut to.optimizer.momentum, Some(number(value)?)),
     ),
     option(
         "nesterov",
         "true, false",
         "false",
         "For 'sgd' with momentum: whether it is Nesterov's.",
-        |to, value| some_bool(&mut to.optimizer.nesterov, value),
+        |to, value| set(&mut to.optimizer.nesterov, Some(boolean(value)?)),
     ),
     option(
         "rho",
         "0 ≤ ρ < 1",
         "0.9",
         "For 'rmsprop': decay of the squared gradients' mean.",
-        |to, value| some_number(&mut to.optimizer.rho, value),
+        |to, value| set(&mut to.optimizer.rho, Some(number(value)?)),
     ),
     option(
         "epsilon",
         "number > 0",
         "1e-7",
         "For 'adagrad' and 'rmsprop': ε.",
-        |to, value| some_number(&mut to.optimizer.epsilon, value),
+        |to, value| set(&mut to.optimizer.epsilon, Some(number(value)?)),
     ),
     option(
         "initial_accumulator",
         "number ≥ 0",
         "0.1",
         "For 'adagrad' and 'ftrl': where the sum of squared gradients starts.",
-        |to, value| some_number(&mut to.optimizer.initial_accumulator, value),
+        |to, value| set(&mut to.optimizer.initial_accumulator, Some(number(value)?)),
     ),
     option(
         "clip_norm",
         "number > 0",
         "(none)",
         "A gradient (of the loss, over all rows of a step) with a greater Euclidean norm is shortened to it.",
-        |to, value| some_number(&mut to.optimizer.clip_norm, value),
+        |to, value| set(&mut to.optimizer.clip_norm, Some(number(value)?)),
     ),
     option(
         "clip_value",
         "number > 0",
         "(none)",
         "Each number of the gradient is kept within ± this.",
-        |to, value| some_number(&mut to.optimizer.clip_value, value),
+        |to, value| set(&mut to.optimizer.clip_value, Some(number(value)?)),
     ),
     option(
         "ema_momentum",
@@ -190,21 +175,21 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "0.99 where optimizer is not given",
         "Weights are evaluated and published as their exponential moving average over steps, of which each step keeps \
          this share (less at first: (t − 1) / (t + 9) in step t). 0 is no average.",
-        |to, value| some_number(&mut to.optimizer.ema_momentum, value),
+        |to, value| set(&mut to.optimizer.ema_momentum, Some(number(value)?)),
     ),
     option(
         "global_batch_size",
         "whole number",
         "a 32nd of the training rows, rounded up to a power of two, from 32 to 256",
         "Rows of a step, of all ranks together: what is learnt does not depend on how many there are.",
-        |to, value| some_whole(&mut to.global_batch_size, value),
+        |to, value| set(&mut to.global_batch_size, Some(whole(value)?)),
     ),
     option(
         "batch_size",
         "whole number",
         "(none)",
         "Rows of a step of one rank, instead; the global batch is batch_size × the ranks that training begins with.",
-        |to, value| some_whole(&mut to.batch_size, value),
+        |to, value| set(&mut to.batch_size, Some(whole(value)?)),
     ),
     option(
         "accumulate",
@@ -212,14 +197,14 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "1",
         "Backward passes of a step: a rank computes its rows in so many parts and adds up their gradients, which takes less \
          memory. global_batch_size counts the rows of all passes, batch_size those of one.",
-        |to, value| whole(&mut to.accumulate, value),
+        |to, value| set(&mut to.accumulate, whole(value)?),
     ),
     option(
         "epochs",
         "whole number",
         "as many as make 4,000 steps, from 20 to 400; 1,000 with 'lbfgs'",
         "Passes over the training rows, at most.",
-        |to, value| some_whole(&mut to.epochs, value),
+        |to, value| set(&mut to.epochs, Some(whole(value)?)),
     ),
     option(
         "early_stop",
@@ -227,21 +212,21 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "false; true with patience or min_rel_progress",
         "Whether training ends before its last epoch once the evaluation loss (the training loss where nothing is \
          evaluated) no longer falls.",
-        |to, value| some_bool(&mut to.early_stop.early_stop, value),
+        |to, value| set(&mut to.early_stop.early_stop, Some(boolean(value)?)),
     ),
     option(
         "patience",
         "whole number",
         "40 with early_stop",
         "Epochs without progress after which training ends.",
-        |to, value| some_whole(&mut to.early_stop.patience, value),
+        |to, value| set(&mut to.early_stop.patience, Some(whole(value)?)),
     ),
     option(
         "min_rel_progress",
         "0 ≤ share < 1",
         "0 with early_stop",
         "The share by which the loss must fall below the least before, to be progress.",
-        |to, value| some_number(&mut to.early_stop.min_rel_progress, value),
+        |to, value| set(&mut to.early_stop.min_rel_progress, Some(number(value)?)),
     ),
     option(
         "keep",
@@ -250,11 +235,8 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "Which epoch's weights are published: the one with the least evaluation loss (training \
          loss where nothing is evaluated), or the last one.",
         |to, value| {
-            choose(
-                &mut to.keep,
-                value,
-                &[("best", Some(Keep::Best)), ("last", Some(Keep::Last))],
-            )
+            let choices = [("best", Keep::Best), ("last", Keep::Last)];
+            set(&mut to.keep, Some(choose(value, &choices)?))
         },
     ),
     option(
@@ -263,6 +245,6 @@ pub(super) const LEARNING: &[TrainOption] = &[
         "true of up to 50,000 rows, with 'auto_split' or 'random', and without warm_start",
         "Whether the network is then trained anew on all rows, those that were evaluated too, for as many epochs as were \
          kept. The metrics remain those of the rows that it had not seen.",
-        |to, value| some_bool(&mut to.refit, value),
+        |to, value| set(&mut to.refit, Some(boolean(value)?)),
     ),
 ];

@@ -4,7 +4,7 @@ use volley_proto::spec::{Activation, ClassWeights, EmbeddingWidth, NumericEmbedd
 
 use super::super::layers::layers;
 use super::super::{Dropout, LossName, OptionValue, QuantileLevels};
-use super::set::{choose, column, expected, number, set, some_bool, some_number, some_whole};
+use super::set::{boolean, choose, column, expected, number, set, whole};
 use super::{Refusal, TrainOption, option};
 
 pub(super) const NETWORK: &[TrainOption] = &[
@@ -24,9 +24,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "'mish'",
         "What the dense layers' units pass through.",
         |to, value| {
-            let mut given = Activation::Relu;
-            choose(&mut given, value, &Activation::ALL)?;
-            set(&mut to.network.activation, Some(given))
+            let chosen = choose(value, &Activation::ALL)?;
+            set(&mut to.network.activation, Some(chosen))
         },
     ),
     option(
@@ -78,9 +77,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
          frequencies are trained (\"PBLD\" of RealMLP); or as 16 functions of it that are linear within each of at most 48 \
          bins between quantiles, whose slopes are trained (\"PLE\" of TabM).",
         |to, value| {
-            let mut given = NumericEmbedding::None;
-            choose(&mut given, value, &NumericEmbedding::ALL)?;
-            set(&mut to.network.numeric_embedding, Some(given))
+            let chosen = choose(value, &NumericEmbedding::ALL)?;
+            set(&mut to.network.numeric_embedding, Some(chosen))
         },
     ),
     option(
@@ -100,7 +98,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "false",
         "Whether a linear part is beside the layers: a weight for each number and for each value of a categorical \
          feature, added to what the layers put out (\"wide & deep\").",
-        |to, value| some_bool(&mut to.network.wide, value),
+        |to, value| set(&mut to.network.wide, Some(boolean(value)?)),
     ),
     option(
         "factors",
@@ -108,7 +106,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "(none)",
         "Width of the factors of a second-order factorization machine beside the layers: for each pair of values and numbers \
          the product of their factors, added to what the layers put out (\"DeepFM\", with factors of its own).",
-        |to, value| some_whole(&mut to.network.factors, value),
+        |to, value| set(&mut to.network.factors, Some(whole(value)?)),
     ),
     option(
         "ensemble_size",
@@ -116,17 +114,14 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "8 of up to 5,000 rows, unless hidden_units or network is given; else 1",
         "Networks that are trained side by side, each with parameters and a loss of its own, but for wide and factors, \
          which they have in common; what is predicted is the mean of their outputs (\"deep ensemble\").",
-        |to, value| some_whole(&mut to.network.ensemble_size, value),
+        |to, value| set(&mut to.network.ensemble_size, Some(whole(value)?)),
     ),
     option(
         "batch_norm",
         "true, false",
         "true; false with numeric_embedding = 'piecewise_linear'",
         "Whether continuous features pass through batch norm.",
-        |to, value| match value {
-            OptionValue::Bool(on) => set(&mut to.network.batch_norm, Some(*on)),
-            _ => Err(expected("true or false")),
-        },
+        |to, value| set(&mut to.network.batch_norm, Some(boolean(value)?)),
     ),
     option(
         "l2_reg",
@@ -134,7 +129,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "0; 1 / (2 · training rows) of 'logistic_reg'",
         "L2 penalty on the hidden layers' kernels and on a linear part's weights: adds l2_reg · Σ w² to the loss. That of \
          'logistic_reg' is scikit-learn's C = 1; 1 / (2 · rows · C) is any other.",
-        |to, value| some_number(&mut to.l2, value),
+        |to, value| set(&mut to.l2, Some(number(value)?)),
     ),
     option(
         "l1_reg",
@@ -142,7 +137,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "0",
         "L1 penalty on the hidden layers' kernels and on a linear part's weights: adds l1_reg · Σ |w| to the loss. With optimizer = 'ftrl' it makes \
          weights exactly 0.",
-        |to, value| number(&mut to.l1, value),
+        |to, value| set(&mut to.l1, number(value)?),
     ),
     option(
         "activation_output",
@@ -156,7 +151,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
                 ("sigmoid", Output::Sigmoid),
                 ("scaled_sigmoid", Output::ScaledSigmoid),
             ];
-            choose(&mut to.network.output, value, &choices)
+            set(&mut to.network.output, choose(value, &choices)?)
         },
     ),
     option(
@@ -165,14 +160,14 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "'mse', or 'log_loss' of a classifier",
         "The loss. 'poisson' is of counts, 'gamma' of amounts above 0, 'tweedie' of amounts most of which are 0: Tweedie's \
          unit deviance, of which the network predicts the mean's logarithm. 'log_loss' and 'focal' are of classifiers.",
-        |to, value| choose(&mut to.loss.name, value, &LossName::ALL),
+        |to, value| set(&mut to.loss.name, Some(choose(value, &LossName::ALL)?)),
     ),
     option(
         "huber_delta",
         "number > 0",
         "1",
         "For 'huber': δ, in standard deviations of the label where that is standardized.",
-        |to, value| some_number(&mut to.loss.huber_delta, value),
+        |to, value| set(&mut to.loss.huber_delta, Some(number(value)?)),
     ),
     option(
         "quantile",
@@ -197,14 +192,14 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "1 ≤ power ≤ 2",
         "1.5",
         "For 'tweedie': the power of the mean that the variance grows with.",
-        |to, value| some_number(&mut to.loss.tweedie_power, value),
+        |to, value| set(&mut to.loss.tweedie_power, Some(number(value)?)),
     ),
     option(
         "focal_gamma",
         "number ≥ 0",
         "2",
         "For 'focal': γ of −(1 − p)^γ ln p.",
-        |to, value| some_number(&mut to.loss.focal_gamma, value),
+        |to, value| set(&mut to.loss.focal_gamma, Some(number(value)?)),
     ),
     option(
         "sample_weight_col",
@@ -212,7 +207,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "(none)",
         "A column of the rows' weights, numbers ≥ 0: in the loss, in metrics, and in the means and deviations that numbers \
          are scaled by. A row of weight 0 is as if it were not there. It is no feature unless named.",
-        |to, value| column(&mut to.sample_weight, value),
+        |to, value| set(&mut to.sample_weight, Some(column(value)?)),
     ),
     option(
         "auto_class_weights",

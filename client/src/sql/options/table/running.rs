@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use volley_proto::spec::{Precision, Ranks, TooFew};
 
 use super::super::{OptionValue, WarmStart};
-use super::set::{choose, columns, duration, expected, set, some_bool, whole};
+use super::set::{boolean, choose, columns, duration, expected, set, whole};
 use super::{TrainOption, option};
 
 pub(super) const RUNNING: &[TrainOption] = &[
@@ -25,25 +25,21 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "whole number",
         "1",
         "When executors are lost, training goes on with no fewer ranks than this.",
-        |to, value| whole(&mut to.min_ranks, value),
+        |to, value| set(&mut to.min_ranks, whole(value)?),
     ),
     option(
         "max_ranks",
         "whole number",
         "ranks, or no limit with 'all'",
         "Training begins with no more ranks than this, and grows to no more when executors join.",
-        |to, value| {
-            let mut ranks = 0;
-            whole(&mut ranks, value)?;
-            set(&mut to.max_ranks, Some(ranks))
-        },
+        |to, value| set(&mut to.max_ranks, Some(whole(value)?)),
     ),
     option(
         "regroup_timeout",
         "'duration'",
         "'30s'",
         "How long a replacement for a lost rank is waited for before fewer ranks go on.",
-        |to, value| duration(&mut to.regroup_timeout, value),
+        |to, value| set(&mut to.regroup_timeout, duration(value)?),
     ),
     option(
         "on_too_few_ranks",
@@ -53,7 +49,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
          once regroup_timeout has passed.",
         |to, value| {
             let choices = [("wait", TooFew::Wait), ("fail", TooFew::Fail)];
-            choose(&mut to.too_few, value, &choices)
+            set(&mut to.too_few, choose(value, &choices)?)
         },
     ),
     option(
@@ -71,7 +67,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "true, false",
         "`volley.trace`",
         "Whether ranks note what they do when: `trace.json` beside the model, for ui.perfetto.dev.",
-        |to, value| some_bool(&mut to.trace, value),
+        |to, value| set(&mut to.trace, Some(boolean(value)?)),
     ),
     option(
         "resume",
@@ -79,10 +75,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "false",
         "Whether training goes on from the newest checkpoint that an unfinished run of the same \
          model left.",
-        |to, value| match value {
-            OptionValue::Bool(on) => set(&mut to.resume, *on),
-            _ => Err(expected("true or false")),
-        },
+        |to, value| set(&mut to.resume, boolean(value)?),
     ),
     option(
         "warm_start",
@@ -104,22 +97,14 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "whole number",
         "60, or the most ranks where that is more",
         "Virtual shards that rows are hashed into; each rank takes a slice of them.",
-        |to, value| {
-            let mut shards = 0;
-            whole(&mut shards, value)?;
-            set(&mut to.shards, Some(shards))
-        },
+        |to, value| set(&mut to.shards, Some(whole(value)?)),
     ),
     option(
         "shard_by",
         "['column', …]",
         "all columns",
         "Columns whose hash picks a row's shard. They are not features unless named so.",
-        |to, value| {
-            let mut keys = None;
-            columns(&mut keys, value)?;
-            set(&mut to.shard_by, keys.unwrap_or_default())
-        },
+        |to, value| set(&mut to.shard_by, columns(value)?),
     ),
     option(
         "device",
@@ -138,10 +123,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "true, false",
         "false",
         "Whether ranks share GPUs with each other, and with the ranks of other trainings that share them.",
-        |to, value| match value {
-            OptionValue::Bool(share) => set(&mut to.device_share, *share),
-            _ => Err(expected("true or false")),
-        },
+        |to, value| set(&mut to.device_share, boolean(value)?),
     ),
     option(
         "precision",
@@ -149,11 +131,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "'tf32' on a GPU that has it, 'f32' on the CPU",
         "Precision of the factors in products of matrices. Weights, sums and the optimizer are always f32. A device computes \
          in this precision or in a finer one: the CPU always in f32.",
-        |to, value| {
-            let mut precision = Precision::F32;
-            choose(&mut precision, value, &Precision::ALL)?;
-            set(&mut to.precision, Some(precision))
-        },
+        |to, value| set(&mut to.precision, Some(choose(value, &Precision::ALL)?)),
     ),
     option(
         "threads",
@@ -161,11 +139,7 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "as many as the executor has slots",
         "The most threads that a rank computes with on the CPU, of those that its executor's slots are. What is trained \
          on the CPU does not depend on how many there are.",
-        |to, value| {
-            let mut threads = 0;
-            whole(&mut threads, value)?;
-            set(&mut to.threads, NonZeroUsize::new(threads))
-        },
+        |to, value| set(&mut to.threads, NonZeroUsize::new(whole(value)?)),
     ),
     option(
         "seed",
@@ -182,20 +156,20 @@ pub(super) const RUNNING: &[TrainOption] = &[
         "'duration'",
         "'60s'",
         "How long ranks wait for each other to arrive.",
-        |to, value| duration(&mut to.rendezvous_timeout, value),
+        |to, value| set(&mut to.rendezvous_timeout, duration(value)?),
     ),
     option(
         "collective_timeout",
         "'duration'",
         "'60s'",
         "How long one collective operation may wait for a peer.",
-        |to, value| duration(&mut to.collective_timeout, value),
+        |to, value| set(&mut to.collective_timeout, duration(value)?),
     ),
     option(
         "loading_timeout",
         "'duration'",
         "'1h'",
         "How long a rank that has streamed its shards waits for peers that still do.",
-        |to, value| duration(&mut to.loading_timeout, value),
+        |to, value| set(&mut to.loading_timeout, duration(value)?),
     ),
 ];

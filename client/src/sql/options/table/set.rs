@@ -17,34 +17,20 @@ pub(super) fn set<T>(to: &mut T, value: T) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn whole(to: &mut usize, value: &OptionValue) -> Result<(), Refusal> {
+pub(super) fn whole(value: &OptionValue) -> Result<usize, Refusal> {
     match value.number() {
-        Some(number) if number > 0 => set(to, number),
+        Some(number) if number > 0 => Ok(number),
         _ => Err(expected("a whole number from 1")),
     }
 }
 
-pub(super) fn number(to: &mut f64, value: &OptionValue) -> Result<(), Refusal> {
-    value
-        .number()
-        .map_or_else(|| Err(expected("a number")), |number| set(to, number))
+pub(super) fn number(value: &OptionValue) -> Result<f64, Refusal> {
+    value.number().ok_or_else(|| expected("a number"))
 }
 
-pub(super) fn some_whole(to: &mut Option<usize>, value: &OptionValue) -> Result<(), Refusal> {
-    let mut given = 0;
-    whole(&mut given, value)?;
-    set(to, Some(given))
-}
-
-pub(super) fn some_number(to: &mut Option<f64>, value: &OptionValue) -> Result<(), Refusal> {
-    let mut given = 0.0;
-    number(&mut given, value)?;
-    set(to, Some(given))
-}
-
-pub(super) fn some_bool(to: &mut Option<bool>, value: &OptionValue) -> Result<(), Refusal> {
+pub(super) fn boolean(value: &OptionValue) -> Result<bool, Refusal> {
     match value {
-        OptionValue::Bool(on) => set(to, Some(*on)),
+        OptionValue::Bool(on) => Ok(*on),
         _ => Err(expected("true or false")),
     }
 }
@@ -53,38 +39,29 @@ pub(super) fn text(value: &OptionValue) -> Option<String> {
     value.text().map(str::to_owned)
 }
 
-pub(super) fn column(to: &mut Option<String>, value: &OptionValue) -> Result<(), Refusal> {
-    text(value).map_or_else(
-        || Err(expected("a column, such as 'split'")),
-        |c| set(to, Some(c)),
-    )
+pub(super) fn column(value: &OptionValue) -> Result<String, Refusal> {
+    text(value).ok_or_else(|| expected("a column, such as 'split'"))
 }
 
-pub(super) fn columns(to: &mut Option<Vec<String>>, value: &OptionValue) -> Result<(), Refusal> {
-    match value.list(text) {
-        Some(columns) => set(to, Some(columns)),
-        None => Err(expected("a list of columns, such as ['store', 'weekday']")),
-    }
+pub(super) fn columns(value: &OptionValue) -> Result<Vec<String>, Refusal> {
+    let columns = value.list(text);
+    columns.ok_or_else(|| expected("a list of columns, such as ['store', 'weekday']"))
 }
 
-pub(super) fn duration(to: &mut Duration, value: &OptionValue) -> Result<(), Refusal> {
+pub(super) fn duration(value: &OptionValue) -> Result<Duration, Refusal> {
     match value.text().map(humantime::parse_duration) {
-        Some(Ok(duration)) if !duration.is_zero() => set(to, duration),
+        Some(Ok(duration)) if !duration.is_zero() => Ok(duration),
         _ => Err(expected("a duration, such as '60s' or '2min'")),
     }
 }
 
-pub(super) fn choose<T: Copy>(
-    to: &mut T,
-    value: &OptionValue,
-    choices: &[(&str, T)],
-) -> Result<(), Refusal> {
+pub(super) fn choose<T: Copy>(value: &OptionValue, choices: &[(&str, T)]) -> Result<T, Refusal> {
     let text = value.text().unwrap_or_default();
     if let Some((_, choice)) = choices
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(text))
     {
-        return set(to, *choice);
+        return Ok(*choice);
     }
     let names: Vec<_> = choices
         .iter()
