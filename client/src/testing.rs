@@ -7,9 +7,9 @@ use url::Url;
 use volley_proto::TrainId;
 use volley_proto::limits::STACK;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize,
-    Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
-    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Refit, Rule, Split, Start, Task,
+    Activation, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize, Feature,
+    FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Linear, Loss, Network,
+    NumericEmbedding, NumericTransform, Optimizer, Output, Ranks, Refit, Split, Start, Task,
     TooFew, TrainSpec, VocabularyRule,
 };
 use volley_proto::store::{EpochRecord, FeatureSummary, Manifest, ModelStore, Scale};
@@ -69,13 +69,6 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 1e-3,
-            rule: Rule::Adam {
-                beta_1: 0.9,
-                beta_2: 0.999,
-                epsilon: 1e-7,
-                form: AdamForm::Keras,
-                weight_decay: 0.0,
-            },
             ..Optimizer::default()
         },
         l1: 0.0,

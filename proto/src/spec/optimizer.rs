@@ -94,7 +94,7 @@ pub enum AdamForm {
 }
 
 /// Schedule of the learning rate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// Epochs, or fractions of them, in which the rate rises linearly from 0.
@@ -120,10 +120,11 @@ pub enum RateScaling {
 }
 
 /// Decay of the learning rate after warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Decay {
     /// Constant.
+    #[default]
     Constant,
     /// Multiplied by a factor at an interval of epochs.
     Step {
@@ -170,6 +171,26 @@ impl fmt::Display for AdamForm {
 }
 
 impl Rule {
+    /// Returns Adam with Keras' numbers, and this weight decay.
+    pub const fn adam(weight_decay: f64) -> Self {
+        Self::Adam {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+            weight_decay,
+        }
+    }
+
+    /// Returns the rule's default learning rate.
+    pub fn default_learn_rate(&self) -> f64 {
+        match self {
+            Self::Adam { .. } | Self::RmsProp { .. } => 4e-3,
+            Self::Sgd { .. } | Self::Adagrad { .. } | Self::Ftrl { .. } => 1e-2,
+            Self::Lbfgs { .. } => 1.0,
+        }
+    }
+
     /// Returns the rule's name as an option's value.
     pub fn name(&self) -> &'static str {
         match self {
@@ -259,31 +280,16 @@ impl fmt::Display for Schedule {
 
 impl Default for Rule {
     fn default() -> Self {
-        Self::Adam {
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
-            form: AdamForm::Keras,
-            weight_decay: 0.0,
-        }
-    }
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self {
-            warmup_epochs: 0.0,
-            decay: Decay::Constant,
-            scaling: RateScaling::None,
-        }
+        Self::adam(0.0)
     }
 }
 
 impl Default for Optimizer {
     fn default() -> Self {
+        let rule = Rule::default();
         Self {
-            learn_rate: 1e-3,
-            rule: Rule::default(),
+            learn_rate: rule.default_learn_rate(),
+            rule,
             schedule: Schedule::default(),
             clip_norm: None,
             clip_value: None,
@@ -425,44 +431,36 @@ pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
 
 /// Optimizer as stored in a manifest; old ones contain Adam's numbers only.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, deny_unknown_fields)]
 enum Written {
-    Now(Now),
-    Adam(Adam),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Now {
-    learn_rate: f64,
-    rule: Rule,
-    schedule: Schedule,
-    clip_norm: Option<f64>,
-    clip_value: Option<f64>,
-    ema_momentum: Option<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Adam {
-    learn_rate: f64,
-    beta_1: f64,
-    beta_2: f64,
-    epsilon: f64,
-    form: AdamForm,
+    Now {
+        learn_rate: f64,
+        rule: Rule,
+        schedule: Schedule,
+        clip_norm: Option<f64>,
+        clip_value: Option<f64>,
+        ema_momentum: Option<f64>,
+    },
+    Adam {
+        learn_rate: f64,
+        beta_1: f64,
+        beta_2: f64,
+        epsilon: f64,
+        form: AdamForm,
+    },
 }
 
 impl From<Written> for Optimizer {
     fn from(written: Written) -> Self {
         match written {
-            Written::Now(Now {
+            Written::Now {
                 learn_rate,
                 rule,
                 schedule,
                 clip_norm,
                 clip_value,
                 ema_momentum,
-            }) => Self {
+            } => Self {
                 learn_rate,
                 rule,
                 schedule,
@@ -470,13 +468,13 @@ impl From<Written> for Optimizer {
                 clip_value,
                 ema_momentum,
             },
-            Written::Adam(Adam {
+            Written::Adam {
                 learn_rate,
                 beta_1,
                 beta_2,
                 epsilon,
                 form,
-            }) => Self {
+            } => Self {
                 learn_rate,
                 rule: Rule::Adam {
                     beta_1,

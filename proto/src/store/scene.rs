@@ -13,9 +13,9 @@ use super::open::Kind;
 use super::publish::{ATTEMPTS, UNPUBLISHED};
 use super::{FoundCheckpoint, Manifest, ModelStore, Position, Writer};
 use crate::spec::{
-    AdamForm, BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize, Feature,
-    FeatureKind, IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer,
-    Output, Ranks, Refit, Rule, Split, Start, Task, TooFew, TrainSpec,
+    BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize, Feature, FeatureKind,
+    IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
+    Ranks, Refit, Split, Start, Task, TooFew, TrainSpec,
 };
 use crate::store::Scale;
 use crate::{Error, ModelName, ModelRef, Result, TrainId};
@@ -252,13 +252,6 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         class_weights: ClassWeights::Equal,
         optimizer: Optimizer {
             learn_rate: 0.1,
-            rule: Rule::Adam {
-                beta_1: 0.9,
-                beta_2: 0.999,
-                epsilon: 1e-7,
-                form: AdamForm::Keras,
-                weight_decay: 0.0,
-            },
             ..Optimizer::default()
         },
         l1: 0.0,

@@ -152,35 +152,26 @@ impl OptimizerOptions {
         let momentum = self.momentum.unwrap_or(0.0);
         let epsilon = self.epsilon.unwrap_or(1e-7);
         let initial_accumulator = self.initial_accumulator.unwrap_or(0.1);
-        let (rule, learn_rate) = match name {
-            OptimizerName::Lbfgs => (Rule::Lbfgs { memory: MEMORY }, 1.0),
-            OptimizerName::Adam => (adam(0.0), 4e-3),
-            OptimizerName::AdamW => (adam(self.weight_decay.unwrap_or(0.01)), 4e-3),
-            OptimizerName::Sgd => {
-                let nesterov = self.nesterov.unwrap_or(false);
-                (Rule::Sgd { momentum, nesterov }, 1e-2)
-            }
-            OptimizerName::Adagrad => {
-                let adagrad = Rule::Adagrad {
-                    initial_accumulator,
-                    epsilon,
-                };
-                (adagrad, 1e-2)
-            }
-            OptimizerName::RmsProp => {
-                let rms_prop = Rule::RmsProp {
-                    rho: self.rho.unwrap_or(0.9),
-                    momentum,
-                    epsilon,
-                };
-                (rms_prop, 4e-3)
-            }
-            OptimizerName::Ftrl => {
-                let ftrl = Rule::Ftrl {
-                    initial_accumulator,
-                };
-                (ftrl, 1e-2)
-            }
+        let rule = match name {
+            OptimizerName::Lbfgs => Rule::Lbfgs { memory: MEMORY },
+            OptimizerName::Adam => adam(0.0),
+            OptimizerName::AdamW => adam(self.weight_decay.unwrap_or(0.01)),
+            OptimizerName::Sgd => Rule::Sgd {
+                momentum,
+                nesterov: self.nesterov.unwrap_or(false),
+            },
+            OptimizerName::Adagrad => Rule::Adagrad {
+                initial_accumulator,
+                epsilon,
+            },
+            OptimizerName::RmsProp => Rule::RmsProp {
+                rho: self.rho.unwrap_or(0.9),
+                momentum,
+                epsilon,
+            },
+            OptimizerName::Ftrl => Rule::Ftrl {
+                initial_accumulator,
+            },
         };
         let factor = self.decay_factor.unwrap_or(0.1);
         let decay = match self.schedule.unwrap_or_default() {
@@ -198,7 +189,7 @@ impl OptimizerOptions {
             },
         };
         Ok(Optimizer {
-            learn_rate: self.learn_rate.unwrap_or(learn_rate),
+            learn_rate: self.learn_rate.unwrap_or_else(|| rule.default_learn_rate()),
             rule,
             schedule: Schedule {
                 warmup_epochs: self.warmup_epochs.unwrap_or(0.0),

@@ -2,8 +2,8 @@
 //! `client/src/sql/options`.
 
 use volley_proto::spec::{
-    Activation, AdamForm, Decay, EmbeddingWidth, EnsembleSize, Keep, LabelTransform, Layer, Linear,
-    Loss, Network, NumericEmbedding, NumericTransform, Optimizer, Output, Rule, Schedule, Split,
+    Activation, Decay, EmbeddingWidth, EnsembleSize, Keep, LabelTransform, Layer, Linear, Loss,
+    Network, NumericEmbedding, NumericTransform, Optimizer, Output, Rule, Schedule, Split,
     TrainSpec,
 };
 
@@ -36,13 +36,10 @@ fn default_ensemble(batch: usize) -> TrainSpec {
     spec.split = Split::CrossValidation(0.2);
     spec.network = Network {
         embedding_dim: EmbeddingWidth::Auto,
-        batch_norm: true,
         numeric_embedding: NumericEmbedding::Periodic,
         layers: Layer::stack(&[128, 64], Activation::Mish, &[0.15, 0.15]),
-        output: Output::Identity,
-        linear: Linear::None,
-        factors: 0,
         ensemble_size: EnsembleSize::Of(EnsembleSize::MEMBERS),
+        ..spec.network
     };
     spec
 }
@@ -53,12 +50,9 @@ fn linear(batch: usize) -> TrainSpec {
     spec.network = Network {
         embedding_dim: EmbeddingWidth::Auto,
         batch_norm: false,
-        numeric_embedding: NumericEmbedding::None,
         layers: vec![],
-        output: Output::Identity,
         linear: Linear::Alone,
-        factors: 0,
-        ensemble_size: EnsembleSize::ONE,
+        ..spec.network
     };
     spec
 }
@@ -69,18 +63,12 @@ pub(crate) fn default(batch: usize) -> TrainSpec {
     spec.label.transform = LabelTransform::Identity;
     spec.label.standardize = true;
     spec.numeric_transform = NumericTransform::Standardize;
+    spec.network.output = Output::Identity;
     spec.loss = Loss::Mse;
     spec.l2 = Some(0.0);
     spec.keep = Keep::Best;
     spec.optimizer = Optimizer {
-        learn_rate: 4e-3,
-        rule: Rule::Adam {
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-7,
-            form: AdamForm::Keras,
-            weight_decay: 0.01,
-        },
+        rule: Rule::adam(0.01),
         schedule: Schedule {
             decay: Decay::OneCycle,
             ..Schedule::default()

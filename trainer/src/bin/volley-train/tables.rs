@@ -7,8 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, Int32Array, UInt64Array};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    Activation, EmbeddingWidth, EnsembleSize, Feature, FeatureKind, Layer, Network,
-    NumericEmbedding, Output, TrainSpec, split,
+    Activation, EmbeddingWidth, Feature, FeatureKind, Layer, Network, TrainSpec, split,
 };
 use volley_proto::splitmix;
 
@@ -59,12 +58,8 @@ pub(crate) fn spec(batch: usize) -> TrainSpec {
     spec.network = Network {
         embedding_dim: EmbeddingWidth::Same(16),
         batch_norm: false,
-        numeric_embedding: NumericEmbedding::None,
         layers: Layer::stack(&[128, 64], Activation::Mish, &[0.15, 0.15]),
-        output: Output::Identity,
-        linear: Default::default(),
-        factors: 0,
-        ensemble_size: EnsembleSize::ONE,
+        ..spec.network
     };
     spec
 }

@@ -10,7 +10,8 @@ use volley_proto::spec::{
 };
 
 use super::super::{
-    LossName, OptimizerName, QuantileLevels, ScheduleName, SplitMethod, Target, WarmStart,
+    LossName, OptimizerName, OptimizerOptions, QuantileLevels, ScheduleName, SplitMethod, Target,
+    WarmStart,
 };
 use super::*;
 
@@ -54,6 +55,23 @@ fn every_option_takes_its_documented_default() {
             }
         }
     }
+}
+
+#[test]
+fn documented_learning_rates_are_the_optimizers() {
+    use OptimizerName::{Adagrad, Ftrl, Lbfgs, Sgd};
+    for (name, optimizer) in OptimizerName::ALL {
+        let settled = OptimizerOptions::default().settle(optimizer).unwrap();
+        let due = match optimizer {
+            Lbfgs => continue,
+            Sgd | Adagrad | Ftrl => 0.01,
+            _ => 0.004,
+        };
+        assert_eq!(settled.learn_rate, due, "{name}");
+    }
+    let learn_rate = train_options().find(|option| option.name == "learn_rate");
+    let documented = "0.004; 0.01 with 'sgd', 'adagrad' and 'ftrl'";
+    assert_eq!(learn_rate.unwrap().default, documented);
 }
 
 #[test]
