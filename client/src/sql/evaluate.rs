@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::Ident;
-use volley_proto::did_you_mean;
+use volley_proto::spec::named_field;
 use volley_proto::store::{ClassType, Classes, Manifest, Scale};
 
 /// Lower bound of labels in `rmspe`, as in training; smaller labels are left out.
@@ -42,17 +42,8 @@ fn check_label(
     input: &LogicalPlan,
 ) -> crate::Result<()> {
     let schema = input.schema().as_arrow();
-    let Ok(field) = schema.field_with_name(label) else {
-        let names = schema.fields().iter().map(|field| field.name().as_str());
-        let hint = did_you_mean(label, names);
-        let role = "the rows that are judged (it is the model's label)";
-        return Err(volley_proto::Error::UnknownColumn {
-            column: label.to_owned(),
-            role,
-            hint,
-        }
-        .into());
-    };
+    let role = "the rows that are judged (it is the model's label)";
+    let field = named_field(schema, label, role)?;
     let class = manifest.classes.as_ref().map(Classes::class_type);
     let (fits, expected) = match class {
         None => (field.data_type().is_numeric(), "a number".to_owned()),
@@ -119,20 +110,15 @@ pub(super) fn groups(
     input: &LogicalPlan,
 ) -> crate::Result<Vec<String>> {
     let schema = input.schema().as_arrow();
-    let group = |column: &Ident| {
+    let group = |column: &Ident| -> crate::Result<String> {
         let column = names.normalize(column.clone());
         if column == "label" && !manifest.spec.label.several().is_empty() {
             let message = "not supported: BY label of a model with several labels, whose rows have a column of \
                            this name: call it otherwise in a query";
             return Err(DataFusionError::Plan(message.to_owned()).into());
         }
-        if schema.field_with_name(&column).is_ok() {
-            return Ok(column);
-        }
-        let names = schema.fields().iter().map(|field| field.name().as_str());
-        let hint = did_you_mean(&column, names);
-        let role = "BY";
-        Err(volley_proto::Error::UnknownColumn { column, role, hint }.into())
+        named_field(schema, &column, "BY")?;
+        Ok(column)
     };
     by.iter().map(group).collect()
 }

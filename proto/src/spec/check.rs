@@ -2,7 +2,7 @@
 //!
 //! An error names the option or the column, the typed value and the accepted ones.
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 
 use super::optimizer::{Bounds, check_numbers};
 use super::{
@@ -315,6 +315,21 @@ fn is_text(data_type: &DataType) -> bool {
     )
 }
 
+/// Returns the field of a column that has this role.
+///
+/// # Errors
+/// Names the column if the input lacks it.
+pub fn named_field<'a>(input: &'a Schema, column: &str, role: &'static str) -> Result<&'a Field> {
+    input.field_with_name(column).map_err(|_| {
+        let names = input.fields().iter().map(|field| field.name().as_str());
+        Error::UnknownColumn {
+            column: column.to_owned(),
+            role,
+            hint: did_you_mean(column, names),
+        }
+    })
+}
+
 pub(super) fn check_column(
     column: &str,
     role: &'static str,
@@ -322,15 +337,7 @@ pub(super) fn check_column(
     expected: &str,
     suits: impl Fn(&DataType) -> bool,
 ) -> Result<()> {
-    let Ok(field) = input.field_with_name(column) else {
-        let names = input.fields().iter().map(|field| field.name().as_str());
-        let hint = did_you_mean(column, names);
-        return Err(Error::UnknownColumn {
-            column: column.into(),
-            role,
-            hint,
-        });
-    };
+    let field = named_field(input, column, role)?;
     if suits(value_type(field.data_type())) {
         Ok(())
     } else {

@@ -28,7 +28,7 @@ mod vocabulary;
 
 pub(crate) use check::value_type;
 use check::{check_column, is_category};
-pub use check::is_ordered;
+pub use check::{is_ordered, named_field};
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use memory::{PIECE, RankMemory, SETTLING};

@@ -10,9 +10,9 @@ use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
     EmbeddingWidth, Feature, FeatureKind, LabelTransform, RankDevice, TrainSpec, Transform,
-    value_type,
+    named_field, value_type,
 };
-use crate::{Error, Result, did_you_mean};
+use crate::{Error, Result};
 
 /// Everything about a published model except its weights and vocabularies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -351,14 +351,8 @@ impl Manifest {
     /// Names the feature column that is missing or has a type that the model was not trained on.
     pub fn check_input(&self, input: &Schema) -> Result<()> {
         for (Feature { column, kind }, summary) in self.spec.features.iter().zip(&self.features) {
-            let Ok(field) = input.field_with_name(column) else {
-                let names = input.fields().iter().map(|field| field.name().as_str());
-                return Err(Error::UnknownColumn {
-                    column: column.clone(),
-                    role: "the prediction's input (the model was trained on it)",
-                    hint: did_you_mean(column, names),
-                });
-            };
+            let role = "the prediction's input (the model was trained on it)";
+            let field = named_field(input, column, role)?;
             kind.check(column, input)?;
             if *kind == FeatureKind::Categorical
                 && !same_values(field.data_type(), &summary.data_type)

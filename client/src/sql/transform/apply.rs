@@ -5,8 +5,7 @@ use std::ops::ControlFlow;
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, VisitMut, Visitor, VisitorMut};
-use volley_proto::did_you_mean;
-use volley_proto::spec::Transform;
+use volley_proto::spec::{Transform, named_field};
 use volley_proto::store::Manifest;
 
 use super::parse;
@@ -96,15 +95,7 @@ impl VisitorMut for ReadAs<'_> {
 impl ReadAs<'_> {
     /// Returns the type that a column is cast to, if its type differs from training.
     fn read_as(&self, column: &str) -> Result<Option<String>> {
-        let Ok(field) = self.rows.field_with_name(column) else {
-            let fields = self.rows.fields().iter();
-            let hint = did_you_mean(column, fields.map(|field| field.name().as_str()));
-            return Err(Error::Proto(volley_proto::Error::UnknownColumn {
-                column: column.to_owned(),
-                role: ROLE,
-                hint,
-            }));
-        };
+        let field = named_field(self.rows, column, ROLE)?;
         let inputs = self.transform.inputs.iter();
         let trained = inputs
             .filter(|input| input.column == column)

@@ -8,8 +8,7 @@ use datafusion::sql::sqlparser::ast::{
     ExcludeSelectItem, Expr, Ident, ObjectName, ObjectNamePart, SelectItem, Value, VisitMut,
     VisitorMut, WildcardAdditionalOptions,
 };
-use volley_proto::did_you_mean;
-use volley_proto::spec::{Computed, Transform, TransformInput};
+use volley_proto::spec::{Computed, Transform, TransformInput, named_field};
 
 use super::fit::{self, FitQuery};
 use super::functions::{self, Fit, Fitted, Read};
@@ -162,16 +161,8 @@ fn all(
 /// Returns the name of a column that rows have.
 fn known(ident: Ident, rows: &Schema, names: &IdentNormalizer) -> Result<String> {
     let column = names.normalize(ident);
-    if rows.field_with_name(&column).is_ok() {
-        return Ok(column);
-    }
-    let fields = rows.fields().iter().map(|field| field.name().as_str());
-    let hint = did_you_mean(&column, fields);
-    Err(Error::Proto(volley_proto::Error::UnknownColumn {
-        column,
-        role: ROLE,
-        hint,
-    }))
+    named_field(rows, &column, ROLE)?;
+    Ok(column)
 }
 
 /// Returns a name as a user would type it.
