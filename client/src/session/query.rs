@@ -37,7 +37,7 @@ use volley_engine::{VolleyLogicalCodec, as_planned, declared_stores, unjoined};
 use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::stack::deep;
 
-use super::loss::{Effects, Verdict, judge};
+use super::loss::{PlanKind, Verdict, judge};
 use super::{copy, file_names, nesting, settings};
 use crate::Error;
 use crate::cluster::{Cluster, Order, Submitted};
@@ -55,7 +55,7 @@ pub(super) struct QueryExec {
 #[derive(Debug)]
 struct ClusterQuery {
     plan: LogicalPlan,
-    effects: Effects,
+    kind: PlanKind,
     order: Order,
     session_id: String,
     cluster: Arc<Cluster>,
@@ -67,7 +67,7 @@ impl QueryExec {
     pub(super) fn new(plan: LogicalPlan, session_id: &str, cluster: Arc<Cluster>) -> Self {
         let properties = properties(Arc::clone(plan.schema().inner()));
         let query = ClusterQuery {
-            effects: Effects::of(&plan),
+            kind: PlanKind::of(&plan),
             order: order_of(&plan),
             plan,
             session_id: session_id.to_owned(),
@@ -165,7 +165,7 @@ impl ClusterQuery {
         config: Arc<SessionConfig>,
     ) -> crate::Result<BoxStream<'static, crate::Result<RecordBatch>>> {
         let mut job = self.submit(&config).await?;
-        let rows = job.success(self.effects == Effects::Trains).await?;
+        let rows = job.success(self.kind == PlanKind::Trains).await?;
         let rows = rows.fetch(self.order);
         let schema = Arc::clone(self.plan.schema().inner());
         // An empty batch would only tell the columns, which are known.
@@ -216,7 +216,7 @@ impl ExecutionPlan for QueryExec {
         let query = Arc::clone(&self.query);
         let config = Arc::new(context.session_config().clone());
         let run = move || Arc::clone(&query).run(Arc::clone(&config));
-        let rows = rerun_lost(self.query.effects, HOLD_BYTES, run).map_err(DataFusionError::from);
+        let rows = rerun_lost(self.query.kind, HOLD_BYTES, run).map_err(DataFusionError::from);
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(Box::pin(rows))
     }
@@ -225,8 +225,8 @@ impl ExecutionPlan for QueryExec {
 /// Decides whether the order of a plan's partitions matters: if the plan sorts anywhere, or writes rows or trains.
 fn order_of(plan: &LogicalPlan) -> Order {
     let sorts = plan.exists(|node| Ok(matches!(node, LogicalPlan::Sort(_))));
-    match (Effects::of(plan), sorts) {
-        (Effects::None, Ok(false)) => Order::Any,
+    match (PlanKind::of(plan), sorts) {
+        (PlanKind::Reads, Ok(false)) => Order::Any,
         _ => Order::Kept,
     }
 }
@@ -234,7 +234,7 @@ fn order_of(plan: &LogicalPlan) -> Order {
 /// Streams the rows of a query, which runs again if allowed. Rows are held back until all have arrived, or more than
 /// `hold` bytes. The stream ends with the first error.
 fn rerun_lost<Rows, Run>(
-    effects: Effects,
+    kind: PlanKind,
     hold: usize,
     run: impl FnMut() -> Run + Send,
 ) -> impl futures::Stream<Item = crate::Result<RecordBatch>> + Send
@@ -244,7 +244,7 @@ where
 {
     let attempts = Attempts {
         run,
-        effects,
+        kind,
         hold,
         rows: None,
         attempt: 1,
@@ -262,7 +262,7 @@ where
 /// Attempts at one query; the latest one is running.
 struct Attempts<R, Rows> {
     run: R,
-    effects: Effects,
+    kind: PlanKind,
     /// Maximum size of rows held back, in bytes, including the batch that exceeds it.
     hold: usize,
     rows: Option<Rows>,
@@ -316,7 +316,7 @@ where
                     holder,
                     source,
                     ..
-                }) => match judge(self.effects, self.attempt, self.rows_read) {
+                }) => match judge(self.kind, self.attempt, self.rows_read) {
                     Verdict::GiveUp(advice) => {
                         return Err(Error::ResultLost {
                             job,
@@ -386,7 +386,7 @@ mod tests {
 
     /// Returns the number of rows read, the final result, and the number of attempts left in the script.
     async fn read(
-        effects: Effects,
+        kind: PlanKind,
         hold: usize,
         script: &[&[Yield]],
     ) -> (usize, crate::Result<()>, usize) {
@@ -398,7 +398,7 @@ mod tests {
             *counted.lock() = attempts.len();
             async { Ok(futures::stream::iter(yields).map(yielded)) }
         };
-        let mut rows = Box::pin(rerun_lost(effects, hold, run));
+        let mut rows = Box::pin(rerun_lost(kind, hold, run));
         let mut count = 0;
         let ended = loop {
             match rows.try_next().await {
@@ -420,7 +420,7 @@ mod tests {
             &[&[Row(1), Lost], &[Row(1), Row(2), Lost], &[Row(1), Row(2)]],
         ];
         for script in scripts {
-            let (count, ended, left) = read(Effects::None, HOLD_BYTES, script).await;
+            let (count, ended, left) = read(PlanKind::Reads, HOLD_BYTES, script).await;
             assert!(ended.is_ok(), "{ended:?}");
             assert_eq!((count, left), (2, 0));
         }
@@ -432,11 +432,11 @@ mod tests {
         let bytes = yielded(Row(1)).unwrap().get_array_memory_size();
         let script: &[&[Yield]] = &[&[Row(1), Row(2), Row(3), Row(4), Lost], &[Row(1)]];
         for (hold, given_out) in [(0, 4), (2 * bytes, 4), (3 * bytes, 4)] {
-            let (count, ended, left) = read(Effects::None, hold, script).await;
+            let (count, ended, left) = read(PlanKind::Reads, hold, script).await;
             assert!(matches!(ended, Err(Error::ResultLost { .. })), "{ended:?}");
             assert_eq!((count, left), (given_out, 1), "{hold} bytes");
         }
-        let (count, ended, left) = read(Effects::None, 4 * bytes, script).await;
+        let (count, ended, left) = read(PlanKind::Reads, 4 * bytes, script).await;
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!((count, left), (1, 0));
     }
@@ -444,27 +444,27 @@ mod tests {
     #[tokio::test]
     async fn it_is_said_why_rows_are_not_made_again() {
         use Yield::{Broken, Lost, Row};
-        type Case<'a> = (Effects, &'a [&'a [Yield]], usize, &'a str);
+        type Case<'a> = (PlanKind, &'a [&'a [Yield]], usize, &'a str);
         let again: &[Yield] = &[Row(1)];
         let cases: &[Case<'_>] = &[
             (
-                Effects::None,
+                PlanKind::Reads,
                 &[&[Lost], &[Lost], &[Lost], again],
                 0,
                 "so it went 3 times",
             ),
             (
-                Effects::None,
+                PlanKind::Reads,
                 &[&[Row(1), Lost], again],
                 1,
                 "1 of them were read",
             ),
-            (Effects::Writes, &[&[Lost], again], 0, "it has written"),
-            (Effects::Trains, &[&[Lost], again], 0, "SHOW MODELS"),
-            (Effects::None, &[&[Broken], again], 0, "boom"),
+            (PlanKind::Writes, &[&[Lost], again], 0, "it has written"),
+            (PlanKind::Trains, &[&[Lost], again], 0, "SHOW MODELS"),
+            (PlanKind::Reads, &[&[Broken], again], 0, "boom"),
         ];
-        for (effects, script, read_before, said) in cases {
-            let (count, ended, left) = read(*effects, 0, script).await;
+        for (kind, script, read_before, said) in cases {
+            let (count, ended, left) = read(*kind, 0, script).await;
             let error = ended.unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
             assert_eq!((count, left), (*read_before, 1), "{error}");

@@ -68,21 +68,21 @@ fn in_process() -> MutexGuard<'static, BTreeMap<SocketAddr, LocalTokens>> {
     IN_PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tokens that other processes of the user find; no longer when this is dropped.
+/// File of tokens that other processes of the user find; no longer when this is dropped.
 #[derive(Debug)]
-pub struct Published {
+pub struct TokenFile {
     path: PathBuf,
     content: String,
 }
 
-impl Published {
+impl TokenFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Published {
+impl Drop for TokenFile {
     fn drop(&mut self) {
         // Another scheduler may have the address by now.
         if fs::read_to_string(&self.path).is_ok_and(|found| found == self.content) {
@@ -111,7 +111,7 @@ impl LocalTokens {
     ///
     /// # Errors
     /// When no such folder is known, or it cannot be written.
-    pub fn publish(&self, listens: SocketAddr) -> io::Result<Published> {
+    pub fn publish(&self, listens: SocketAddr) -> io::Result<TokenFile> {
         let folders = folders();
         let folder = folders.first().ok_or_else(|| {
             let reason = "no folder of the user's own is known to keep tokens in: set VOLLEY_STATE_DIR, or HOME";
@@ -121,7 +121,7 @@ impl LocalTokens {
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))
     }
 
-    fn publish_in(&self, folder: &Path, listens: SocketAddr) -> io::Result<Published> {
+    fn publish_in(&self, folder: &Path, listens: SocketAddr) -> io::Result<TokenFile> {
         let content = Content {
             pid: std::process::id(),
             started: started(std::process::id()),
@@ -146,7 +146,7 @@ impl LocalTokens {
             .open(&partial)?;
         file.write_all(content.as_bytes())?;
         fs::rename(&partial, &path)?;
-        Ok(Published { path, content })
+        Ok(TokenFile { path, content })
     }
 
     /// Those of the scheduler at an address of this host, if it is this user's and alive.

@@ -362,7 +362,7 @@ impl ModelStore {
     pub(super) async fn published(&self, name: &ModelName) -> Result<Vec<(u32, TrainId)>> {
         /// Run in a manifest of any format.
         #[derive(Deserialize)]
-        struct Published {
+        struct AnyManifest {
             spec: Spec,
         }
         #[derive(Deserialize)]
@@ -376,7 +376,7 @@ impl ModelStore {
             let bytes = read.and_then(Result::ok);
             let manifest = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             // A version that cannot be read is reported where it is used.
-            if let Some(Published { spec }) = manifest {
+            if let Some(AnyManifest { spec }) = manifest {
                 published.push((version, spec.train_id));
             }
         }

@@ -41,12 +41,12 @@ pub(super) const UNPUBLISHED: &str = "unpublished";
 /// Folder of the files of versions on object stores, published or being published.
 pub(super) const ATTEMPTS: &str = "files";
 
-/// Result of an attempt.
+/// Attempt that has published the run's version.
 #[derive(Debug)]
-enum Published {
-    /// The attempt published this version.
+enum Winner {
+    /// This attempt.
     Own(u32),
-    /// Another attempt of the run published first.
+    /// Another attempt of the run, which was first.
     Other(u32),
 }
 
@@ -92,14 +92,14 @@ impl ModelStore {
         let published = match self.publish_as(&mut attempt, manifest, files).await {
             // Another generation of the run was first, and has removed the files.
             Err(error) => match self.published_by(&name, run).await.ok().flatten() {
-                Some(version) => Ok(Published::Other(version)),
+                Some(version) => Ok(Winner::Other(version)),
                 None => Err(error),
             },
             published => published,
         };
         self.clear(&name, &attempt, published.as_ref().ok()).await;
         match published? {
-            Published::Own(version) | Published::Other(version) => Ok(version),
+            Winner::Own(version) | Winner::Other(version) => Ok(version),
         }
     }
 
@@ -108,12 +108,12 @@ impl ModelStore {
         attempt: &mut Attempt,
         mut manifest: Manifest,
         files: Vec<(&'static str, Bytes)>,
-    ) -> Result<Published> {
+    ) -> Result<Winner> {
         let (name, run) = (manifest.spec.model.clone(), attempt.run);
         let last = self.numbers(&name).await?.into_iter().max().unwrap_or(0);
         // Checked after the numbers: a number that the run takes from here on is among those that are tried.
         if let Some(published) = self.published_by(&name, run).await? {
-            return Ok(Published::Other(published));
+            return Ok(Winner::Other(published));
         }
         self.check_if_exists(&manifest).await?;
         let mut version = last + 1;
@@ -129,10 +129,10 @@ impl ModelStore {
                 Kind::Objects => self.claim_place(attempt, &manifest).await?,
             };
             if taken {
-                return Ok(Published::Own(version));
+                return Ok(Winner::Own(version));
             }
             if let Some(published) = self.published_by(&name, run).await? {
-                return Ok(Published::Other(published));
+                return Ok(Winner::Other(published));
             }
             version += 1;
         }
@@ -243,7 +243,7 @@ impl ModelStore {
     }
 
     /// Removes files that will not be published any more.
-    async fn clear(&self, name: &ModelName, attempt: &Attempt, published: Option<&Published>) {
+    async fn clear(&self, name: &ModelName, attempt: &Attempt, published: Option<&Winner>) {
         let cleared = match self.kind {
             Kind::Folder => {
                 let over = match published {
@@ -283,11 +283,11 @@ impl ModelStore {
         &self,
         name: &ModelName,
         attempt: &Attempt,
-        published: Option<&Published>,
+        published: Option<&Winner>,
     ) -> Result<()> {
         let attempts = self.directory(name).join(ATTEMPTS);
         let over = match published {
-            Some(Published::Own(_)) => {
+            Some(Winner::Own(_)) => {
                 let mut names = self.directories(&attempts).await?;
                 names.retain(|name| {
                     *name != attempt.own
@@ -297,8 +297,8 @@ impl ModelStore {
                 names
             }
             // Its manifest may still arrive.
-            None | Some(Published::Other(_)) if attempt.is_claiming => Vec::new(),
-            None | Some(Published::Other(_)) => vec![attempt.own.clone()],
+            None | Some(Winner::Other(_)) if attempt.is_claiming => Vec::new(),
+            None | Some(Winner::Other(_)) => vec![attempt.own.clone()],
         };
         for name in over {
             for file in self.files_under(&attempts.clone().join(name)).await? {

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use volley_proto::access::{
-    AllowedPaths, ClusterSecret, Held, LocalTokens, Principal, Published, Role, Token, TokenHash,
+    AllowedPaths, ClusterSecret, Held, LocalTokens, Principal, Role, Token, TokenFile, TokenHash,
     may_listen,
 };
 
@@ -60,7 +60,7 @@ enum Known {
     Local {
         table: Table,
         _held: Held,
-        _published: Option<Published>,
+        _published: Option<TokenFile>,
     },
     File(TokensFile),
 }

@@ -16,7 +16,7 @@ use super::jobs::JobLimits;
 use super::notices::Notice;
 use super::placement::{self, Memory};
 use super::slots::Task;
-use super::training::{Generation, RankReport};
+use super::training::{Generation, RankProgress};
 
 /// Event that the core is told of.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ pub(crate) enum Event {
     RankReported {
         train: TrainId,
         generation: Generation,
-        report: RankReport,
+        report: RankProgress,
     },
 }
 

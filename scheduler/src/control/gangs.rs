@@ -10,7 +10,7 @@ use super::controller::Controller;
 use super::event::{Gang, Topic};
 use super::jobs::Job;
 use super::placement::{Memory, never_fits, reach};
-use super::training::{BoundRank, Failure, Generation, RankReport, Resolution, Run, Runs};
+use super::training::{BoundRank, Failure, Generation, RankProgress, Resolution, Run, Runs};
 
 impl Controller {
     /// Returns a training run.
@@ -153,7 +153,7 @@ impl Controller {
         &mut self,
         train: TrainId,
         generation: &Generation,
-        report: RankReport,
+        report: RankProgress,
         now: Now,
     ) {
         self.change_run(train, |run| run.reports(generation, report, now));

@@ -51,5 +51,5 @@ pub use queues::Queue;
 pub(crate) use queues::Queues;
 pub(crate) use slots::Task;
 pub(crate) use training::{
-    Failure, Generation, Membership, RankReport, Resolution, RunEvent, Shown, StepReport,
+    Failure, Generation, Membership, RankProgress, Resolution, RunEvent, Shown, StepReport,
 };

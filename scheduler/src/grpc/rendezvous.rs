@@ -9,7 +9,7 @@ use volley_proto::{Error, TrainId};
 
 use super::{index, invalid, train_id, unknown_run};
 use crate::control::{
-    Controller, Event, Failure, Generation, Membership, RankReport, Resolution, RunEvent,
+    Controller, Event, Failure, Generation, Membership, RankProgress, Resolution, RunEvent,
     StepReport, Topic, shortened,
 };
 use crate::handle::Control;
@@ -119,25 +119,25 @@ impl Rendezvous for Service {
         } = Seat::of(progress.seat)?;
         let report = match progress.event {
             Some(progress_request::Event::Loaded(wire::Loaded { rows, seconds })) => {
-                RankReport::Event(RunEvent::Loaded {
+                RankProgress::Event(RunEvent::Loaded {
                     rank,
                     rows,
                     seconds,
                 })
             }
-            Some(progress_request::Event::Epoch(json)) => RankReport::Event(RunEvent::Epoch(
+            Some(progress_request::Event::Epoch(json)) => RankProgress::Event(RunEvent::Epoch(
                 serde_json::from_slice(&json)
                     .map_err(|e| invalid(&Error::malformed("epoch record", e)))?,
             )),
             Some(progress_request::Event::Note(note)) => {
-                RankReport::Event(RunEvent::Note(shortened(note)))
+                RankProgress::Event(RunEvent::Note(shortened(note)))
             }
-            Some(progress_request::Event::Steps(steps)) => RankReport::Steps {
+            Some(progress_request::Event::Steps(steps)) => RankProgress::Steps {
                 rank,
                 steps: steps.into(),
             },
             Some(progress_request::Event::Streamed(wire::Streamed { shards })) => {
-                RankReport::Streamed(shards)
+                RankProgress::Streamed(shards)
             }
             None => return Err(Status::invalid_argument("progress without an event")),
         };

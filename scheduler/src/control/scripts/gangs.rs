@@ -42,7 +42,7 @@ impl Trains {
         self.script.loses("b", vec![effect])
     }
 
-    fn report(&mut self, number: u64, report: RankReport) {
+    fn report(&mut self, number: u64, report: RankProgress) {
         let train = self.gang.train;
         self.script.on(Event::RankReported {
             train,
@@ -57,7 +57,7 @@ impl Trains {
             total,
             ..StepReport::default()
         };
-        self.report(number, RankReport::Steps { rank: 0, steps });
+        self.report(number, RankProgress::Steps { rank: 0, steps });
     }
 
     fn run(&self) -> &training::Run {
@@ -213,7 +213,7 @@ fn late_words_of_a_dead_generation_change_nothing() {
     trains.steps(1, 9);
     assert_eq!(trains.run().steps_done(), 5);
     let note = RunEvent::Note("late".into());
-    trains.report(1, RankReport::Event(note.clone()));
+    trains.report(1, RankProgress::Event(note.clone()));
     let shown = trains.run().events_since(0).unwrap();
     assert!(!shown.events.contains(&note));
     assert!(

@@ -278,7 +278,7 @@ fn an_executor_is_lost_with_its_stream_and_its_next_incarnation_waits_for_that()
 fn a_scheduler_that_starts_anew_takes_late_words_for_what_they_are() {
     let mut script = Script::new(&[]);
     let (train, now) = (TrainId::generate(), script.now);
-    let report = RankReport::Event(RunEvent::Note("late".into()));
+    let report = RankProgress::Event(RunEvent::Note("late".into()));
     for event in [
         Event::TaskSucceeded {
             executor: "a".into(),

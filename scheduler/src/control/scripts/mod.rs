@@ -19,7 +19,7 @@ use volley_proto::{Capability, Gpu, GpuId, TrainId};
 
 use super::placement::{ExecutorRole, Memory};
 use super::retained::Ends;
-use super::training::{Failure, RankReport, Resolution, RunEvent, StepReport};
+use super::training::{Failure, RankProgress, Resolution, RunEvent, StepReport};
 use super::*;
 
 /// Timeout longer than other scripts last: their executors send no heartbeats.

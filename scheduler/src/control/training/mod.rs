@@ -22,7 +22,7 @@ use volley_proto::TrainId;
 
 pub(crate) use events::{Failure, RunEvent, Shown};
 pub(crate) use progress::StepReport;
-pub(crate) use run::{BoundRank, Generation, Membership, RankReport, Resolution, Run};
+pub(crate) use run::{BoundRank, Generation, Membership, RankProgress, Resolution, Run};
 
 /// Training runs of this scheduler.
 pub(crate) type Runs = super::retained::Retained<TrainId, Run>;

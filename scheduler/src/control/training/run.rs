@@ -115,9 +115,9 @@ pub(crate) struct Membership {
     pub(crate) gpu: Option<GpuId>,
 }
 
-/// Report of a rank, which is stale if its generation has ended.
+/// Progress of a rank, which is stale if its generation has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum RankReport {
+pub(crate) enum RankProgress {
     /// Event for the run's log.
     Event(RunEvent),
     /// Steps done since the previous such report.
@@ -412,12 +412,12 @@ impl Run {
     }
 
     /// Handles a report of a rank. Reports of other generations are dropped.
-    pub(crate) fn reports(&mut self, generation: &Generation, report: RankReport, now: Now) {
+    pub(crate) fn reports(&mut self, generation: &Generation, report: RankProgress, now: Now) {
         if !self.is_current(generation) {
             return;
         }
         match report {
-            RankReport::Streamed(shards) => {
+            RankProgress::Streamed(shards) => {
                 let before = self.loaded.len();
                 let room = MOST_SHARDS.saturating_sub(before);
                 self.loaded.extend(shards.into_iter().take(room));
@@ -425,7 +425,7 @@ impl Run {
                     self.fruitless = 0;
                 }
             }
-            RankReport::Steps { rank, steps } => {
+            RankProgress::Steps { rank, steps } => {
                 if steps.total > self.steps {
                     self.stepping_since.get_or_insert(now.instant);
                     self.steps = steps.total;
@@ -433,7 +433,7 @@ impl Run {
                 }
                 self.progress.steps(self.generation, rank, steps, now.time);
             }
-            RankReport::Event(event) => {
+            RankProgress::Event(event) => {
                 match &event {
                     RunEvent::Epoch(record) => {
                         let last = self.progress.last().map(|last| last.epochs);

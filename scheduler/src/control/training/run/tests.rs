@@ -47,12 +47,12 @@ fn again(run: &mut Run, now: Now) {
     run.starts("j", ranks(&[(0, "a"), (1, "b")]), now);
 }
 
-fn step_report(total: u64) -> RankReport {
+fn step_report(total: u64) -> RankProgress {
     let steps = StepReport {
         total,
         ..StepReport::default()
     };
-    RankReport::Steps { rank: 0, steps }
+    RankProgress::Steps { rank: 0, steps }
 }
 
 fn failure(rank: usize, error: &str) -> Failure {
@@ -138,7 +138,7 @@ fn a_new_generation_starts_without_members_endpoints() {
         number: 2,
     };
     for of in [generation(1), dead] {
-        run.reports(&of, RankReport::Event(stale.clone()), now);
+        run.reports(&of, RankProgress::Event(stale.clone()), now);
         run.fails(&of, failure(0, "stale"), false, now);
         assert!(run.void(&of).is_some());
     }
@@ -247,7 +247,7 @@ fn ranks_that_die_while_they_load_do_not_meet_again_for_ever() {
     // Shards are loaded for the first time in the first two generations, and survivors load them again.
     let now = Now::read();
     let streams = |run: &mut Run, number, shards| {
-        run.reports(&generation(number), RankReport::Streamed(shards), now);
+        run.reports(&generation(number), RankProgress::Streamed(shards), now);
     };
     let loads = |run: &mut Run, number: u64| streams(run, number, vec![1, number.min(2)]);
     assert_eq!(losses(loads), 2 + allowed);
