@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
 use datafusion::common::not_impl_err;
+use datafusion::common::parsers::{CompressionTypeVariant, CsvQuoteStyle};
 use datafusion::datasource::file_format::arrow::{ArrowFormat, ArrowFormatFactory};
 use datafusion::datasource::file_format::avro::{AvroFormat, AvroFormatFactory};
 use datafusion::datasource::file_format::csv::{CsvFormat, CsvFormatFactory};
@@ -28,7 +29,7 @@ use volley_proto::Error;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum EncodedFormat {
     Csv(Box<Csv>),
-    Json(Json),
+    Json(#[serde(with = "Json")] JsonOptions),
     Parquet(Parquet),
     Arrow,
     Avro,
@@ -41,7 +42,7 @@ impl EncodedFormat {
     /// When it is none of DataFusion's, or has keys to encrypt with.
     pub(super) fn of(format: &dyn FileFormat) -> Result<Self> {
         if let Some(csv) = format.downcast_ref::<CsvFormat>() {
-            Ok(Self::Csv(Box::new(csv.options().into())))
+            Ok(Self::Csv(Box::new(Csv(csv.options().clone()))))
         } else if let Some(json) = format.downcast_ref::<JsonFormat>() {
             // No reader says that it reads such ones, so none can be sent.
             if !json.options().newline_delimited {
@@ -50,7 +51,7 @@ impl EncodedFormat {
                      write an object a line"
                 );
             }
-            Ok(Self::Json(json.options().into()))
+            Ok(Self::Json(json.options().clone()))
         } else if let Some(parquet) = format.downcast_ref::<ParquetFormat>() {
             Ok(Self::Parquet(parquet.options().try_into()?))
         } else if format.is::<ArrowFormat>() || format.is::<ArrowFiles>() {
@@ -69,11 +70,9 @@ impl EncodedFormat {
     pub(crate) fn of_factory(format: &dyn FileFormatFactory) -> Result<Self> {
         if let Some(csv) = format.downcast_ref::<CsvFormatFactory>() {
             let options = csv.options.clone().unwrap_or_default();
-            Ok(Self::Csv(Box::new((&options).into())))
+            Ok(Self::Csv(Box::new(Csv(options))))
         } else if let Some(json) = format.downcast_ref::<JsonFormatFactory>() {
-            Ok(Self::Json(
-                (&json.options.clone().unwrap_or_default()).into(),
-            ))
+            Ok(Self::Json(json.options.clone().unwrap_or_default()))
         } else if let Some(parquet) = format.downcast_ref::<ParquetFormatFactory>() {
             let options = parquet.options.clone().unwrap_or_default();
             Ok(Self::Parquet((&options).try_into()?))
@@ -89,10 +88,8 @@ impl EncodedFormat {
 
     pub(super) fn format(self) -> Result<Arc<dyn FileFormat>> {
         Ok(match self {
-            Self::Csv(csv) => {
-                Arc::new(CsvFormat::default().with_options(with_formats((*csv).try_into()?)))
-            }
-            Self::Json(json) => Arc::new(JsonFormat::default().with_options(json.try_into()?)),
+            Self::Csv(csv) => Arc::new(CsvFormat::default().with_options(with_formats(csv.0))),
+            Self::Json(json) => Arc::new(JsonFormat::default().with_options(json)),
             Self::Parquet(parquet) => {
                 Arc::new(ParquetFormat::default().with_options(parquet.try_into()?))
             }
@@ -103,11 +100,8 @@ impl EncodedFormat {
 
     pub(crate) fn factory(self) -> Result<Arc<dyn FileFormatFactory>> {
         Ok(match self {
-            Self::Csv(csv) => {
-                let options = with_formats((*csv).try_into()?);
-                Arc::new(CsvFormatFactory::new_with_options(options))
-            }
-            Self::Json(json) => Arc::new(JsonFormatFactory::new_with_options(json.try_into()?)),
+            Self::Csv(csv) => Arc::new(CsvFormatFactory::new_with_options(with_formats(csv.0))),
+            Self::Json(json) => Arc::new(JsonFormatFactory::new_with_options(json)),
             Self::Parquet(parquet) => {
                 Arc::new(ParquetFormatFactory::new_with_options(parquet.try_into()?))
             }
@@ -134,18 +128,24 @@ fn with_formats(mut options: CsvOptions) -> CsvOptions {
 
 /// Options of CSV.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Csv {
+pub(crate) struct Csv(#[serde(with = "CsvFields")] CsvOptions);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CsvOptions")]
+struct CsvFields {
     has_header: Option<bool>,
     delimiter: u8,
     quote: u8,
     terminator: Option<u8>,
     escape: Option<u8>,
     double_quote: Option<bool>,
-    quote_style: String,
+    #[serde(with = "text")]
+    quote_style: CsvQuoteStyle,
     ignore_leading_whitespace: Option<bool>,
     ignore_trailing_whitespace: Option<bool>,
     newlines_in_values: Option<bool>,
-    compression: String,
+    #[serde(with = "text")]
+    compression: CompressionTypeVariant,
     compression_level: Option<u32>,
     schema_infer_max_rec: Option<usize>,
     date_format: Option<String>,
@@ -159,126 +159,36 @@ pub(crate) struct Csv {
     truncated_rows: Option<bool>,
 }
 
-impl From<&CsvOptions> for Csv {
-    fn from(options: &CsvOptions) -> Self {
-        let CsvOptions {
-            has_header,
-            delimiter,
-            quote,
-            terminator,
-            escape,
-            double_quote,
-            quote_style,
-            ignore_leading_whitespace,
-            ignore_trailing_whitespace,
-            newlines_in_values,
-            compression,
-            compression_level,
-            schema_infer_max_rec,
-            date_format,
-            datetime_format,
-            timestamp_format,
-            timestamp_tz_format,
-            time_format,
-            null_value,
-            null_regex,
-            comment,
-            truncated_rows,
-        } = options.clone();
-        Self {
-            has_header,
-            delimiter,
-            quote,
-            terminator,
-            escape,
-            double_quote,
-            quote_style: quote_style.to_string(),
-            ignore_leading_whitespace,
-            ignore_trailing_whitespace,
-            newlines_in_values,
-            compression: compression.to_string(),
-            compression_level,
-            schema_infer_max_rec,
-            date_format,
-            datetime_format,
-            timestamp_format,
-            timestamp_tz_format,
-            time_format,
-            null_value,
-            null_regex,
-            comment,
-            truncated_rows,
-        }
-    }
-}
-
-impl TryFrom<Csv> for CsvOptions {
-    type Error = datafusion::error::DataFusionError;
-
-    fn try_from(csv: Csv) -> Result<Self> {
-        Ok(Self {
-            has_header: csv.has_header,
-            delimiter: csv.delimiter,
-            quote: csv.quote,
-            terminator: csv.terminator,
-            escape: csv.escape,
-            double_quote: csv.double_quote,
-            quote_style: csv.quote_style.parse()?,
-            ignore_leading_whitespace: csv.ignore_leading_whitespace,
-            ignore_trailing_whitespace: csv.ignore_trailing_whitespace,
-            newlines_in_values: csv.newlines_in_values,
-            compression: csv.compression.parse()?,
-            compression_level: csv.compression_level,
-            schema_infer_max_rec: csv.schema_infer_max_rec,
-            date_format: csv.date_format,
-            datetime_format: csv.datetime_format,
-            timestamp_format: csv.timestamp_format,
-            timestamp_tz_format: csv.timestamp_tz_format,
-            time_format: csv.time_format,
-            null_value: csv.null_value,
-            null_regex: csv.null_regex,
-            comment: csv.comment,
-            truncated_rows: csv.truncated_rows,
-        })
-    }
-}
-
 /// Options of JSON.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Json {
-    compression: String,
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "JsonOptions")]
+struct Json {
+    #[serde(with = "text")]
+    compression: CompressionTypeVariant,
     compression_level: Option<u32>,
     schema_infer_max_rec: Option<usize>,
     newline_delimited: bool,
 }
 
-impl From<&JsonOptions> for Json {
-    fn from(options: &JsonOptions) -> Self {
-        let JsonOptions {
-            compression,
-            compression_level,
-            schema_infer_max_rec,
-            newline_delimited,
-        } = options.clone();
-        Self {
-            compression: compression.to_string(),
-            compression_level,
-            schema_infer_max_rec,
-            newline_delimited,
-        }
+/// Values that are encoded as their text.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(
+        value: &impl Display,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
     }
-}
 
-impl TryFrom<Json> for JsonOptions {
-    type Error = datafusion::error::DataFusionError;
-
-    fn try_from(json: Json) -> Result<Self> {
-        Ok(Self {
-            compression: json.compression.parse()?,
-            compression_level: json.compression_level,
-            schema_infer_max_rec: json.schema_infer_max_rec,
-            newline_delimited: json.newline_delimited,
-        })
+    pub(super) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 
@@ -389,17 +299,12 @@ mod tests {
     #[test]
     fn every_option_of_a_format_arrives() {
         for (key, TableOptions { csv, .. }) in changed(ConfigFileType::CSV) {
-            let EncodedFormat::Csv(read) = sent(&EncodedFormat::Csv(Box::new((&csv).into())))
-            else {
-                panic!("{key}")
-            };
-            assert_eq!(CsvOptions::try_from(*read).unwrap(), csv, "{key}");
+            let csv = EncodedFormat::Csv(Box::new(Csv(csv)));
+            assert_eq!(sent(&csv), csv, "{key}");
         }
         for (key, TableOptions { json, .. }) in changed(ConfigFileType::JSON) {
-            let EncodedFormat::Json(read) = sent(&EncodedFormat::Json((&json).into())) else {
-                panic!("{key}")
-            };
-            assert_eq!(JsonOptions::try_from(read).unwrap(), json, "{key}");
+            let json = EncodedFormat::Json(json);
+            assert_eq!(sent(&json), json, "{key}");
         }
         for (key, TableOptions { parquet, .. }) in changed(ConfigFileType::PARQUET) {
             let EncodedFormat::Parquet(read) =
