@@ -17,7 +17,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
 /// Assumed compression ratio.
-pub(crate) const COMPRESSED: u64 = 5;
+const COMPRESSED: u64 = 5;
 
 /// Adds a row count estimate to a scan, before joins are chosen.
 pub(crate) fn estimate_scan(
@@ -38,17 +38,21 @@ fn estimated(scan: &FileScanConfig) -> Option<FileScanConfig> {
     if known.num_rows != Precision::Absent {
         return None;
     }
-    let files = scan.file_groups.iter().flat_map(|group| group.iter());
-    let bytes: u64 = files.map(|file| file.effective_size()).sum();
-    let text = match scan.file_compression_type {
-        FileCompressionType::UNCOMPRESSED => bytes,
-        _ => bytes.saturating_mul(COMPRESSED),
-    };
-    let rows = text.div_ceil(row_bytes(scan.file_schema()));
+    let rows = text_bytes(scan).div_ceil(row_bytes(scan.file_schema()));
     let num_rows = Precision::Inexact(usize::try_from(rows).unwrap_or(usize::MAX));
     let statistics = Statistics { num_rows, ..known };
     let builder = FileScanConfigBuilder::from(scan.clone());
     Some(builder.with_statistics(statistics).build())
+}
+
+/// Estimates the bytes of a scan's text once it is decompressed.
+pub(crate) fn text_bytes(scan: &FileScanConfig) -> u64 {
+    let files = scan.file_groups.iter().flat_map(|group| group.iter());
+    let bytes: u64 = files.map(|file| file.effective_size()).sum();
+    match scan.file_compression_type {
+        FileCompressionType::UNCOMPRESSED => bytes,
+        _ => bytes.saturating_mul(COMPRESSED),
+    }
 }
 
 /// Estimates the bytes of a row of text, with a separator after each field.

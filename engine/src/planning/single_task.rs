@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{CsvSource, FileScanConfig, JsonSource};
 use datafusion::datasource::source::DataSourceExec;
@@ -30,7 +29,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::work_table::WorkTableExec;
 
-use crate::planning::estimates::COMPRESSED;
+use crate::planning::estimates::text_bytes;
 use crate::planning::reread::{REREAD_BYTES, scanned_bytes};
 use crate::planning::size::{HASH_BYTES, row_bytes};
 use crate::settings::JobSettings;
@@ -228,16 +227,8 @@ fn read(leaf: &Arc<dyn ExecutionPlan>) -> Option<u64> {
 fn parsed(leaf: &Arc<dyn ExecutionPlan>) -> u64 {
     let scan = leaf.downcast_ref::<DataSourceExec>();
     let files = scan.and_then(|scan| scan.data_source().downcast_ref::<FileScanConfig>());
-    let Some(scan) = files.filter(|files| is_text(files)) else {
-        return 0;
-    };
-    let files = scan.file_groups.iter().flat_map(|group| group.iter());
-    let bytes: u64 = files.map(|file| file.effective_size()).sum();
-    let text = match scan.file_compression_type {
-        FileCompressionType::UNCOMPRESSED => bytes,
-        _ => bytes.saturating_mul(COMPRESSED),
-    };
-    text.saturating_mul(TEXT - 1)
+    let text = files.filter(|files| is_text(files)).map(text_bytes);
+    text.unwrap_or(0).saturating_mul(TEXT - 1)
 }
 
 fn is_text(files: &FileScanConfig) -> bool {
