@@ -8,7 +8,6 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
 use tokio::sync::Mutex;
-use volley_engine::error::External;
 use volley_engine::runtime::{ModelRuntime, Predictor};
 use volley_proto::ModelRef;
 use volley_proto::store::ModelStore;
@@ -43,8 +42,9 @@ impl ModelRuntime for Models {
         let entry = match loaded.iter().position(|(of, _)| of == model) {
             Some(known) => loaded.remove(known),
             None => {
-                let loaded = LoadedModel::load(model, self.layers.clone()).await?;
-                (model.clone(), Arc::new(loaded))
+                let loaded = load(model, self.layers.clone()).await;
+                let loaded = loaded.map_err(DataFusionError::External)?;
+                (model.clone(), Arc::new(LoadedModel { model: loaded }))
             }
         };
         let predictor = Arc::clone(&entry.1);
@@ -56,28 +56,25 @@ impl ModelRuntime for Models {
     }
 }
 
+/// Loads a published model.
+///
+/// # Errors
+/// When the store does not hold the model, or it cannot be decoded.
+pub(crate) async fn load(
+    model: &ModelRef,
+    layers: CustomLayers,
+) -> Result<Model, Box<dyn std::error::Error + Send + Sync>> {
+    let store = ModelStore::open(&model.store)?;
+    let manifest = store.manifest(&model.name, Some(model.version)).await?;
+    let weights = store.read(model, &manifest, WEIGHTS).await?;
+    let vocabularies = store.read(model, &manifest, VOCABULARIES).await?;
+    let decode = move || Model::load(manifest, &weights, &vocabularies, &layers);
+    Ok(tokio::task::spawn_blocking(decode).await??)
+}
+
 #[derive(Debug)]
 struct LoadedModel {
     model: Model,
-}
-
-impl LoadedModel {
-    async fn load(model: &ModelRef, layers: CustomLayers) -> Result<Self> {
-        let store = ModelStore::open(&model.store).external()?;
-        let manifest = store
-            .manifest(&model.name, Some(model.version))
-            .await
-            .external()?;
-        let weights = store.read(model, &manifest, WEIGHTS).await.external()?;
-        let vocabularies = store
-            .read(model, &manifest, VOCABULARIES)
-            .await
-            .external()?;
-        let decode = move || Model::load(manifest, &weights, &vocabularies, &layers);
-        let decoded = tokio::task::spawn_blocking(decode).await;
-        let model = decoded.map_err(external)?.map_err(external)?;
-        Ok(Self { model })
-    }
 }
 
 impl Predictor for LoadedModel {

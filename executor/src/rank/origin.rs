@@ -1,14 +1,15 @@
 //! Origin of a training on rank 0 when no earlier rank has left its state: a checkpoint or a model. Rank 0 sends it
 //! to all other ranks.
 
+use volley_proto::TrainId;
 use volley_proto::failure::chain;
 use volley_proto::spec::{Start, TrainSpec};
 use volley_proto::store::{FoundCheckpoint, ModelStore};
-use volley_proto::{ModelRef, TrainId};
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{Model, Origin, TrainingState, VOCABULARIES, WEIGHTS};
+use volley_trainer::{Origin, TrainingState};
 
 use crate::error::RankError;
+use crate::models;
 
 /// Origin of a rank's training when no state was left on this executor.
 #[derive(Debug)]
@@ -56,7 +57,8 @@ pub(super) async fn look_up(spec: &TrainSpec, layers: &CustomLayers) -> Result<F
             (Origin::State(state), Some(run))
         }
         Start::Warm(model) => {
-            let model = load(model, layers).await.map_err(refuse)?;
+            let model = models::load(model, layers.clone()).await;
+            let model = model.map_err(|error| refuse(chain(error.as_ref())))?;
             (Origin::Warm(model), None)
         }
     };
@@ -81,17 +83,4 @@ fn decode(
     })?;
     notes.push(format!("the newest checkpoint is at {}", info.position));
     Ok(Some((info.train_id, state)))
-}
-
-/// Loads a published model.
-async fn load(model: &ModelRef, layers: &CustomLayers) -> Result<Model, String> {
-    let text = |error: volley_proto::Error| chain(&error);
-    let store = ModelStore::open(&model.store).map_err(text)?;
-    let manifest = store.manifest(&model.name, Some(model.version)).await;
-    let manifest = manifest.map_err(text)?;
-    let weights = store.read(model, &manifest, WEIGHTS).await;
-    let vocabularies = store.read(model, &manifest, VOCABULARIES).await;
-    let (weights, vocabularies) = (weights.map_err(text)?, vocabularies.map_err(text)?);
-    let loaded = Model::load(manifest, &weights, &vocabularies, layers);
-    loaded.map_err(|error| chain(&error))
 }

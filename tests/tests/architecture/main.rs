@@ -168,7 +168,7 @@ const EXECUTOR: Inside = Inside {
         ("models", &[]),
         ("notices", &["attendance", "ballista"]),
         ("probe", &["attendance"]),
-        ("rank", &["ballista", "error"]),
+        ("rank", &["ballista", "error", "models"]),
     ],
     forbidden: &[
         ("attendance", &["ballista_core", "datafusion"]),
