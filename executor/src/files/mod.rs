@@ -37,7 +37,8 @@ pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exe
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
     let source = Arc::new(Named {
-        source: Opened::of(Arc::clone(scan.file_source())),
+        source: Arc::clone(scan.file_source()),
+        opened: Opened::of(Arc::clone(scan.file_source())),
         root: scan.object_store_url.as_str().into(),
     });
     let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
@@ -45,7 +46,7 @@ pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn Exe
     Some(Arc::new(scan))
 }
 
-/// A source of files that DataFusion does not open rightly: an opener of ours does.
+/// A source of files that DataFusion does not open rightly: an opener of ours does. It is asked for nothing else.
 struct Opened {
     source: Arc<dyn FileSource>,
     batch_size: Option<usize>,
@@ -95,32 +96,12 @@ impl FileSource for Opened {
         })
     }
 
-    fn filter(&self) -> Option<Arc<dyn PhysicalExpr>> {
-        self.source.filter()
-    }
-
-    fn projection(&self) -> Option<&ProjectionExprs> {
-        self.source.projection()
-    }
-
     fn metrics(&self) -> &ExecutionPlanMetricsSet {
         self.source.metrics()
     }
 
     fn file_type(&self) -> &str {
         self.source.file_type()
-    }
-
-    fn fmt_extra(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.source.fmt_extra(kind, f)
-    }
-
-    fn supports_repartitioning(&self) -> bool {
-        self.source.supports_repartitioning()
-    }
-
-    fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
-        self.source.reorder_files(files)
     }
 
     fn apply_expressions(
@@ -134,6 +115,8 @@ impl FileSource for Opened {
 /// A source of files whose errors name the file.
 struct Named {
     source: Arc<dyn FileSource>,
+    /// The source that opens the files.
+    opened: Arc<dyn FileSource>,
     /// What the paths of files begin with.
     root: Arc<str>,
 }
@@ -145,7 +128,7 @@ impl FileSource for Named {
         scan: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
-        self.source.create_file_opener(store, scan, partition)
+        self.opened.create_file_opener(store, scan, partition)
     }
 
     fn create_morselizer(
@@ -154,7 +137,7 @@ impl FileSource for Named {
         scan: &FileScanConfig,
         partition: usize,
     ) -> Result<Box<dyn Morselizer>> {
-        let files = self.source.create_morselizer(store, scan, partition)?;
+        let files = self.opened.create_morselizer(store, scan, partition)?;
         let root = Arc::clone(&self.root);
         Ok(Box::new(NamedFiles { files, root }))
     }
@@ -166,6 +149,7 @@ impl FileSource for Named {
     fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
         Arc::new(Self {
             source: self.source.with_batch_size(batch_size),
+            opened: self.opened.with_batch_size(batch_size),
             root: Arc::clone(&self.root),
         })
     }
