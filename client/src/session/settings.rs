@@ -250,6 +250,18 @@ fn refuse(key: &str, value: &str, reason: String) -> Error {
     }
 }
 
+/// Returns what the parser of a setting expected.
+fn expected(error: volley_proto::Error) -> String {
+    match error {
+        volley_proto::Error::Option { expected, .. } => expected,
+        other => other.to_string(),
+    }
+}
+
+fn bytes(value: &str) -> Result<u64, String> {
+    value.parse().map_err(|_| BYTES_EXPECTED.to_owned())
+}
+
 /// Description of one job, for the scheduler.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JobDescription {
@@ -318,51 +330,29 @@ impl ExtensionOptions for VolleySettings {
 
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
         let full = format!("{PREFIX}.{key}");
-        let reason = match full.as_str() {
-            ON_CLIENT_LOSS => match value.parse() {
-                Ok(then) => {
-                    self.job.on_client_loss = then;
-                    return Ok(());
-                }
-                Err(volley_proto::Error::Option { expected, .. }) => expected,
-                Err(other) => other.to_string(),
-            },
-            TRACE => match value.parse() {
-                Ok(on) => {
-                    self.trace = on;
-                    return Ok(());
-                }
-                Err(_) => "expected true or false".to_owned(),
-            },
-            STAGE_BYTES => match value.parse() {
-                Ok(bytes) => {
-                    self.job.stage_bytes = bytes;
-                    return Ok(());
-                }
-                Err(_) => BYTES_EXPECTED.to_owned(),
-            },
-            SINGLE_TASK_BYTES => match value.parse() {
-                Ok(bytes) => {
-                    self.job.single_task_bytes = bytes;
-                    return Ok(());
-                }
-                Err(_) => BYTES_EXPECTED.to_owned(),
-            },
+        let parsed = match full.as_str() {
+            ON_CLIENT_LOSS => {
+                let then = value.parse().map_err(expected);
+                then.map(|then| self.job.on_client_loss = then)
+            }
+            TRACE => {
+                let on = value.parse::<bool>();
+                let on = on.map_err(|_| "expected true or false".to_owned());
+                on.map(|on| self.trace = on)
+            }
+            STAGE_BYTES => bytes(value).map(|bytes| self.job.stage_bytes = bytes),
+            SINGLE_TASK_BYTES => bytes(value).map(|bytes| self.job.single_task_bytes = bytes),
             // Only the scheduler knows the queues; it refuses unknown ones when a job is submitted.
-            QUEUE if value.is_empty() => "expected a queue's name".to_owned(),
+            QUEUE if value.is_empty() => Err("expected a queue's name".to_owned()),
             QUEUE => {
                 self.job.queue = value.to_owned();
-                return Ok(());
+                Ok(())
             }
-            PRIORITY => match priority(value) {
-                Ok(priority) => {
-                    self.job.priority = priority;
-                    return Ok(());
-                }
-                Err(volley_proto::Error::Option { expected, .. }) => expected,
-                Err(other) => other.to_string(),
-            },
-            JOB => "it is made of the others".to_owned(),
+            PRIORITY => {
+                let priority = priority(value).map_err(expected);
+                priority.map(|priority| self.job.priority = priority)
+            }
+            JOB => Err("it is made of the others".to_owned()),
             _ => {
                 let known = [
                     ON_CLIENT_LOSS,
@@ -373,60 +363,41 @@ impl ExtensionOptions for VolleySettings {
                     TRACE,
                 ];
                 let hint = did_you_mean(&full, known);
-                format!("there is no such setting{hint}")
+                Err(format!("there is no such setting{hint}"))
             }
         };
-        Err(refuse(&full, value, reason).into())
+        parsed.map_err(|reason| refuse(&full, value, reason).into())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        let on_client_loss = ConfigEntry {
-            key: ON_CLIENT_LOSS.to_owned(),
-            value: Some(self.job.on_client_loss.to_string()),
-            description: "What becomes of a job whose client is gone: auto (training runs on, \
-                          queries are cancelled), cancel or keep",
+        let on_client_loss = "What becomes of a job whose client is gone: auto (training runs on, queries are \
+                              cancelled), cancel or keep";
+        let trace = "Whether ranks note what they do when, where a model's options do not say";
+        let Self { trace: traces, job } = self;
+        let entries = [
+            (
+                ON_CLIENT_LOSS,
+                job.on_client_loss.to_string(),
+                on_client_loss,
+            ),
+            (PRIORITY, job.priority.to_string(), PRIORITY_MEANS),
+            (QUEUE, job.queue.clone(), QUEUE_MEANS),
+            (
+                SINGLE_TASK_BYTES,
+                job.single_task_bytes.to_string(),
+                SINGLE_TASK_BYTES_MEANS,
+            ),
+            (STAGE_BYTES, job.stage_bytes.to_string(), STAGE_BYTES_MEANS),
+            (TRACE, traces.to_string(), trace),
+            // Ballista's own clients send the settings that are listed here.
+            (JOB, job.text(), JOB_MEANS),
+        ];
+        let entry = |(key, value, description): (&str, _, _)| ConfigEntry {
+            key: key.to_owned(),
+            value: Some(value),
+            description,
         };
-        let trace = ConfigEntry {
-            key: TRACE.to_owned(),
-            value: Some(self.trace.to_string()),
-            description: "Whether ranks note what they do when, where a model's options do not say",
-        };
-        // Ballista's own clients send the settings that are listed here.
-        let job = ConfigEntry {
-            key: JOB.to_owned(),
-            value: Some(self.job.text()),
-            description: JOB_MEANS,
-        };
-        let stage_bytes = ConfigEntry {
-            key: STAGE_BYTES.to_owned(),
-            value: Some(self.job.stage_bytes.to_string()),
-            description: STAGE_BYTES_MEANS,
-        };
-        let single_task_bytes = ConfigEntry {
-            key: SINGLE_TASK_BYTES.to_owned(),
-            value: Some(self.job.single_task_bytes.to_string()),
-            description: SINGLE_TASK_BYTES_MEANS,
-        };
-        let queue = ConfigEntry {
-            key: QUEUE.to_owned(),
-            value: Some(self.job.queue.clone()),
-            description: QUEUE_MEANS,
-        };
-        let priority = ConfigEntry {
-            key: PRIORITY.to_owned(),
-            value: Some(self.job.priority.to_string()),
-            description: PRIORITY_MEANS,
-        };
-        [
-            on_client_loss,
-            priority,
-            queue,
-            single_task_bytes,
-            stage_bytes,
-            trace,
-            job,
-        ]
-        .into()
+        entries.map(entry).into()
     }
 }
 
