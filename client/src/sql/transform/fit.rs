@@ -78,6 +78,15 @@ fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     })
 }
 
+/// Returns a list of expressions, named by a letter and their index.
+fn numbered(expressions: &[String], letter: char) -> String {
+    let named = expressions.iter().enumerate();
+    let named: Vec<_> = named
+        .map(|(at, expression)| format!("{expression} AS {letter}{at}"))
+        .collect();
+    named.join(", ")
+}
+
 fn sums_of(fits: &[Fit], measures: &[(usize, usize, Measure)], table: &str) -> FitQuery {
     let (mut arguments, mut columns, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     for (fit, measure, what) in measures {
@@ -96,19 +105,8 @@ fn sums_of(fits: &[Fit], measures: &[(usize, usize, Measure)], table: &str) -> F
             column,
         });
     }
-    let arguments = arguments.iter().enumerate();
-    let arguments: Vec<_> = arguments
-        .map(|(at, argument)| format!("{argument} AS a{at}"))
-        .collect();
-    let columns = columns.iter().enumerate();
-    let columns: Vec<_> = columns
-        .map(|(at, column)| format!("{column} AS s{at}"))
-        .collect();
-    let text = format!(
-        "SELECT {} FROM (SELECT {} FROM {table}) AS given",
-        columns.join(", "),
-        arguments.join(", ")
-    );
+    let (columns, arguments) = (numbered(&columns, 's'), numbered(&arguments, 'a'));
+    let text = format!("SELECT {columns} FROM (SELECT {arguments} FROM {table}) AS given");
     FitQuery { text, wanted }
 }
 
@@ -133,18 +131,14 @@ fn ranks_of(fits: &[Fit], measures: &[(usize, usize, Measure)], table: &str) -> 
             column: column + 1,
         });
     }
-    let each = |text: &dyn Fn(usize, &str) -> String, between: &str| {
-        let numbered = arguments.iter().enumerate();
-        let texts: Vec<_> = numbered.map(|(at, text_of)| text(at, text_of)).collect();
+    let each = |text: &dyn Fn(usize) -> String, between: &str| {
+        let texts: Vec<_> = (0..arguments.len()).map(text).collect();
         texts.join(between)
     };
-    let given = each(&|at, argument| format!("{argument} AS a{at}"), ", ");
-    let numbers = each(&|at, _| format!("({at})"), ", ");
-    let cases = each(&|at, _| format!("WHEN {at} THEN a{at}"), " ");
-    let columns = columns.iter().enumerate();
-    let columns: Vec<_> = columns
-        .map(|(at, column)| format!("{column} AS r{at}"))
-        .collect();
+    let given = numbered(&arguments, 'a');
+    let numbers = each(&|at| format!("({at})"), ", ");
+    let cases = each(&|at| format!("WHEN {at} THEN a{at}"), " ");
+    let columns = numbered(&columns, 'r');
     let text = format!(
         "WITH given AS (SELECT {given} FROM {table}),
          each AS (SELECT f, CASE f {cases} END AS v FROM given CROSS JOIN (VALUES {numbers}) AS functions(f)),
@@ -154,8 +148,7 @@ fn ranks_of(fits: &[Fit], measures: &[(usize, usize, Measure)], table: &str) -> 
              max(n) OVER (PARTITION BY f) AS most
            FROM counted
          )
-         SELECT CAST(f AS BIGINT) AS f, {} FROM placed GROUP BY f",
-        columns.join(", ")
+         SELECT CAST(f AS BIGINT) AS f, {columns} FROM placed GROUP BY f"
     );
     FitQuery { text, wanted }
 }
