@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::runtime_env::RuntimeEnv;
@@ -65,6 +66,22 @@ pub fn context_with(
         context.window_functions().clone(),
         runtime,
     ))
+}
+
+/// Returns the bytes of a batch's rows in memory, without what others share its buffers.
+pub fn bytes_of(batch: &RecordBatch) -> usize {
+    let column = |column: &ArrayRef| {
+        let data = column.to_data();
+        let own = data.get_slice_memory_size();
+        // Text and bytes outside of views are not of the slice.
+        let viewed = match column.data_type() {
+            DataType::Utf8View => column.as_string_view().total_buffer_bytes_used(),
+            DataType::BinaryView => column.as_binary_view().total_buffer_bytes_used(),
+            _ => 0,
+        };
+        own.unwrap_or_else(|_| column.get_array_memory_size()) + viewed
+    };
+    batch.columns().iter().map(column).sum()
 }
 
 /// Runtime of one rank of a barrier stage.

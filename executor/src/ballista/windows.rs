@@ -31,7 +31,6 @@ use datafusion::physical_expr::window::WindowExpr;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
-use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
 use datafusion::physical_plan::{
@@ -39,6 +38,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 use volley_engine::delegate_to;
+use volley_engine::runtime::bytes_of;
 
 use super::tasks::Running;
 
@@ -210,7 +210,7 @@ impl Rows {
         if rows == 0 {
             return Ok(());
         }
-        let bytes = get_record_batch_memory_size(&batch);
+        let bytes = bytes_of(&batch);
         if self.keys.is_empty() {
             self.open.push(batch, bytes);
             return Ok(());

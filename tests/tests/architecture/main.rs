@@ -159,7 +159,7 @@ const EXECUTOR: Inside = Inside {
     roots: &["lib", "main", "command"],
     parts: &[
         ("attendance", &["config"]),
-        ("ballista", &["attendance", "files", "probe"]),
+        ("ballista", &["attendance", "files", "memory", "probe"]),
         ("config", &["memory"]),
         ("error", &[]),
         ("executor", &["ballista", "models", "rank"]),

@@ -31,7 +31,6 @@ use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, RecordOutput, SpillMetrics,
 };
-use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use datafusion::physical_plan::stream::{
     RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
 };
@@ -42,6 +41,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::{Plan, RESERVE, is_exhausted};
 use crate::planning::joins::is_of_the_right;
+use crate::runtime::bytes_of;
 
 /// Number of files that a side is partitioned into.
 const FILES: usize = 16;
@@ -231,7 +231,7 @@ impl GraceHash {
 
     /// Returns the number of rows like these to buffer for each file.
     fn buffered(&self, batch: &RecordBatch) -> usize {
-        let row = get_record_batch_memory_size(batch).div_ceil(batch.num_rows());
+        let row = bytes_of(batch).div_ceil(batch.num_rows());
         // Rows are buffered in one batch and written from another.
         let bytes = match self.reserve.size() {
             0 => RESERVE,
@@ -272,7 +272,7 @@ impl GraceHash {
         loop {
             let next = rows.next().await.transpose()?;
             if let Some(batch) = &next {
-                let bytes = 2 * get_record_batch_memory_size(batch);
+                let bytes = 2 * bytes_of(batch);
                 let hashed = HASHED_ROW * batch.num_rows();
                 let fits = reservation.try_grow(bytes + hashed).is_ok();
                 if fits || block.is_empty() {

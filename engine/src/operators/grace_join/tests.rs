@@ -14,10 +14,10 @@ use super::*;
 
 /// Two tables: keys with several rows on both sides, on one side only, NULL, and one key with many rows of each.
 const TABLES: [&str; 2] = [
-    "CREATE TABLE a AS SELECT value AS id, CASE WHEN value % 19 = 0 THEN NULL WHEN value % 5 = 0 THEN -1 \
-     ELSE value % 700 END AS k, concat('a', value) AS name FROM range(4000)",
+    "CREATE TABLE a AS SELECT value AS id, CASE WHEN value % 19 = 0 THEN NULL WHEN value % 40 = 0 THEN -1 \
+     ELSE value % 3500 END AS k, concat('a', value) AS name, repeat('x', 200) AS pad FROM range(20000)",
     "CREATE TABLE b AS SELECT value AS id, CASE WHEN value % 23 = 0 THEN NULL WHEN value % 250 = 0 THEN -1 \
-     ELSE value % 1100 + 300 END AS k, concat('b', value % 90) AS name FROM range(3000)",
+     ELSE value % 5500 + 1500 END AS k, concat('b', value % 90) AS name FROM range(6000)",
 ];
 
 /// Session with the tables, whose queries may hold so many bytes.
@@ -69,7 +69,7 @@ async fn lines(query: &str, bytes: usize) -> Result<(Vec<String>, bool)> {
 
 /// Bytes in which all joins fit, and in which none does.
 const MUCH: usize = 64 << 20;
-const LITTLE: usize = 40 << 10;
+const LITTLE: usize = 300 << 10;
 
 #[tokio::test]
 async fn rows_are_those_of_a_join_that_fits() {
@@ -113,7 +113,7 @@ async fn rows_are_those_of_a_join_that_fits() {
 async fn marks_are_those_of_a_join_that_fits() {
     for condition in ["b.k = a.k", "b.k = a.k AND b.id > a.id"] {
         let query = format!(
-            "SELECT id, id % 3 = 0 OR EXISTS (SELECT 1 FROM b WHERE {condition}) AS found FROM a"
+            "SELECT id, pad FROM a WHERE id % 3 = 0 OR EXISTS (SELECT 1 FROM b WHERE {condition})"
         );
         let (mut due, _) = lines(&query, MUCH).await.unwrap();
         let (mut rows, in_files) = lines(&query, LITTLE).await.unwrap();
@@ -128,8 +128,8 @@ async fn marks_are_those_of_a_join_that_fits() {
 async fn one_key_may_exceed_the_memory() {
     for kind in ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"] {
         let query = format!(
-            "SELECT count(*), count(x.id), count(y.id) FROM (SELECT 1 AS k, * FROM a) x \
-             {kind} (SELECT id % 2 AS k, id, name FROM b WHERE id < 40) y ON x.k = y.k AND x.id < 3900 + y.id"
+            "SELECT count(*), count(x.pad), count(y.id) FROM (SELECT 1 AS k, id, pad FROM a) x \
+             {kind} (SELECT id % 2 AS k, id, name FROM b WHERE id < 40) y ON x.k = y.k AND x.id < 19500 + y.id"
         );
         let (due, _) = lines(&query, MUCH).await.unwrap();
         let (rows, in_files) = lines(&query, LITTLE).await.unwrap();
