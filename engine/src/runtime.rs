@@ -70,18 +70,49 @@ pub fn context_with(
 
 /// Returns the bytes of a batch's rows in memory, without what others share its buffers.
 pub fn bytes_of(batch: &RecordBatch) -> usize {
-    let column = |column: &ArrayRef| {
-        let data = column.to_data();
-        let own = data.get_slice_memory_size();
-        // Text and bytes outside of views are not of the slice.
-        let viewed = match column.data_type() {
-            DataType::Utf8View => column.as_string_view().total_buffer_bytes_used(),
-            DataType::BinaryView => column.as_binary_view().total_buffer_bytes_used(),
-            _ => 0,
-        };
-        own.unwrap_or_else(|_| column.get_array_memory_size()) + viewed
+    batch.columns().iter().map(bytes_of_column).sum()
+}
+
+fn bytes_of_column(column: &ArrayRef) -> usize {
+    let rows = column.len();
+    let list = |values: &ArrayRef, from: usize, to: usize| {
+        bytes_of_column(&values.slice(from, to - from)) + rows * size_of::<i64>()
     };
-    batch.columns().iter().map(column).sum()
+    match column.data_type() {
+        DataType::Dictionary(..) => {
+            let values = column.as_any_dictionary().values();
+            let share = values.get_array_memory_size() / values.len().max(1);
+            rows * (size_of::<i64>() + share)
+        }
+        DataType::List(_) => {
+            let (values, offsets) = (
+                column.as_list::<i32>().values(),
+                column.as_list::<i32>().offsets(),
+            );
+            list(values, offsets[0] as usize, offsets[rows] as usize)
+        }
+        DataType::LargeList(_) => {
+            let (values, offsets) = (
+                column.as_list::<i64>().values(),
+                column.as_list::<i64>().offsets(),
+            );
+            list(values, offsets[0] as usize, offsets[rows] as usize)
+        }
+        DataType::Struct(_) => column
+            .as_struct()
+            .columns()
+            .iter()
+            .map(bytes_of_column)
+            .sum(),
+        // Bytes outside of views are not of the slice.
+        DataType::Utf8View => 16 * rows + column.as_string_view().total_buffer_bytes_used(),
+        DataType::BinaryView => 16 * rows + column.as_binary_view().total_buffer_bytes_used(),
+        _ => {
+            let data = column.to_data();
+            let own = data.get_slice_memory_size();
+            own.unwrap_or_else(|_| column.get_array_memory_size())
+        }
+    }
 }
 
 /// Runtime of one rank of a barrier stage.

@@ -48,8 +48,7 @@ impl Machine {
         })
     }
 
-    /// Returns the bytes that are used: by all processes of the container without the files that it has read, or by this
-    /// process.
+    /// Returns the bytes that are used: by all processes of the container without cached files, or by this process.
     pub(crate) fn used(&self) -> Option<u64> {
         match &self.container {
             Some(container) => container.used(),
@@ -121,12 +120,14 @@ impl Container {
     fn used(&self) -> Option<u64> {
         let used = self.read("memory.usage_in_bytes", "memory.current")?;
         let used: u64 = used.trim().parse().ok()?;
-        let files = match self.version {
-            Version::One => "total_inactive_file ",
-            Version::Two => "inactive_file ",
+        // The system drops cached files before it ends a process.
+        let dropped: &[&str] = match self.version {
+            Version::One => &["total_inactive_file ", "total_active_file "],
+            Version::Two => &["inactive_file ", "active_file ", "slab_reclaimable "],
         };
-        let files = number(&read(self.folder.join("memory.stat"))?, files);
-        Some(used.saturating_sub(files.unwrap_or_default()))
+        let held = read(self.folder.join("memory.stat"))?;
+        let dropped = dropped.iter().filter_map(|name| number(&held, name));
+        Some(used.saturating_sub(dropped.sum()))
     }
 }
 

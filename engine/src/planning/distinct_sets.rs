@@ -171,12 +171,16 @@ impl<'a> Calls<'a> {
         let is_set = |mask: u64| -> Result<Expr> {
             Ok(col(Aggregate::INTERNAL_GROUPING_ID).eq(lit(id(mask)?)))
         };
-        let outer = self.calls.iter().map(|call| match call {
-            Call::Distinct(call, at) => {
-                let filter = is_set(none - (1 << (keys - 1 - at)))?;
-                Ok(of_set(Arc::clone(&call.func), key(*at), filter))
-            }
-            Call::Other(_, at) => Ok(of_set(max_udaf(), value(*at), is_set(none)?)),
+        let outer = self.calls.iter().enumerate().map(|(call_at, call)| {
+            let call = match call {
+                Call::Distinct(call, at) => {
+                    let filter = is_set(none - (1 << (keys - 1 - at)))?;
+                    of_set(Arc::clone(&call.func), key(*at), filter)
+                }
+                Call::Other(_, at) => of_set(max_udaf(), value(*at), is_set(none)?),
+            };
+            // Two calls may ask for the same.
+            Ok(call.alias(format!("__call_{call_at}")))
         });
         let outer = outer.collect::<Result<Vec<_>>>()?;
         let plan = LogicalPlanBuilder::from(inner).aggregate(by, outer)?;
@@ -261,6 +265,10 @@ mod tests {
                 "count(DISTINCT a), count(DISTINCT g), count(DISTINCT a + g)",
                 true,
             ),
+            (
+                "count(DISTINCT b), count(DISTINCT a) FILTER (WHERE g = 1), count(DISTINCT CASE WHEN g = 1 THEN a END)",
+                true,
+            ),
             ("count(DISTINCT a), sum(id)", false),
             ("count(DISTINCT a), count(DISTINCT b), array_agg(id)", false),
             (
@@ -294,10 +302,20 @@ mod tests {
             ),
             (
                 "SELECT n + 1, g FROM (SELECT g, count(DISTINCT a) AS m, count(DISTINCT b) AS n FROM t GROUP BY g)",
-                false,
+                true,
             ),
             (
                 "SELECT sum(n), max(m) FROM (SELECT g, count(DISTINCT a) AS m, count(DISTINCT b) AS n FROM t GROUP BY g)",
+                true,
+            ),
+            (
+                "SELECT g, sum(n), max(m) FROM (SELECT g, b, count(DISTINCT a) AS m, count(DISTINCT id) AS n, count(*) AS c \
+                 FROM t GROUP BY g, b) WHERE c > 0 GROUP BY g",
+                true,
+            ),
+            (
+                "SELECT x.g, x.n, y.c FROM (SELECT g, count(DISTINCT a) AS m, count(DISTINCT b) AS n FROM t GROUP BY g) x \
+                 JOIN (SELECT g, count(*) AS c FROM t GROUP BY g) y ON x.g = y.g WHERE x.m < y.c",
                 true,
             ),
         ] {

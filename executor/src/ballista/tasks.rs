@@ -44,8 +44,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Known {
     running: HashMap<TaskKey, Arc<State>>,
-    /// Number of tasks that have begun.
-    begun: u64,
     /// Tasks told to stop before they arrived, the oldest first.
     stopped: VecDeque<TaskKey>,
 }
@@ -74,9 +72,7 @@ impl Tasks {
         if known.stopped.contains(&key) {
             cancel.cancel();
         }
-        known.begun += 1;
         let state = Arc::new(State {
-            number: known.begun,
             cancel,
             failure: OnceLock::new(),
             memory: OnceLock::new(),
@@ -112,14 +108,22 @@ impl Tasks {
         }
     }
 
-    /// Ends the task that has reserved the most memory, with an error that is given the number of bytes. Returns it, if
-    /// there is one that was not to stop before.
-    pub(super) fn fail_largest(&self, error: impl FnOnce(usize) -> String) -> Option<TaskKey> {
+    /// Ends the task that has reserved the most memory, if that is at least so many bytes, with an error that is given
+    /// their number. Returns the task.
+    pub(super) fn fail_largest(
+        &self,
+        least: usize,
+        error: impl FnOnce(usize) -> String,
+    ) -> Option<TaskKey> {
         let known = self.shared.known.lock();
         let running = known.running.iter();
         let running = running.filter(|(_, state)| !state.cancel.is_cancelled());
-        let (key, state) = running.max_by_key(|(_, state)| (state.reserved(), state.number))?;
-        state.failure.set(error(state.reserved())).ok();
+        let reserved = running.map(|(key, state)| (state.reserved(), key, state));
+        let (bytes, key, state) = reserved.max_by_key(|(bytes, ..)| *bytes)?;
+        if bytes < least {
+            return None;
+        }
+        state.failure.set(error(bytes)).ok();
         state.cancel.cancel();
         Some(key.clone())
     }
@@ -134,8 +138,6 @@ impl Tasks {
 /// State of a running task.
 #[derive(Debug)]
 struct State {
-    /// Number of tasks that had begun with it.
-    number: u64,
     cancel: CancellationToken,
     /// Error that the task fails with when it is to stop; otherwise it is cancelled.
     failure: OnceLock<String>,
@@ -295,14 +297,12 @@ mod tests {
         }
         let reserved = MemoryConsumer::new("test").register(&pools[1]);
         reserved.grow(100);
-        let fail = || tasks.fail_largest(|bytes| format!("{bytes} bytes"));
+        let fail = || tasks.fail_largest(50, |bytes| format!("{bytes} bytes"));
         assert_eq!(fail(), Some(key(1)));
         let failure = running[1].check().unwrap_err().to_string();
         assert!(failure.contains("100 bytes"), "{failure}");
-        // Then the one that began last.
-        assert_eq!(fail(), Some(key(2)));
-        assert!(running[0].check().is_ok());
-        assert_eq!(fail(), Some(key(0)));
+        // The others hold too little.
         assert_eq!(fail(), None);
+        assert!(running[0].check().is_ok() && running[2].check().is_ok());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Tasks reserve most of what they hold, but not all: decoded batches, rows in flight, buffers of libraries. Where the
 //! [machine's memory](crate::memory) is nearly used up all the same, the task that has reserved the most fails, with an
-//! error that says so; of several, the one that began last. The next one fails only where that does not help.
+//! error that says so. The next one fails only where that does not help.
 //!
 //! Not here: the memory that a task may reserve.
 
@@ -18,6 +18,10 @@ use crate::memory::Machine;
 const FULL: (u64, u64) = (15, 16);
 /// Pause between two looks, while less than half of the memory is used, and otherwise.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(20)];
+/// Share of the machine's memory that a task must have reserved to be ended: others are not what fills it.
+const LARGE: u64 = 32;
+/// Time that a task has to end.
+const ENDS: Duration = Duration::from_secs(1);
 /// Time in which the end of a task should have helped: the allocator keeps freed memory for ten seconds.
 const HELPED: Duration = Duration::from_secs(12);
 
@@ -40,7 +44,8 @@ pub(super) async fn watch(tasks: Tasks) {
             continue;
         }
         let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
-        let ended = tasks.fail_largest(|reserved| {
+        let least = usize::try_from(machine.limit / LARGE).unwrap_or(usize::MAX);
+        let ended = tasks.fail_largest(least, |reserved| {
             format!(
                 "the memory of the executor is used up: {} of {}, {}; this task had reserved the most, {}, and was ended \
                  before the system ends the executor. A lower --memory of the executor, or more partitions (SET \
@@ -51,19 +56,28 @@ pub(super) async fn watch(tasks: Tasks) {
                 size(reserved as u64),
             )
         });
-        if let Some(task) = ended {
-            tracing::error!(
-                ?task,
-                used,
-                limit = machine.limit,
-                "a task is ended: the memory is used up"
-            );
+        match ended {
+            Some(task) => {
+                tracing::error!(
+                    ?task,
+                    used,
+                    limit = machine.limit,
+                    "a task is ended: the memory is used up"
+                );
+            }
+            None => {
+                tracing::warn!(
+                    used,
+                    limit = machine.limit,
+                    "the memory is used up, and not by tasks of queries"
+                );
+            }
         }
         // More memory than now may still be needed before that helps.
+        sleep(ENDS).await;
         (threshold, since) = (
             used + (machine.limit.saturating_sub(used)) / 2,
             Instant::now(),
         );
-        sleep(PAUSES[1]).await;
     }
 }

@@ -5,8 +5,10 @@
 //! does not fit is partitioned again, by another hash. Where that does not help, because most rows of the build side have
 //! one key, it is joined [block by block](parts).
 //!
-//! A join that fits is DataFusion's, and nothing else happens. The inputs run once more otherwise, which costs at most as
-//! much as the memory holds. Rows keep the order of the right side where the plan relies on it.
+//! A join that fits is DataFusion's, and nothing else happens. The inputs run once more otherwise: rows that the first run
+//! has read are read again, and operators below that need all of their input start anew. From then on the join has a part of the task's memory to itself, since a sort or an aggregate
+//! above would take all that is left by one pair before the next. Rows keep the order of the right side where the plan
+//! relies on it.
 //!
 //! Not here: `NOT IN` by a null-aware join, which asks for NULLs on the whole right side; joins above a sort with a limit,
 //! whose dynamic filter would still have the limit of the first run; joins without equal keys, which DataFusion spills;
@@ -25,7 +27,10 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, internal_err};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
+use datafusion::execution::memory_pool::{
+    FairSpillPool, MemoryConsumer, MemoryLimit, MemoryReservation,
+};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
@@ -45,13 +50,16 @@ use futures::{StreamExt, TryStreamExt, stream};
 use self::parts::GraceHash;
 use crate::delegate_to;
 use crate::planning::joins::is_of_the_right;
+use crate::runtime::context_with;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Maximum number of bytes that a join reserves for partitioning its inputs.
+/// Maximum number of bytes that a join reserves before it knows whether it needs them.
 const RESERVE: usize = 2 << 20;
-/// Share of a task's memory that a join reserves at most.
+/// Share of a task's memory that a join reserves so at most.
 const RESERVE_SHARE: usize = 16;
+/// Memory of a task without a limit, in bytes.
+const UNLIMITED: usize = 1 << 30;
 
 /// Makes a hash join spill when its build side does not fit into memory. Other operators stay unchanged.
 ///
@@ -87,7 +95,7 @@ struct GraceJoin {
 /// What begins when the first run of a join fails.
 #[derive(Debug)]
 struct Again {
-    /// The join, whose inputs have not run.
+    /// The join as its first partition runs it again.
     plan: OnceLock<Plan>,
     /// Metrics of spilling.
     metrics: ExecutionPlanMetricsSet,
@@ -182,13 +190,9 @@ impl Again {
         context: Arc<TaskContext>,
         reserve: MemoryReservation,
     ) -> Result<SendableRecordBatchStream> {
-        let plan = match self.plan.get() {
-            Some(plan) => plan,
-            None => {
-                let fresh = reset_plan_states(Arc::clone(plan))?;
-                self.plan.get_or_init(|| fresh)
-            }
-        };
+        // Each partition has its own: operators below would share what they know of the rows above.
+        let plan = reset_plan_states(Arc::clone(plan))?;
+        self.plan.get_or_init(|| Arc::clone(&plan));
         let Some(join) = plan.downcast_ref::<HashJoinExec>() else {
             return internal_err!("{} is not a hash join", plan.name());
         };
@@ -198,17 +202,34 @@ impl Again {
         };
         let left = join.left().execute(of_left, Arc::clone(&context))?;
         let right = join.right().execute(partition, Arc::clone(&context))?;
-        let run = |join, right| {
-            let hash = GraceHash::new(join, &context, &self.metrics, partition, reserve);
-            hash.rows(left, right)
+        let memory = granted(&context, reserve);
+        let run = |join, right, bytes| {
+            let own = with_memory(&context, bytes)?;
+            let hash = GraceHash::new(join, own, &self.metrics, partition);
+            Ok::<_, DataFusionError>(hash.rows(left, right))
         };
-        if plan.output_ordering().is_none() {
+        let bytes = memory.size();
+        let rows = if let Some(order) = plan.output_ordering() {
+            let right = numbered(right);
+            let all = alone(join, right.schema(), with_number(join), None)?;
+            let rows = run(all, right, bytes / 4 * 3)?;
+            in_order(
+                rows,
+                order,
+                join.fetch(),
+                &with_memory(&context, bytes / 4)?,
+            )?
+        } else {
             let projection = join.projection.as_deref().map(<[usize]>::to_vec);
-            return Ok(run(alone(join, right.schema(), projection)?, right));
-        }
-        let right = numbered(right);
-        let rows = run(alone(join, right.schema(), with_number(join))?, right);
-        in_order(rows, &context)
+            let join = alone(join, right.schema(), projection, join.fetch())?;
+            run(join, right, bytes)?
+        };
+        let schema = rows.schema();
+        let rows = rows.inspect(move |_| {
+            // The memory is held as long as the rows.
+            let _ = &memory;
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 }
 
@@ -217,17 +238,40 @@ fn is_exhausted(failure: &DataFusionError) -> bool {
     matches!(failure.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// Reserves the memory to partition the inputs of a join, while there is some: the joins around it may use up all of it.
+/// Reserves a little memory while there is some: the joins around this one may use up all of it.
 fn reserve(context: &TaskContext) -> MemoryReservation {
-    let pool = context.memory_pool();
-    let bytes = match pool.memory_limit() {
-        MemoryLimit::Finite(limit) => RESERVE.min(limit / RESERVE_SHARE),
-        _ => RESERVE,
-    };
-    let reservation = MemoryConsumer::new("GraceJoin").register(pool);
-    // Without it, the memory of the buffers is not accounted.
-    reservation.try_grow(bytes).ok();
+    let reservation = MemoryConsumer::new("GraceJoin").register(context.memory_pool());
     reservation
+        .try_grow(RESERVE.min(limit(context) / RESERVE_SHARE))
+        .ok();
+    reservation
+}
+
+/// Adds to what is reserved up to half of the task's memory, as far as there is so much.
+fn granted(context: &TaskContext, reserve: MemoryReservation) -> MemoryReservation {
+    let mut share = limit(context) / 2;
+    while share > reserve.size() && reserve.try_resize(share).is_err() {
+        share /= 2;
+    }
+    reserve
+}
+
+/// Returns the memory of a task, in bytes.
+fn limit(context: &TaskContext) -> usize {
+    match context.memory_pool().memory_limit() {
+        MemoryLimit::Finite(limit) => limit,
+        _ => UNLIMITED,
+    }
+}
+
+/// Returns the context of operators that have this memory to themselves.
+fn with_memory(context: &TaskContext, bytes: usize) -> Result<Arc<TaskContext>> {
+    let runtime = RuntimeEnvBuilder::from_runtime_env(&context.runtime_env());
+    let runtime = runtime.with_memory_pool(Arc::new(FairSpillPool::new(bytes)));
+    let mut config = context.session_config().clone();
+    let merged = &mut config.options_mut().execution.sort_spill_reservation_bytes;
+    *merged = (*merged).min(bytes / 4);
+    Ok(context_with(context, config, runtime.build_arc()?))
 }
 
 /// Returns the join without inputs and runtime state, for a right side with these columns.
@@ -235,13 +279,15 @@ fn alone(
     join: &HashJoinExec,
     right: SchemaRef,
     projection: Option<Vec<usize>>,
+    fetch: Option<usize>,
 ) -> Result<HashJoinExec> {
     let left = Arc::new(EmptyExec::new(join.left().schema()));
     let right = Arc::new(EmptyExec::new(right));
     let join = join.builder().reset_state();
     let join = join
         .with_partition_mode(PartitionMode::Partitioned)
-        .with_projection(projection);
+        .with_projection(projection)
+        .with_fetch(fetch);
     join.with_new_children(vec![left, right])?.build()
 }
 
@@ -286,21 +332,26 @@ fn with_number(join: &HashJoinExec) -> Option<Vec<usize>> {
     Some(moved.chain([number]).collect())
 }
 
-/// Sorts rows by their last column, and removes it.
+/// Sorts rows by their last column, which is removed, and those of one right row by the join's order.
 fn in_order(
     rows: SendableRecordBatchStream,
+    order: &LexOrdering,
+    fetch: Option<usize>,
     context: &Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
     let schema = rows.schema();
     let number = schema.fields().len() - 1;
     let by_number: Arc<dyn PhysicalExpr> = Arc::new(Column::new(NUMBER, number));
-    let by_number = LexOrdering::from([PhysicalSortExpr::new_default(by_number)]);
+    let by_number = [PhysicalSortExpr::new_default(by_number)].into_iter();
+    let Some(by_number) = LexOrdering::new(by_number.chain(order.iter().cloned())) else {
+        return internal_err!("an order of no columns");
+    };
     let once = Once {
         schema: Arc::clone(&schema),
         rows: Mutex::new(Some(rows)),
     };
     let once = StreamingTableExec::try_new(schema, vec![Arc::new(once)], None, None, false, None)?;
-    let sort = SortExec::new(by_number, Arc::new(once));
+    let sort = SortExec::new(by_number, Arc::new(once)).with_fetch(fetch);
     let columns: Vec<_> = (0..number).collect();
     let sorted = sort.execute(0, Arc::clone(context))?;
     let schema = Arc::new(sorted.schema().project(&columns)?);

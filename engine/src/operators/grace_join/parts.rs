@@ -24,7 +24,7 @@ use datafusion::catalog::memory::MemorySourceConfig;
 use datafusion::common::JoinType;
 use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, SpillFile, TaskContext};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
@@ -39,7 +39,7 @@ use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan, SpillMana
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc::Sender;
 
-use super::{Plan, RESERVE, is_exhausted};
+use super::{Plan, is_exhausted, limit};
 use crate::planning::joins::is_of_the_right;
 use crate::runtime::bytes_of;
 
@@ -49,6 +49,10 @@ const FILES: usize = 16;
 const LEVELS: u64 = 5;
 /// Seed of the first level's hash, which no exchange and no hash table uses.
 const SEED: u64 = 0x6772_6163;
+/// Maximum memory of the rows that are buffered before they are written, in bytes.
+const BUFFERS: usize = 4 << 20;
+/// Share of the join's memory that is buffered at most.
+const BUFFERS_SHARE: usize = 16;
 /// Memory that a row of a block takes in a hash table, in bytes.
 const HASHED_ROW: usize = 64;
 
@@ -56,13 +60,13 @@ const HASHED_ROW: usize = 64;
 pub(super) struct GraceHash {
     /// The join, without inputs.
     join: HashJoinExec,
+    /// Context with the join's own memory.
     context: Arc<TaskContext>,
     left: SpillManager,
     right: SpillManager,
     output: BaselineMetrics,
     /// Number of rows that may still be emitted.
     remaining: usize,
-    reserve: MemoryReservation,
 }
 
 /// Side of a join.
@@ -92,10 +96,9 @@ enum Outcome {
 impl GraceHash {
     pub(super) fn new(
         join: HashJoinExec,
-        context: &Arc<TaskContext>,
+        context: Arc<TaskContext>,
         metrics: &ExecutionPlanMetricsSet,
         partition: usize,
-        reserve: MemoryReservation,
     ) -> Self {
         let spilled = SpillMetrics::new(metrics, partition);
         let manager =
@@ -105,9 +108,8 @@ impl GraceHash {
             right: manager(join.right()),
             output: BaselineMetrics::new(metrics, partition),
             remaining: join.fetch().unwrap_or(usize::MAX),
-            context: Arc::clone(context),
             join,
-            reserve,
+            context,
         }
     }
 
@@ -233,10 +235,7 @@ impl GraceHash {
     fn buffered(&self, batch: &RecordBatch) -> usize {
         let row = bytes_of(batch).div_ceil(batch.num_rows());
         // Rows are buffered in one batch and written from another.
-        let bytes = match self.reserve.size() {
-            0 => RESERVE,
-            reserved => reserved,
-        };
+        let bytes = BUFFERS.min(limit(&self.context) / BUFFERS_SHARE);
         (bytes / (2 * FILES) / row.max(1)).clamp(1, self.context.session_config().batch_size())
     }
 
