@@ -37,6 +37,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -351,7 +352,9 @@ fn in_order(
         rows: Mutex::new(Some(rows)),
     };
     let once = StreamingTableExec::try_new(schema, vec![Arc::new(once)], None, None, false, None)?;
-    let sort = SortExec::new(by_number, Arc::new(once)).with_fetch(fetch);
+    // With a limit of its own, the sort could not spill.
+    let sort = SortExec::new(by_number, Arc::new(once));
+    let sort = GlobalLimitExec::new(Arc::new(sort), 0, fetch);
     let columns: Vec<_> = (0..number).collect();
     let sorted = sort.execute(0, Arc::clone(context))?;
     let schema = Arc::new(sorted.schema().project(&columns)?);

@@ -240,7 +240,7 @@ async fn a_sort_above_leaves_memory_to_the_join() {
 #[tokio::test]
 async fn files_are_removed_with_the_stream() {
     let session = session(LITTLE).await;
-    let plan = plan(&session, "SELECT a.id FROM a JOIN b ON a.k = b.k").await;
+    let plan = plan(&session, "SELECT a.pad FROM a JOIN b ON a.k = b.k").await;
     let mut rows = plan.execute(0, session.task_ctx()).unwrap();
     assert!(rows.next().await.unwrap().unwrap().num_rows() > 0);
     let used = || session.runtime_env().disk_manager.used_disk_space();
