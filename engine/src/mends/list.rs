@@ -32,6 +32,7 @@ pub const MENDS: &[&Mend] = &[
     &super::float_extremes::MEND,
     &super::sliding::MEND,
     &super::checked_sums::MEND,
+    &super::far_dates::MEND,
     &super::negative_zeros::MEND,
     &super::unnested_keys::MEND,
     &super::checked_arithmetic::MEND,

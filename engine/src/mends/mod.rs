@@ -13,6 +13,7 @@ pub(crate) mod checked_sums;
 pub(crate) mod correlated_names;
 pub(crate) mod distinct_counts;
 pub(crate) mod empty_grouping_sets;
+pub(crate) mod far_dates;
 pub(crate) mod filters;
 pub(crate) mod float_extremes;
 pub(crate) mod float_ranges;
