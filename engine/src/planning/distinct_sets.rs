@@ -65,6 +65,8 @@ pub(crate) fn distinct_by_sets(
 /// The calls of an aggregate.
 #[derive(Default)]
 struct Calls<'a> {
+    /// Expressions of the groups, each once.
+    groups: Vec<Expr>,
     /// Expressions whose distinct values are asked for.
     keys: Vec<Expr>,
     /// Calls in the aggregate's order.
@@ -126,26 +128,32 @@ impl<'a> Calls<'a> {
             other.params.distinct = false;
             calls.others.push(Expr::AggregateFunction(other));
         }
-        let groups = &aggregate.group_expr;
+        for group in &aggregate.group_expr {
+            if !calls.groups.contains(group) {
+                calls.groups.push(group.clone());
+            }
+        }
+        let groups = &calls.groups;
         let is_due = match calls.keys.len() {
             0 => false,
             1 => groups.is_empty() && !is_splittable,
             _ => true,
         };
         let is_set = matches!(groups[..], [Expr::GroupingSet(_)]);
-        let fits = groups.len() + calls.keys.len() <= COLUMNS;
+        let has_columns = groups.len() + calls.calls.len() == aggregate.schema.fields().len();
+        let fits = has_columns && groups.len() + calls.keys.len() <= COLUMNS;
         Ok((is_due && !is_set && fits).then_some(calls))
     }
 
     fn by_sets(self, aggregate: &Aggregate) -> Result<LogicalPlan> {
-        let (groups, keys) = (aggregate.group_expr.len(), self.keys.len());
+        let (groups, keys) = (self.groups.len(), self.keys.len());
         let group = |at: usize| format!("__group_{at}");
         let key = |at: usize| format!("__distinct_{at}");
         let value = |at: usize| format!("__value_{at}");
         // Keys and groups become columns beside those of the input, which other calls need.
         let input = LogicalPlanBuilder::from(Arc::clone(&aggregate.input));
         let columns = input.schema().columns().into_iter().map(Expr::Column);
-        let named = aggregate.group_expr.iter().enumerate();
+        let named = self.groups.iter().enumerate();
         let named = named.map(|(at, expr)| expr.clone().alias(group(at)));
         let distinct = self.keys.iter().enumerate();
         let distinct = distinct.map(|(at, expr)| expr.clone().alias(key(at)));
@@ -163,7 +171,12 @@ impl<'a> Calls<'a> {
         let others = self.others.into_iter().enumerate();
         let others = others.map(|(at, call)| call.alias(value(at)));
         let sets = Expr::GroupingSet(GroupingSet::GroupingSets(sets));
-        let inner = input.aggregate([sets], others)?.build()?;
+        // The builder of plans would add groups that others determine.
+        let aggregate_of = |input, by, calls| -> Result<_> {
+            let aggregate = Aggregate::try_new(Arc::new(input), by, calls)?;
+            Ok(LogicalPlan::Aggregate(aggregate))
+        };
+        let inner = aggregate_of(input.build()?, vec![sets], others.collect())?;
         // The id of a set has a bit for each column that is not in it, the first column's the highest.
         let id_type = Aggregate::grouping_id_type(groups + keys, 0);
         let id = |mask: u64| ScalarValue::from(mask).cast_to(&id_type);
@@ -183,7 +196,7 @@ impl<'a> Calls<'a> {
             Ok(call.alias(format!("__call_{call_at}")))
         });
         let outer = outer.collect::<Result<Vec<_>>>()?;
-        let plan = LogicalPlanBuilder::from(inner).aggregate(by, outer)?;
+        let plan = LogicalPlanBuilder::from(aggregate_of(inner, by, outer)?);
         // The columns of the replaced aggregate.
         let names: Vec<_> = aggregate.schema.iter().collect();
         let columns = plan.schema().columns().into_iter().zip(names).enumerate();
@@ -311,6 +324,10 @@ mod tests {
             (
                 "SELECT g, sum(n), max(m) FROM (SELECT g, b, count(DISTINCT a) AS m, count(DISTINCT id) AS n, count(*) AS c \
                  FROM t GROUP BY g, b) WHERE c > 0 GROUP BY g",
+                true,
+            ),
+            (
+                "SELECT count(DISTINCT a), sum(DISTINCT 1) FROM t GROUP BY t.b, t.b HAVING sum(DISTINCT 1) <= 2",
                 true,
             ),
             (
