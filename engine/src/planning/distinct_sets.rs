@@ -67,18 +67,18 @@ pub(crate) fn distinct_by_sets(
 struct Calls<'a> {
     /// Expressions of the groups, each once.
     groups: Vec<Expr>,
-    /// Expressions whose distinct values are asked for.
+    /// Arguments of the `DISTINCT` calls, each once.
     keys: Vec<Expr>,
     /// Calls in the aggregate's order.
     calls: Vec<Call<'a>>,
-    /// Calls that do not depend on what is distinct.
+    /// Calls without `DISTINCT`.
     others: Vec<Expr>,
 }
 
 enum Call<'a> {
-    /// Of the distinct values of the key with this index.
+    /// Call over the distinct values of the key with this index.
     Distinct(&'a AggregateFunction, usize),
-    /// Of all values, with its index among the others.
+    /// Call over all values, with its index among the others.
     Other(&'a AggregateFunction, usize),
 }
 

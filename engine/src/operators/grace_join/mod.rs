@@ -93,7 +93,7 @@ struct GraceJoin {
     again: Arc<Again>,
 }
 
-/// What begins when the first run of a join fails.
+/// Second run of a join, after the first has run out of memory.
 #[derive(Debug)]
 struct Again {
     /// The join as its first partition runs it again.

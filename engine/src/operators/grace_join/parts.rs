@@ -82,8 +82,8 @@ struct Part {
     right: Arc<Rows>,
     /// Number of times that the rows were partitioned.
     level: u64,
-    /// True if partitioning made the left side hardly smaller.
-    is_stubborn: bool,
+    /// True if partitioning left more than three quarters of the left side here: most of its rows have one key.
+    is_skewed: bool,
 }
 
 /// Result of a join of one part.
@@ -143,7 +143,7 @@ impl GraceHash {
             let Outcome::Exhausted(_) = self.emit(Arc::new(join), false, &to).await? else {
                 continue;
             };
-            if part.is_stubborn || part.level == LEVELS {
+            if part.is_skewed || part.level == LEVELS {
                 self.by_blocks(&part, &to).await?;
                 continue;
             }
@@ -180,7 +180,7 @@ impl GraceHash {
         let left = self.divide(left, &left_keys, &self.left, level).await?;
         let right = self.divide(right, &right_keys, &self.right, level).await?;
         let parts = left.into_iter().zip(right).map(|(left, right)| Part {
-            is_stubborn: left.rows > before / 4 * 3,
+            is_skewed: left.rows > before / 4 * 3,
             left: Arc::new(left),
             right: Arc::new(right),
             level: level + 1,
@@ -284,8 +284,7 @@ impl GraceHash {
             let mut due = vec![std::mem::take(&mut block)];
             while let Some(mut block) = due.pop() {
                 let join = self.of_block(part, side, kind, &block)?;
-                let pads = kind != *self.join.join_type() && side == Side::Right;
-                match self.emit(join, pads, to).await? {
+                match self.emit(join, self.pads(kind), to).await? {
                     Outcome::Done => {}
                     Outcome::Exhausted(failure) if block.len() < 2 => return Err(failure),
                     Outcome::Exhausted(_) => {
@@ -299,6 +298,11 @@ impl GraceHash {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// Checks whether rows of a join of this kind are the unmatched right rows of a full join, without its left columns.
+    fn pads(&self, kind: JoinType) -> bool {
+        kind == JoinType::RightAnti && *self.join.join_type() == JoinType::Full
     }
 
     /// Returns the join of a block of one side, which is hashed, with all of the other.
@@ -319,7 +323,7 @@ impl GraceHash {
             Side::Right => (part.left.plan()?, block(self.right.schema())?),
         };
         let join = self.join.builder().with_type(kind);
-        let join = match kind == JoinType::RightAnti && kind != *self.join.join_type() {
+        let join = match self.pads(kind) {
             true => join.with_projection(None),
             false => join,
         };
