@@ -113,9 +113,9 @@ impl Case {
         case.script(dir, out)
     }
 
-    /// Returns the reference's script in a form that avoids known errors of DataFusion alone: rules are mended, `IN`
-    /// is spelled out, structs are read as a whole, and optimizations based on statistics, which omit NaN, are off.
-    pub(crate) fn mended(&self, dir: &Path, out: &Path) -> Script {
+    /// Returns the reference's script in a form that avoids known errors of DataFusion alone: `IN` is spelled out,
+    /// structs are read as a whole, and optimizations based on statistics, which omit NaN, are off.
+    pub(crate) fn spelled_out(&self, dir: &Path, out: &Path) -> Script {
         let mut case = self.clone();
         match &mut case.question {
             Question::Query(query) => *query = query::without_in(query),
@@ -125,10 +125,7 @@ impl Case {
             case.settings.retain(|other| other.key != setting.key);
             case.settings.push(setting);
         }
-        Script {
-            rules: Rules::Mended,
-            ..case.reference(dir, out)
-        }
+        case.reference(dir, out)
     }
 
     /// Returns the freedom that the question leaves to answers.

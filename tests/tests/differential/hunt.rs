@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::case::Case;
+use crate::excused;
 use crate::judge::{Failure, Judge, Verdict, What};
 use crate::report::Report;
 use crate::shrink::shrink;
+use crate::witness::Witness;
 
 /// Length of a run, and effort for reducing failures to small examples.
 #[derive(Debug)]
@@ -41,8 +43,8 @@ impl Hunt {
     ///
     /// # Errors
     /// When files or the runtime cannot be created.
-    pub(crate) fn run(&self, report: Report) -> Result<usize> {
-        let judge = Judge::new()?;
+    pub(crate) fn run(&self, witness: Option<Witness>, report: Report) -> Result<usize> {
+        let judge = Judge::new(witness)?;
         let report = Mutex::new(report);
         let (next, broken) = (AtomicU64::new(0), Mutex::new(None));
         let examples = Mutex::new(HashMap::new());
@@ -81,7 +83,16 @@ impl Hunt {
         examples: &Mutex<HashMap<What, usize>>,
     ) -> Result<()> {
         let case = Case::draw(seed);
-        let verdict = judge.judge(&case, DEADLINE)?;
+        let verdict = match (judge.judge(&case, DEADLINE)?, excused::wrong(seed)) {
+            (Verdict::Fails(_), Some(why)) => {
+                Verdict::Unsettled(format!("DataFusion alone takes {why}"))
+            }
+            (Verdict::Agreed(_), Some(why)) => Verdict::Fails(Failure {
+                what: What::Difference("no difference"),
+                said: format!("DataFusion alone does not take {why} any more"),
+            }),
+            (verdict, _) => verdict,
+        };
         locked(report).count(seed, &verdict);
         let Verdict::Fails(failure) = verdict else {
             return Ok(());

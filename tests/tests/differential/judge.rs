@@ -14,6 +14,7 @@ use crate::excused;
 use crate::settings::{BATCH, PARTITIONS, Setting, without_statistics};
 use crate::sides::{self, Outcome, Rules, Script, ask_reference, ask_volley};
 use crate::tables::Format;
+use crate::witness::Witness;
 
 /// Result of a case.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub(crate) enum What {
 pub(crate) struct Judge {
     runtime: Runtime,
     clusters: Clusters,
+    /// Second witness, if there is one to ask.
+    witness: Option<Witness>,
 }
 
 /// Variations of DataFusion alone that must not change the answer: other numbers of partitions and of rows in a
@@ -77,20 +80,17 @@ const OTHERWISE: [&[(&str, &str)]; 6] = [
 /// Multiple of DataFusion's own time after which an answer counts as a hang.
 const PATIENCE: u32 = 10;
 
-const SPOILED: &str = "DataFusion alone takes what is constant on one side of an outer join for constant after it, \
-                       one column for another of its name, a condition without columns for one below an \
-                       aggregate, NULL for false where IN is asked, NULLs for equal or not in joins, each NaN for a group of its own, \
-                       the finite for the greatest of floats, floats for those of the statistics, what was retracted for gone, \
-                       another column for a key, or a monotonic aggregate for sorted";
+const SPELLED: &str = "DataFusion alone has these rows if IN is spelled out, structs are read whole and statistics are ignored";
 
 const NOT_COMPUTED: &str = "DataFusion alone does not compute a value that is compared with a constant NULL, and so does not \
                             see that it is of several rows";
 
 impl Judge {
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(witness: Option<Witness>) -> Result<Self> {
         Ok(Self {
             runtime: sides::runtime()?,
             clusters: Clusters::default(),
+            witness,
         })
     }
 
@@ -130,16 +130,26 @@ impl Judge {
                 let other = out(&format!("other-{number}")).ok()?;
                 Some(case.reference(dir, &other))
             },
-            || Some(case.mended(dir, &out("mended").ok()?)),
+            || Some(case.spelled_out(dir, &out("spelled").ok()?)),
             deadline,
         );
-        match (verdict, due) {
-            (Verdict::Agreed(rows), Outcome::Rows(due)) => {
+        let witness = |rows: &Rows| self.witness_of(case, &case.reference(dir, dir), rows);
+        Ok(match (verdict, due, &got) {
+            (Verdict::Fails(failure), _, Outcome::Rows(rows)) => match witness(rows) {
+                Some(None) => Verdict::Unsettled("DuckDB has Volley's rows".to_owned()),
+                _ => Verdict::Fails(failure),
+            },
+            (Verdict::Agreed(rows), Outcome::Rows(due), _) => {
+                if let Some(Some(kind)) = witness(&due) {
+                    return Ok(Verdict::Unsettled(format!(
+                        "both sides agree, and DuckDB has {kind}"
+                    )));
+                }
                 let elsewhere = self.read_elsewhere(case, &of_volley, &due, deadline);
-                Ok(elsewhere.map_or(Verdict::Agreed(rows), Verdict::Fails))
+                elsewhere.map_or(Verdict::Agreed(rows), Verdict::Fails)
             }
-            (verdict, _) => Ok(verdict),
-        }
+            (verdict, ..) => verdict,
+        })
     }
 
     /// Asks the case's cluster, and checks the cluster if that went wrong.
@@ -161,15 +171,15 @@ impl Judge {
         got
     }
 
-    /// Judges two answers. `otherwise` returns the reference's script writing to the folder of a number, `mended`
-    /// the mended script.
+    /// Judges two answers. `otherwise` returns the reference's script writing to the folder of a number, `spelled` its
+    /// script in another form.
     fn compare(
         &self,
         due: &Outcome,
         got: &Outcome,
         case: &Case,
         otherwise: impl Fn(usize) -> Option<Script>,
-        mended: impl Fn() -> Option<Script>,
+        spelled: impl Fn() -> Option<Script>,
         deadline: Duration,
     ) -> Verdict {
         let asked = &case.asked();
@@ -197,9 +207,9 @@ impl Judge {
                     Some((settings, ask(&script)))
                 })
         };
-        // Answer of DataFusion alone with mended rules.
-        let mended = || {
-            let mut script = mended()?;
+        // Answer of DataFusion alone to another form of the question.
+        let spelled = || {
+            let mut script = spelled()?;
             let answer = ask(&script);
             if !matches!(answer, Outcome::Error(_)) {
                 return Some(answer);
@@ -216,7 +226,7 @@ impl Judge {
             };
             Some(ask(&script))
         };
-        let mended_agrees = |rows: &Rows| match mended() {
+        let spelled_agrees = |rows: &Rows| match spelled() {
             Some(Outcome::Rows(due)) => difference(&due, rows, asked).is_none(),
             Some(Outcome::Error(error)) => rows.rows.is_empty() && excused::writes_no_file(&error),
             Some(Outcome::Hang) | None => false,
@@ -226,8 +236,8 @@ impl Judge {
                 let Some(differs) = difference(due_rows, rows, asked) else {
                     return Verdict::Agreed(rows.rows.len());
                 };
-                if mended_agrees(rows) {
-                    return Verdict::Unsettled(SPOILED.to_owned());
+                if spelled_agrees(rows) {
+                    return Verdict::Unsettled(SPELLED.to_owned());
                 }
                 // If any of the rows may be returned, all of them are known.
                 let whole = Asked {
@@ -260,7 +270,7 @@ impl Judge {
                 let no_rows = || {
                     due.rows.is_empty()
                         || others().any(|(_, other)| writes_none(&other))
-                        || mended().is_some_and(|other| writes_none(&other))
+                        || spelled().is_some_and(|other| writes_none(&other))
                 };
                 if let Some(refused) = excused::refused(error, no_rows) {
                     return Verdict::Unsettled(refused.to_owned());
@@ -269,12 +279,6 @@ impl Judge {
                     return Verdict::OutOfMemory;
                 }
                 let text = without_details(error);
-                let refuses = |error: &str| error.contains(excused::TWO_ORDERS);
-                if refuses(error)
-                    && matches!(mended(), Some(Outcome::Error(alone)) if refuses(&alone))
-                {
-                    return Verdict::Unsettled(SPOILED.to_owned());
-                }
                 let same = |other: &Outcome| matches!(other, Outcome::Error(other) if without_details(other) == text);
                 if error.contains(excused::SEVERAL_ROWS)
                     && unsimplified().is_some_and(|other| same(&other))
@@ -294,8 +298,8 @@ impl Judge {
                     matches!(other, Outcome::Rows(other) if difference(&other, rows, asked).is_none())
                 })
                 };
-                if mended_agrees(rows) {
-                    return Verdict::Unsettled(SPOILED.to_owned());
+                if spelled_agrees(rows) {
+                    return Verdict::Unsettled(SPELLED.to_owned());
                 }
                 match excused::is_known(&text) || excused::is_known(error) || right() {
                     true => Verdict::Unsettled(format!("DataFusion alone fails: {text}")),
@@ -303,6 +307,21 @@ impl Judge {
                 }
             }
         }
+    }
+
+    /// Asks the second witness a query: `Some(None)` if it has these rows, otherwise the kind of difference; `None` if
+    /// it has no answer.
+    fn witness_of(
+        &self,
+        case: &Case,
+        script: &Script,
+        rows: &Rows,
+    ) -> Option<Option<&'static str>> {
+        let Question::Query(_) = case.question else {
+            return None;
+        };
+        let told = self.witness.as_ref()?.ask(&script.statements, rows).ok()?;
+        Some(difference(&told, rows, &case.asked()).map(|differs| differs.kind()))
     }
 
     /// Reads the files written by the cluster with DataFusion alone, and returns a failure if they differ.

@@ -30,6 +30,7 @@ mod shrink;
 mod sides;
 mod sqllogictests;
 mod tables;
+mod witness;
 mod writes;
 
 use std::str::FromStr;
@@ -37,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use hunt::Hunt;
 use report::Report;
+use witness::Witness;
 
 /// Questions that two cores answer in three minutes.
 const BUDGET: u64 = 500;
@@ -72,7 +74,7 @@ fn a_fixed_budget() {
         shrink: Duration::from_secs(60),
         examples: 2,
     };
-    let kinds = hunt.run(report()).unwrap();
+    let kinds = hunt.run(None, report()).unwrap();
     let fresh = fresh_seed();
     assert_eq!(
         kinds, 0,
@@ -99,7 +101,11 @@ fn hours() {
     };
     let mut report = report();
     report.say(&format!("differential: VOLLEY_SEED={seed}"));
-    let kinds = hunt.run(report).unwrap();
+    let witness = Witness::named();
+    if witness.is_none() {
+        report.say("no second witness: VOLLEY_DUCKDB names no Python with duckdb");
+    }
+    let kinds = hunt.run(witness, report).unwrap();
     assert_eq!(kinds, 0, "kinds of failures, see above");
 }
 

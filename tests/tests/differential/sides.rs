@@ -1,8 +1,7 @@
 //! The two sides: a cluster of Volley's, and DataFusion alone in this process.
 //!
-//! Both are asked the same text. Each answer has a deadline; every result of a question, even a panic, is an
-//! outcome.
-//! too, is an outcome.
+//! Both are asked the same text. DataFusion alone has none of Volley's mends: a difference shows which side is wrong, not
+//! that both are mended alike. Each answer has a deadline; every result of a question, even a panic, is an outcome.
 
 use std::any::Any;
 use std::future::Future;
@@ -14,7 +13,6 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::runtime::Handle;
 use volley::{Session, SessionConfig};
-use volley_engine::{mend_relations, mended_logical_rules, mended_rules, with_mended_analysis};
 use volley_proto::failure::chain;
 use volley_proto::store::ModelStore;
 use volley_tests::Cluster;
@@ -36,8 +34,6 @@ pub(crate) enum Rules {
     /// All rules, unchanged.
     #[default]
     Default,
-    /// All rules, without their faults that spoil plans: see [`mended_rules`].
-    Mended,
     /// Without rules that simplify expressions: even values that no row depends on are computed.
     Unsimplified,
 }
@@ -90,7 +86,6 @@ pub(crate) fn ask_reference(
         }
         let context = match script.rules {
             Rules::Default => SessionContext::new_with_state(alone(config)?.build()),
-            Rules::Mended => mended(config)?,
             Rules::Unsimplified => unsimplified(config)?,
         };
         let is_asked = |setting: &&Setting| {
@@ -117,23 +112,6 @@ fn alone(config: DfConfig) -> Result<SessionStateBuilder> {
         .with_config(config)
         .with_runtime_env(runtime.build_arc()?);
     Ok(state)
-}
-
-/// Returns DataFusion alone with mended rules.
-fn mended(config: DfConfig) -> Result<SessionContext> {
-    let state = alone(config)?.build();
-    let rules = mended_rules(state.physical_optimizers());
-    // The condition that a subquery turns into is simplified before it is pushed down.
-    let early = ["simplify_expressions", "decorrelate_predicate_subquery"];
-    let logical = mended_logical_rules(state.optimizers());
-    let early = logical.iter().filter(|rule| early.contains(&rule.name()));
-    let logical = early.chain(&logical).cloned().collect();
-    let state = SessionStateBuilder::new_from_existing(state)
-        .with_optimizer_rules(logical)
-        .with_physical_optimizer_rules(rules);
-    let context = SessionContext::new_with_state(with_mended_analysis(state).build());
-    mend_relations(&context)?;
-    Ok(context)
 }
 
 /// Returns DataFusion alone without the rules that evaluate an expression or a relation at planning time.
