@@ -56,7 +56,7 @@ pub(super) fn cancellable(
     task: &Running,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let inner = |node: Arc<dyn ExecutionPlan>| {
-        let node = emit_partitions(stop_in_filter(node, task)?, task);
+        let node = emit_partitions(stop_in_filter(node, task)?);
         let node = grace_join(normalize_keys(node)?)?;
         let decorated = Cancellable {
             plan: node,

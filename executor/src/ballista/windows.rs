@@ -3,8 +3,7 @@
 //! DataFusion's operator keeps all rows until its input ends, computes over them and emits them as one batch, from
 //! which every operator above makes others as large. Its input is sorted by the windows' partition keys, so a
 //! partition ends where the next one begins: rows are held until then and computed in batches of about the session's
-//! size, and a task needs the memory of its largest partition instead of all of them. A task can stop between two
-//! partitions.
+//! size, and a task needs the memory of its largest partition instead of all of them.
 //!
 //! The rows that are held, and their copy in one piece, count as the task's memory, which DataFusion's operator does not
 //! reserve: a partition that exceeds it fails the task, not the process. Without `PARTITION BY` the one partition ends with
@@ -40,19 +39,13 @@ use futures::{StreamExt, stream};
 use volley_engine::delegate_to;
 use volley_engine::runtime::bytes_of;
 
-use super::tasks::Running;
-
 /// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
-pub(super) fn emit_partitions(
-    node: Arc<dyn ExecutionPlan>,
-    task: &Running,
-) -> Arc<dyn ExecutionPlan> {
+pub(super) fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if !node.is::<WindowAggExec>() {
         return node;
     }
     Arc::new(PartitionedWindows {
         plan: node,
-        task: task.clone(),
         metrics: ExecutionPlanMetricsSet::new(),
     })
 }
@@ -61,7 +54,6 @@ pub(super) fn emit_partitions(
 #[derive(Debug)]
 struct PartitionedWindows {
     plan: Arc<dyn ExecutionPlan>,
-    task: Running,
     metrics: ExecutionPlanMetricsSet,
 }
 
@@ -83,7 +75,7 @@ impl ExecutionPlan for PartitionedWindows {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(emit_partitions(plan, &self.task))
+        Ok(emit_partitions(plan))
     }
 
     fn execute(
@@ -116,7 +108,6 @@ impl ExecutionPlan for PartitionedWindows {
             ended: Batches::default(),
             open: Batches::default(),
             memory,
-            task: self.task.clone(),
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
         let batches = stream::try_unfold(rows, |mut rows| async {
@@ -148,7 +139,6 @@ struct Rows {
     open: Batches,
     /// Memory of the rows of both.
     memory: MemoryReservation,
-    task: Running,
     metrics: BaselineMetrics,
 }
 
@@ -253,7 +243,6 @@ impl Rows {
         };
         let mut computed = vec![Vec::with_capacity(partitions.len()); self.windows.len()];
         for partition in partitions {
-            self.task.check()?;
             let rows = batch.slice(partition.start, partition.len());
             for (window, computed) in self.windows.iter().zip(&mut computed) {
                 computed.push(window.evaluate(&rows)?);
@@ -285,7 +274,6 @@ mod tests {
     use datafusion::physical_plan::sorts::sort::SortExec;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
-    use super::super::tasks::running;
     use super::*;
 
     const BATCH: usize = 8;
@@ -305,8 +293,7 @@ mod tests {
         session.sql(TABLE).await.unwrap();
         let plan = session.sql(query).await.unwrap();
         let plan = plan.create_physical_plan().await.unwrap();
-        let task = running();
-        let emit = |node| Ok(Transformed::yes(emit_partitions(node, &task)));
+        let emit = |node| Ok(Transformed::yes(emit_partitions(node)));
         let emitting = Arc::clone(&plan).transform_up(emit).unwrap().data;
         (session, [plan, emitting])
     }
@@ -407,16 +394,5 @@ mod tests {
             }
             assert_eq!(little.runtime_env().memory_pool.reserved(), 0);
         }
-    }
-
-    #[tokio::test]
-    async fn no_partition_is_computed_once_the_task_is_to_stop() {
-        let (session, [plan, _]) = plans("SELECT count(*) OVER (PARTITION BY k) FROM t").await;
-        let task = running();
-        let emit = |node| Ok(Transformed::yes(emit_partitions(node, &task)));
-        let plan = plan.transform_up(emit).unwrap().data;
-        task.cancel().cancel();
-        let stopped = collect(plan, session.task_ctx()).await.unwrap_err();
-        assert!(stopped.to_string().contains("cancelled"), "{stopped}");
     }
 }
