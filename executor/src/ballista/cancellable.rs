@@ -41,7 +41,7 @@ use volley_engine::{delegate_to, grace_join, normalize_keys};
 
 use super::join_filter::stop_in_filter;
 use super::tasks::Running;
-use super::unspilled_joins::context_of;
+use super::unspilled_joins::keep_in_memory;
 use super::windows::emit_partitions;
 
 /// Size of buffers, in bytes, up to which a column is not compacted, however little of them it uses.
@@ -57,7 +57,7 @@ pub(super) fn cancellable(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let inner = |node: Arc<dyn ExecutionPlan>| {
         let node = emit_partitions(stop_in_filter(node, task)?);
-        let node = grace_join(normalize_keys(node)?)?;
+        let node = keep_in_memory(grace_join(normalize_keys(node)?)?)?;
         let decorated = Cancellable {
             plan: node,
             task: task.clone(),
@@ -130,7 +130,6 @@ impl ExecutionPlan for Cancellable {
     ) -> Result<SendableRecordBatchStream> {
         // A stream does not begin once the task is to stop.
         self.task.check()?;
-        let context = context_of(self.plan.as_ref(), context)?;
         let rows = self.plan.execute(partition, context)?;
         let wakes = self.wakes.then(|| {
             let cancel = self.task.cancel().clone();

@@ -7,57 +7,125 @@
 //!
 //! To be removed once a DataFusion release emits unmatched rows after an empty last chunk.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::JoinType;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
-use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
+use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
+};
+use volley_engine::delegate_to;
 use volley_engine::runtime::context_with;
 
-/// Runtime environment of the task, for operators below a join that has another.
-struct OfTask(Arc<RuntimeEnv>);
-
-/// Returns the context to execute an operator with, given its parent's context.
+/// Runs such a join without temporary files, and its inputs with them. Other operators stay unchanged.
 ///
 /// # Errors
-/// When no runtime environment can be built.
-pub(super) fn context_of(
-    plan: &dyn ExecutionPlan,
-    context: Arc<TaskContext>,
-) -> Result<Arc<TaskContext>> {
-    let join = plan.downcast_ref::<NestedLoopJoinExec>();
-    let stays_in_memory = join.is_some_and(|join| *join.join_type() != JoinType::Inner);
-    let config = context.session_config();
-    let (given, kept) = (context.runtime_env(), config.get_extension::<OfTask>());
-    let of_task = kept.map_or_else(|| Arc::clone(&given), |kept| Arc::clone(&kept.0));
-    if stays_in_memory {
+/// When the join does not accept its inputs again.
+pub(super) fn keep_in_memory(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let join = node.downcast_ref::<NestedLoopJoinExec>();
+    if join.is_none_or(|join| *join.join_type() == JoinType::Inner) {
+        return Ok(node);
+    }
+    let run = |plan, spills| Arc::new(Run { plan, spills }) as Arc<dyn ExecutionPlan>;
+    let inputs = node.children().into_iter();
+    let inputs = inputs.map(|input| run(Arc::clone(input), true)).collect();
+    Ok(run(replace_children_if_necessary(node, inputs)?, false))
+}
+
+/// Operator that runs with the temporary files of its task, or without.
+#[derive(Debug)]
+struct Run {
+    plan: Arc<dyn ExecutionPlan>,
+    spills: bool,
+}
+
+/// Runtime environment of the task, for operators below one that has another.
+struct OfTask(Arc<RuntimeEnv>);
+
+impl Run {
+    fn of(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        let spills = self.spills;
+        Arc::new(Self { plan, spills })
+    }
+
+    /// Returns the context to execute the operator with, given that of the operator above.
+    fn context(&self, above: Arc<TaskContext>) -> Result<Arc<TaskContext>> {
+        let config = above.session_config();
+        let of_task = match config.get_extension::<OfTask>() {
+            Some(kept) => Arc::clone(&kept.0),
+            None => above.runtime_env(),
+        };
+        if self.spills {
+            return Ok(context_with(&above, config.clone(), of_task));
+        }
         let disabled = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
         let runtime = RuntimeEnvBuilder::from_runtime_env(&of_task);
         let runtime = runtime.with_disk_manager_builder(disabled).build_arc()?;
         let config = config.clone().with_extension(Arc::new(OfTask(of_task)));
-        return Ok(context_with(&context, config, runtime));
+        Ok(context_with(&above, config, runtime))
     }
-    if Arc::ptr_eq(&of_task, &given) {
-        return Ok(context);
+}
+
+impl DisplayAs for Run {
+    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt_as(form, f)
     }
-    let config = config.clone();
-    Ok(context_with(&context, config, of_task))
+}
+
+impl ExecutionPlan for Run {
+    delegate_to!(plan);
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.plan.children()
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
+        Ok(self.of(plan))
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self.of(Arc::clone(&self.plan).reset_state()?))
+    }
+
+    fn with_new_state(&self, state: Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn ExecutionPlan>> {
+        Some(self.of(self.plan.with_new_state(state)?))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.plan.execute(partition, self.context(context)?)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        self.plan.metrics()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::array::AsArray;
     use datafusion::arrow::datatypes::Int64Type;
+    use datafusion::common::tree_node::{Transformed, TreeNode};
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::physical_plan::collect;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
-    use super::super::cancellable::cancellable;
-    use super::super::tasks::running;
     use super::*;
 
     /// Returns the count that a query computes in a task with this much memory; `None` if memory runs out.
@@ -71,7 +139,7 @@ mod tests {
         let session = SessionContext::new_with_config_rt(config, runtime.unwrap());
         let query = session.sql(query).await.unwrap();
         let plan = query.create_physical_plan().await.unwrap();
-        let plan = cancellable(plan, &running()).unwrap();
+        let plan = in_memory(plan);
         match collect(plan, session.task_ctx()).await {
             Ok(batches) => Some(batches[0].column(0).as_primitive::<Int64Type>().value(0)),
             Err(error) => {
@@ -105,20 +173,29 @@ mod tests {
     #[tokio::test]
     async fn operators_below_such_a_join_spill() {
         let session = SessionContext::new();
-        let context = session.task_ctx();
         let query = "SELECT * FROM (SELECT 1 AS x) a LEFT JOIN (SELECT 2 AS y) b ON x < y";
         let query = session.sql(query).await.unwrap();
-        let plan = query.create_physical_plan().await.unwrap();
+        let plan = in_memory(query.create_physical_plan().await.unwrap());
         let mut join = &plan;
         while !join.is::<NestedLoopJoinExec>() {
             join = join.children()[0];
         }
         let spills = |context: &TaskContext| context.runtime_env().disk_manager.tmp_files_enabled();
-        let of_join = context_of(join.as_ref(), Arc::clone(&context)).unwrap();
-        assert!(spills(&context) && !spills(&of_join));
-        let below = context_of(join.children()[0].as_ref(), Arc::clone(&of_join)).unwrap();
-        assert!(Arc::ptr_eq(&below.runtime_env(), &context.runtime_env()));
-        let again = context_of(join.as_ref(), below).unwrap();
+        let of_task = session.task_ctx();
+        let run = |spills| Run {
+            plan: Arc::clone(join),
+            spills,
+        };
+        let of_join = run(false).context(Arc::clone(&of_task)).unwrap();
+        assert!(spills(&of_task) && !spills(&of_join));
+        let below = run(true).context(of_join).unwrap();
+        assert!(Arc::ptr_eq(&below.runtime_env(), &of_task.runtime_env()));
+        let again = run(false).context(below).unwrap();
         assert!(!spills(&again));
+    }
+
+    fn in_memory(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        let each = |node| Ok(Transformed::yes(keep_in_memory(node)?));
+        plan.transform_up(each).unwrap().data
     }
 }
