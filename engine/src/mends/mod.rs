@@ -39,6 +39,7 @@ pub(crate) mod sort_limits;
 pub(crate) mod text_layouts;
 pub(crate) mod topk_partitions;
 pub(crate) mod unnested_keys;
+pub(crate) mod unspilled_joins;
 
 mod apply;
 mod list;

@@ -8,6 +8,7 @@ pub(crate) mod fence;
 pub(crate) mod folded;
 pub(crate) mod grace_join;
 pub(crate) mod normalized_keys;
+pub(crate) mod partitioned_windows;
 pub(crate) mod row_hash;
 pub(crate) mod running;
 pub(crate) mod single_value;

@@ -3,6 +3,7 @@
 //! These choices make a plan slower or faster; its rows are the same with any.
 
 pub(crate) mod distinct_sets;
+pub(crate) mod dynamic_filters;
 pub(crate) mod effects;
 pub(crate) mod estimates;
 pub(crate) mod join_order;

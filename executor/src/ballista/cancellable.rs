@@ -37,12 +37,10 @@ use datafusion::physical_plan::{
 };
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use volley_engine::{delegate_to, grace_join, normalize_keys};
+use volley_engine::{delegate_to, emit_partitions, grace_join, keep_in_memory, normalize_keys};
 
 use super::join_filter::stop_in_filter;
 use super::tasks::Running;
-use super::unspilled_joins::keep_in_memory;
-use super::windows::emit_partitions;
 
 /// Size of buffers, in bytes, up to which a column is not compacted, however little of them it uses.
 const LITTLE: usize = 16 << 10;

@@ -37,13 +37,14 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
-use volley_engine::{PrunedExec, TrainExec, places_of_task, replaces_file, split_writer};
+use volley_engine::{
+    PrunedExec, TrainExec, places_of_task, push_dynamic_filters, replaces_file, split_writer,
+};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 
 use super::cancellable::cancellable;
 use super::complete::{RowsMissing, complete};
-use super::dynamic_filters::push_dynamic_filters;
 use super::local_files::can_be_made;
 use super::tasks::{Running, Tasks};
 use crate::files::equipped_scan;

@@ -3,7 +3,6 @@
 mod cancellable;
 mod complete;
 mod connections;
-mod dynamic_filters;
 mod engine;
 mod flight;
 mod join_filter;
@@ -15,9 +14,7 @@ mod runtime;
 pub(crate) mod shuffle_dir;
 mod task_server;
 mod tasks;
-mod unspilled_joins;
 mod watchdog;
-mod windows;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, connect, start};

@@ -178,7 +178,7 @@ fn source_of_join(
 
 /// Wraps an operator so that it neither produces a filter nor lets one pass, until the next filter pushdown rule has
 /// run.
-pub fn without_filters(node: Plan) -> Plan {
+pub(crate) fn without_filters(node: Plan) -> Plan {
     let takes_none = true;
     Arc::new(Mark { node, takes_none })
 }

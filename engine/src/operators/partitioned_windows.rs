@@ -36,11 +36,12 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
 };
 use futures::{StreamExt, stream};
-use volley_engine::delegate_to;
-use volley_engine::runtime::bytes_of;
+
+use crate::delegate_to;
+use crate::runtime::bytes_of;
 
 /// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
-pub(super) fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+pub fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if !node.is::<WindowAggExec>() {
         return node;
     }

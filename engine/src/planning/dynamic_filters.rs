@@ -37,7 +37,9 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
-use volley_engine::{mended_rules, without_filters};
+
+use crate::mends::Mended;
+use crate::mends::filters::without_filters;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -45,7 +47,7 @@ type Plan = Arc<dyn ExecutionPlan>;
 ///
 /// # Errors
 /// When an operator does not accept its inputs again.
-pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
+pub fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
     if !config.optimizer.enable_dynamic_filter_pushdown {
         return Ok(plan);
     }
@@ -54,7 +56,7 @@ pub(super) fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result
     config.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     let rule = Arc::new(FilterPushdown::new_post_optimization()) as _;
     let mut filtered = exclude(Arc::clone(&plan), true)?;
-    for rule in mended_rules(&[rule]) {
+    for rule in Mended::ALL.physical(&[rule]) {
         filtered = rule.optimize(filtered, &config)?;
     }
     // All tasks of a stage report metrics of the same operators.

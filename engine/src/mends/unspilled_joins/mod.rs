@@ -23,14 +23,15 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
 };
-use volley_engine::delegate_to;
-use volley_engine::runtime::context_with;
+
+use crate::delegate_to;
+use crate::runtime::context_with;
 
 /// Runs such a join without temporary files, and its inputs with them. Other operators stay unchanged.
 ///
 /// # Errors
 /// When the join does not accept its inputs again.
-pub(super) fn keep_in_memory(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn keep_in_memory(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let join = node.downcast_ref::<NestedLoopJoinExec>();
     if join.is_none_or(|join| *join.join_type() == JoinType::Inner) {
         return Ok(node);
