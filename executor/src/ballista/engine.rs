@@ -43,9 +43,9 @@ use volley_engine::{
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 
-use super::cancellable::cancellable;
 use super::complete::{RowsMissing, complete};
 use super::local_files::can_be_made;
+use super::stop::stop;
 use super::tasks::{Running, Tasks};
 use crate::files::equipped_scan;
 
@@ -153,7 +153,7 @@ impl ExecutionEngine for VolleyEngine {
         self.check_places(input.as_ref())?;
         let input = push_dynamic_filters(Arc::clone(input), session.options())?;
         let input = input.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
-        let input = cancellable(input.data, &running)?;
+        let input = stop(input.data, &running)?;
         let below = Arc::clone(&input);
         let folder = work_dir.to_owned();
         let writer = if writer.is::<ShuffleWriterExec>() {

@@ -1,6 +1,5 @@
 //! The only adapter to Ballista's executor internals.
 
-mod cancellable;
 mod complete;
 mod connections;
 mod engine;
@@ -12,6 +11,7 @@ mod proof;
 mod runner;
 mod runtime;
 pub(crate) mod shuffle_dir;
+mod stop;
 mod task_server;
 mod tasks;
 mod watchdog;

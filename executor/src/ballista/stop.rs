@@ -49,14 +49,11 @@ const LITTLE: usize = 16 << 10;
 ///
 /// # Errors
 /// When an operator does not accept its inputs again.
-pub(super) fn cancellable(
-    plan: Arc<dyn ExecutionPlan>,
-    task: &Running,
-) -> Result<Arc<dyn ExecutionPlan>> {
+pub(super) fn stop(plan: Arc<dyn ExecutionPlan>, task: &Running) -> Result<Arc<dyn ExecutionPlan>> {
     let inner = |node: Arc<dyn ExecutionPlan>| {
         let node = emit_partitions(stop_in_filter(node, task)?);
         let node = keep_in_memory(grace_join(normalize_keys(node)?)?)?;
-        let decorated = Cancellable {
+        let decorated = Stops {
             plan: node,
             task: task.clone(),
             wakes: false,
@@ -65,7 +62,7 @@ pub(super) fn cancellable(
             Arc::new(decorated) as Arc<dyn ExecutionPlan>
         ))
     };
-    Ok(Arc::new(Cancellable {
+    Ok(Arc::new(Stops {
         plan: plan.transform_up(inner)?.data,
         task: task.clone(),
         wakes: true,
@@ -73,14 +70,14 @@ pub(super) fn cancellable(
 }
 
 #[derive(Debug)]
-struct Cancellable {
+struct Stops {
     plan: Arc<dyn ExecutionPlan>,
     task: Running,
     /// True if its streams wake up when the task is to stop.
     wakes: bool,
 }
 
-impl Cancellable {
+impl Stops {
     fn decorating(&self, plan: Arc<dyn ExecutionPlan>) -> Self {
         Self {
             plan,
@@ -90,13 +87,13 @@ impl Cancellable {
     }
 }
 
-impl DisplayAs for Cancellable {
+impl DisplayAs for Stops {
     fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.plan.fmt_as(form, f)
     }
 }
 
-impl ExecutionPlan for Cancellable {
+impl ExecutionPlan for Stops {
     delegate_to!(plan);
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
