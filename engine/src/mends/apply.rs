@@ -177,4 +177,13 @@ impl Mended {
         });
         last.collect()
     }
+
+    /// Returns the rules of plans in their tasks.
+    pub(crate) fn task(self) -> Vec<PlanRule> {
+        let task = self.acts().filter_map(|act| match act {
+            Act::Task(make) => Some(make()),
+            _ => None,
+        });
+        task.collect()
+    }
 }

@@ -51,6 +51,7 @@ pub const MENDS: &[&Mend] = &[
     &super::merged_sorts::MEND,
     &super::requirements::MEND,
     &super::reversed_aggregates::MEND,
+    &super::unspilled_joins::MEND,
 ];
 
 /// A bug of DataFusion's, and where it is mended.
@@ -127,4 +128,6 @@ pub(super) enum Act {
     Last(fn() -> PlanRule),
     /// After all rules of physical plans, where they are made.
     LastPlanned(fn() -> PlanRule),
+    /// In each task, on the plan as it arrives.
+    Task(fn() -> PlanRule),
 }

@@ -23,6 +23,7 @@ fn session(mended: Mended) -> SessionContext {
     let mut physical = mended.first();
     physical.extend(mended.physical(state.physical_optimizers()));
     physical.extend(mended.last_planned());
+    physical.extend(mended.task());
     let mut state = SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(physical);

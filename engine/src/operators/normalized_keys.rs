@@ -52,7 +52,7 @@ const RUN_BYTES: usize = 4 << 20;
 ///
 /// # Errors
 /// When the sort's input does not have its keys.
-pub fn normalize_keys(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn normalize_keys(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(sort) = node.downcast_ref::<SortExec>() else {
         return Ok(node);
     };

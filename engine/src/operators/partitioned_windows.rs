@@ -41,7 +41,7 @@ use crate::delegate_to;
 use crate::runtime::bytes_of;
 
 /// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
-pub fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+pub(crate) fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     if !node.is::<WindowAggExec>() {
         return node;
     }

@@ -1,5 +1,9 @@
 //! The engine wrapper around every task: identity, a cancel token, and error classes.
 //!
+//! ```text
+//! a task's plan ─► equip ─► filter ─► rewrite ─► stop ─► below the stage's writer
+//! ```
+//!
 //! - The operator of a barrier stage receives the identity of its task.
 //! - Dropping the task's future cancels its token, and the token stops the plan; so do the scheduler's request to
 //!   end the task and the end of the executor's registration.
@@ -10,7 +14,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -18,9 +22,7 @@ use ballista_core::JobId;
 use ballista_core::client_pool::BallistaClientPool;
 use ballista_core::error::BallistaError;
 use ballista_core::execution_plans::sort_shuffle::SortShuffleWriterExec;
-use ballista_core::execution_plans::{
-    RangeShuffleReaderExec, RangeShuffleWriterExec, ShuffleReaderExec, ShuffleWriterExec,
-};
+use ballista_core::execution_plans::{RangeShuffleWriterExec, ShuffleWriterExec};
 use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, WindowStateReport,
 };
@@ -29,7 +31,7 @@ use ballista_executor::execution_engine::{
 };
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
@@ -37,17 +39,16 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::prelude::SessionConfig;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
-use volley_engine::{
-    PrunedExec, TrainExec, places_of_task, push_dynamic_filters, replaces_file, split_writer,
-};
+use volley_engine::task::{filter, rewrite};
+use volley_engine::{PrunedExec, places_of_task, replaces_file};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 
-use super::complete::{RowsMissing, complete};
+use super::complete::RowsMissing;
+use super::equip::{Equipment, equip};
 use super::local_files::can_be_made;
 use super::stop::stop;
 use super::tasks::{Running, Tasks};
-use crate::files::equipped_scan;
 
 /// Engine that creates stages of Ballista's with a stop.
 pub(super) struct VolleyEngine {
@@ -89,36 +90,6 @@ impl VolleyEngine {
         }
         Ok(())
     }
-
-    /// Equips the operator with the parts that it needs of the executor and of the task.
-    fn equip(
-        &self,
-        node: Arc<dyn ExecutionPlan>,
-        work_dir: &str,
-        (identity, running): (&TaskIdentity, &Running),
-    ) -> Transformed<Arc<dyn ExecutionPlan>> {
-        if let Some(train) = node.downcast_ref::<TrainExec>() {
-            let TaskIdentity {
-                job_id, stage_id, ..
-            } = identity;
-            let folder = Path::new(work_dir).join(job_id).join(stage_id.to_string());
-            let train = train.in_task(identity.clone(), folder, running.cancel().clone());
-            return Transformed::yes(Arc::new(train));
-        }
-        let pool = || Arc::clone(&self.connections);
-        if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
-            let reader = reader.with_work_dir(work_dir.to_owned());
-            return Transformed::yes(complete(reader.with_client_pool(pool())));
-        }
-        if let Some(reader) = node.downcast_ref::<RangeShuffleReaderExec>() {
-            let reader = reader.with_work_dir(work_dir.to_owned());
-            return Transformed::yes(Arc::new(reader.with_client_pool(pool())));
-        }
-        match equipped_scan(&node).or_else(|| split_writer(&node)) {
-            Some(equipped) => Transformed::yes(equipped),
-            None => Transformed::no(node),
-        }
-    }
 }
 
 impl ExecutionEngine for VolleyEngine {
@@ -144,16 +115,22 @@ impl ExecutionEngine for VolleyEngine {
             file = file.take().or_else(|| replaces_file(node.as_ref()));
             Ok(TreeNodeRecursion::Continue)
         })?;
-        let of_task = (&identity, &running);
         // The root is the stage's writer; its input is the part that can be stopped.
         let writer = plan;
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
         };
         self.check_places(input.as_ref())?;
-        let input = push_dynamic_filters(Arc::clone(input), session.options())?;
-        let input = input.transform_up(|node| Ok(self.equip(node, work_dir, of_task)))?;
-        let input = stop(input.data, &running)?;
+        let equipment = Equipment {
+            connections: &self.connections,
+            work_dir,
+            identity: &identity,
+            running: &running,
+        };
+        let input = equip(Arc::clone(input), &equipment)?;
+        let input = filter(input, session.options())?;
+        let input = rewrite(input, session.options())?;
+        let input = stop(input, &running)?;
         let below = Arc::clone(&input);
         let folder = work_dir.to_owned();
         let writer = if writer.is::<ShuffleWriterExec>() {

@@ -21,14 +21,14 @@ use datafusion::physical_plan::joins::{
 
 use super::tasks::Running;
 
-/// Makes a join stop with its task even while its filter passes no rows. Operators without a filter stay unchanged.
+/// Makes a join stop with its task even while its filter passes no rows. Returns `None` for operators without a filter.
 ///
 /// # Errors
 /// When a join cannot be rebuilt from its own parts.
 pub(super) fn stop_in_filter(
-    node: Arc<dyn ExecutionPlan>,
+    node: &Arc<dyn ExecutionPlan>,
     task: &Running,
-) -> Result<Arc<dyn ExecutionPlan>> {
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let stopping = |filter: &JoinFilter| {
         let expression = Arc::new(Stopping {
             filter: Arc::clone(filter.expression()),
@@ -41,17 +41,18 @@ pub(super) fn stop_in_filter(
         && let Some(filter) = join.filter()
     {
         let join = NestedLoopJoinExecBuilder::from(join).with_filter(stopping(filter));
-        return Ok(Arc::new(join.build()?));
+        return Ok(Some(Arc::new(join.build()?)));
     }
     if let Some(join) = node.downcast_ref::<HashJoinExec>()
         && let Some(filter) = join.filter()
     {
-        return join.builder().with_filter(stopping(filter)).build_exec();
+        let join = join.builder().with_filter(stopping(filter));
+        return join.build_exec().map(Some);
     }
     if let Some(join) = node.downcast_ref::<SortMergeJoinExec>()
         && let Some(filter) = join.filter()
     {
-        return Ok(Arc::new(SortMergeJoinExec::try_new(
+        return Ok(Some(Arc::new(SortMergeJoinExec::try_new(
             Arc::clone(join.left()),
             Arc::clone(join.right()),
             join.on().to_vec(),
@@ -59,9 +60,9 @@ pub(super) fn stop_in_filter(
             join.join_type(),
             join.sort_options().to_vec(),
             join.null_equality(),
-        )?));
+        )?)));
     }
-    Ok(node)
+    Ok(None)
 }
 
 /// Expression that fails once its task is to stop.

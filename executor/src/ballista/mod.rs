@@ -3,6 +3,7 @@
 mod complete;
 mod connections;
 mod engine;
+mod equip;
 mod flight;
 mod join_filter;
 mod local_files;

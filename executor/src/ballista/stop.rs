@@ -6,13 +6,7 @@
 //! returns an error, and the operator above gives up. The operator directly below the writer also wakes up for the
 //! stop, and drops everything below it.
 //!
-//! A join may compare pairs of rows for a long time between two batches. Its filter, evaluated for one batch of
-//! pairs at a time, is therefore decorated too.
-//!
-//! The operator below the writer also gives its rows the schema that the stage is written with: where a column is
-//! constant in a file, a scan's computed expression can have another nullability than the plan states. And it copies
-//! text views into buffers of their own: a join's rows point into all text of its other side, which would be written
-//! with each batch.
+//! A join may compare pairs of rows for a long time between two batches: its [filter](super::join_filter) stops.
 //!
 //! A decorator takes the operator's place in every other respect, so that metrics and downcasts see no difference.
 //! Not covered: long computations within one batch by a function, a sort or one partition of a window.
@@ -23,10 +17,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use datafusion::arrow::array::{ArrayRef, AsArray, GenericByteViewArray};
-use datafusion::arrow::buffer::Buffer;
-use datafusion::arrow::datatypes::{ByteViewType, DataType, SchemaRef};
-use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
@@ -37,36 +29,21 @@ use datafusion::physical_plan::{
 };
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use volley_engine::{delegate_to, emit_partitions, grace_join, keep_in_memory, normalize_keys};
+use volley_engine::delegate_to;
 
-use super::join_filter::stop_in_filter;
 use super::tasks::Running;
-
-/// Size of buffers, in bytes, up to which a column is not compacted, however little of them it uses.
-const LITTLE: usize = 16 << 10;
 
 /// Decorates the plan below a stage's writer so that it stops with its task.
 ///
 /// # Errors
 /// When an operator does not accept its inputs again.
 pub(super) fn stop(plan: Arc<dyn ExecutionPlan>, task: &Running) -> Result<Arc<dyn ExecutionPlan>> {
-    let inner = |node: Arc<dyn ExecutionPlan>| {
-        let node = emit_partitions(stop_in_filter(node, task)?);
-        let node = keep_in_memory(grace_join(normalize_keys(node)?)?)?;
-        let decorated = Stops {
-            plan: node,
-            task: task.clone(),
-            wakes: false,
-        };
-        Ok(Transformed::yes(
-            Arc::new(decorated) as Arc<dyn ExecutionPlan>
-        ))
+    let stops = |plan, wakes| {
+        let task = task.clone();
+        Arc::new(Stops { plan, task, wakes }) as Arc<dyn ExecutionPlan>
     };
-    Ok(Arc::new(Stops {
-        plan: plan.transform_up(inner)?.data,
-        task: task.clone(),
-        wakes: true,
-    }))
+    let plan = plan.transform_up(|node| Ok(Transformed::yes(stops(node, false))))?;
+    Ok(stops(plan.data, true))
 }
 
 #[derive(Debug)]
@@ -131,10 +108,7 @@ impl ExecutionPlan for Stops {
             Box::pin(cancel.cancelled_owned())
         });
         Ok(Box::pin(Rows {
-            schema: match self.wakes {
-                true => self.plan.schema(),
-                false => rows.schema(),
-            },
+            schema: rows.schema(),
             rows: Some(rows),
             task: self.task.clone(),
             wakes,
@@ -172,49 +146,8 @@ impl Stream for Rows {
             self.rows = None;
             return Poll::Ready(Some(Err(self.task.stopped())));
         }
-        match next {
-            Poll::Ready(Some(Ok(batch))) if self.wakes.is_some() => {
-                Poll::Ready(Some(Ok(with_schema(own_buffers(batch), &self.schema))))
-            }
-            next => next,
-        }
+        next
     }
-}
-
-/// Returns the batch with views of text or bytes compacted where their buffers hold much more than they use.
-fn own_buffers(batch: RecordBatch) -> RecordBatch {
-    let owned: Vec<_> = batch.columns().iter().map(own_buffer).collect();
-    if owned.iter().all(Option::is_none) {
-        return batch;
-    }
-    let columns = batch.columns().iter().zip(owned);
-    let columns = columns.map(|(column, owned)| owned.unwrap_or_else(|| Arc::clone(column)));
-    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(batch.schema(), columns.collect(), &rows).unwrap_or(batch)
-}
-
-/// Returns the views with compacted buffers, if the old buffers hold much more than the views use.
-fn own_buffer(column: &ArrayRef) -> Option<ArrayRef> {
-    fn compact<T: ByteViewType>(views: &GenericByteViewArray<T>) -> Option<ArrayRef> {
-        let held: usize = views.data_buffers().iter().map(Buffer::len).sum();
-        let much = held > LITTLE && held / 2 > views.total_buffer_bytes_used();
-        much.then(|| Arc::new(views.gc()) as ArrayRef)
-    }
-    match column.data_type() {
-        DataType::Utf8View => compact(column.as_string_view()),
-        DataType::BinaryView => compact(column.as_binary_view()),
-        _ => None,
-    }
-}
-
-/// Returns the batch with this schema, or unchanged if its columns do not fit it.
-fn with_schema(batch: RecordBatch, schema: &SchemaRef) -> RecordBatch {
-    if batch.schema_ref() == schema {
-        return batch;
-    }
-    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    let columns = batch.columns().to_vec();
-    RecordBatch::try_new_with_options(Arc::clone(schema), columns, &rows).unwrap_or(batch)
 }
 
 impl RecordBatchStream for Rows {
@@ -225,27 +158,36 @@ impl RecordBatchStream for Rows {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::StringViewArray;
+    use datafusion::physical_plan::collect;
+    use datafusion::prelude::SessionContext;
 
+    use super::super::tasks::running;
     use super::*;
 
-    #[test]
-    fn views_of_a_little_of_much_text_get_buffers_of_their_own() {
-        let text = |at: usize| format!("{at:0100}");
-        let all = StringViewArray::from_iter_values((0..1000).map(text));
-        let held = |batch: &RecordBatch| {
-            let views = batch.column(0).as_string_view();
-            views.data_buffers().iter().map(Buffer::len).sum::<usize>()
-        };
-        let batch = |views: StringViewArray| {
-            let views: ArrayRef = Arc::new(views);
-            RecordBatch::try_from_iter([("text", views)]).unwrap()
-        };
-        let few = own_buffers(batch(all.slice(500, 10)));
-        assert_eq!(held(&few), 1000);
-        let read: Vec<_> = few.column(0).as_string_view().iter().flatten().collect();
-        assert_eq!(read, (500..510).map(text).collect::<Vec<_>>());
-        // Views that use all of their buffers stay unchanged.
-        assert_eq!(held(&own_buffers(batch(all))), 100_000);
+    #[tokio::test]
+    async fn a_plan_stops_with_its_task() {
+        let session = SessionContext::new();
+        let query = "SELECT count(*) OVER (PARTITION BY value % 3) FROM range(10)";
+        for cancelled in [false, true] {
+            let plan = session.sql(query).await.unwrap();
+            let plan = plan.create_physical_plan().await.unwrap();
+            let task = running();
+            let plan = stop(plan, &task).unwrap();
+            if cancelled {
+                task.cancel().cancel();
+            }
+            match collect(plan, session.task_ctx()).await {
+                Ok(rows) => {
+                    let rows = rows.iter().map(RecordBatch::num_rows).sum::<usize>();
+                    assert!(rows == 10 && !cancelled);
+                }
+                Err(stopped) => {
+                    assert!(
+                        cancelled && stopped.to_string().contains("cancelled"),
+                        "{stopped}"
+                    );
+                }
+            }
+        }
     }
 }

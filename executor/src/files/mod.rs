@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
@@ -24,6 +25,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::object_store::ObjectStore;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
@@ -36,11 +38,8 @@ use volley_engine::file_name;
 pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
-    let source = Arc::new(Named {
-        source: Arc::clone(scan.file_source()),
-        opened: Opened::of(Arc::clone(scan.file_source())),
-        root: scan.object_store_url.as_str().into(),
-    });
+    let root = scan.object_store_url.as_str().into();
+    let source = Arc::new(Named::new(Arc::clone(scan.file_source()), root));
     let scan = FileScanConfigBuilder::from(scan.clone()).with_source(source);
     let scan = exec.clone().with_data_source(Arc::new(scan.build()));
     Some(Arc::new(scan))
@@ -121,6 +120,16 @@ struct Named {
     root: Arc<str>,
 }
 
+impl Named {
+    fn new(source: Arc<dyn FileSource>, root: Arc<str>) -> Self {
+        Self {
+            opened: Opened::of(Arc::clone(&source)),
+            source,
+            root,
+        }
+    }
+}
+
 impl FileSource for Named {
     fn create_file_opener(
         &self,
@@ -176,6 +185,17 @@ impl FileSource for Named {
 
     fn supports_repartitioning(&self) -> bool {
         self.source.supports_repartitioning()
+    }
+
+    fn try_pushdown_filters(
+        &self,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn FileSource>>> {
+        let mut pushed = self.source.try_pushdown_filters(filters, config)?;
+        let named = |source| Arc::new(Self::new(source, Arc::clone(&self.root))) as _;
+        pushed.updated_node = pushed.updated_node.map(named);
+        Ok(pushed)
     }
 
     fn reorder_files(&self, files: Vec<PartitionedFile>) -> Vec<PartitionedFile> {
@@ -265,5 +285,43 @@ impl Morsel for Part<dyn Morsel> {
         let rows = part.into_stream();
         rows.map(move |rows| rows.map_err(|error| name.of(error)))
             .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::physical_plan::displayable;
+    use datafusion::prelude::SessionContext;
+    use volley_engine::task::filter;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn dynamic_filters_reach_scans_that_name_their_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let session = SessionContext::new();
+        let at = dir.path().display();
+        for statement in [
+            "SET datafusion.optimizer.enable_dynamic_filter_pushdown = false".to_owned(),
+            format!("COPY (SELECT value AS id FROM range(100)) TO '{at}/t.parquet'"),
+            format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{at}/t.parquet'"),
+        ] {
+            let done = session.sql(&statement).await.unwrap();
+            done.collect().await.unwrap();
+        }
+        let query = "SELECT t.id FROM (VALUES (5), (6)) v (id) JOIN t ON t.id = v.id";
+        let plan = session.sql(query).await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let equip = |node| {
+            Ok(match equipped_scan(&node) {
+                Some(equipped) => Transformed::yes(equipped),
+                None => Transformed::no(node),
+            })
+        };
+        let plan = plan.transform_up(equip).unwrap().data;
+        let plan = filter(plan, &ConfigOptions::new()).unwrap();
+        let shown = displayable(plan.as_ref()).indent(false).to_string();
+        assert!(shown.contains("DynamicFilter"), "{shown}");
     }
 }

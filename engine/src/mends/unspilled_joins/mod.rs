@@ -5,13 +5,14 @@
 //! partition emits unmatched left rows based on its own matches alone. So these joins run with temporary files
 //! disabled, and fail with "Resources exhausted". Inner joins, and operators below any join, still spill.
 //!
-//! To be removed once a DataFusion release emits unmatched rows after an empty last chunk.
+//! Remove when a release emits unmatched rows after an empty last chunk.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::JoinType;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -25,21 +26,38 @@ use datafusion::physical_plan::{
 };
 
 use crate::delegate_to;
+use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::physical::{Rewrite, rule};
 use crate::runtime::context_with;
 
-/// Runs such a join without temporary files, and its inputs with them. Other operators stay unchanged.
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "unspilled_joins",
+    wrong: "outer nested-loop joins that spill lose rows without a match, or repeat them",
+    upstream: Upstream::Thread("apache/datafusion#24745"),
+    query: include_str!("query.sql"),
+    acts: &[Act::Task(|| {
+        rule("keep_joins_in_memory", Rewrite::Each(keep_in_memory))
+    })],
+};
+
+/// Runs such a join without temporary files, and its inputs with them.
 ///
 /// # Errors
 /// When the join does not accept its inputs again.
-pub fn keep_in_memory(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+fn keep_in_memory(
+    node: &Arc<dyn ExecutionPlan>,
+    _: &ConfigOptions,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let join = node.downcast_ref::<NestedLoopJoinExec>();
     if join.is_none_or(|join| *join.join_type() == JoinType::Inner) {
-        return Ok(node);
+        return Ok(None);
     }
     let run = |plan, spills| Arc::new(Run { plan, spills }) as Arc<dyn ExecutionPlan>;
     let inputs = node.children().into_iter();
     let inputs = inputs.map(|input| run(Arc::clone(input), true)).collect();
-    Ok(run(replace_children_if_necessary(node, inputs)?, false))
+    let join = replace_children_if_necessary(Arc::clone(node), inputs)?;
+    Ok(Some(run(join, false)))
 }
 
 /// Operator that runs with the temporary files of its task, or without.
@@ -122,7 +140,6 @@ impl ExecutionPlan for Run {
 mod tests {
     use datafusion::arrow::array::AsArray;
     use datafusion::arrow::datatypes::Int64Type;
-    use datafusion::common::tree_node::{Transformed, TreeNode};
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::physical_plan::collect;
     use datafusion::prelude::{SessionConfig, SessionContext};
@@ -196,7 +213,7 @@ mod tests {
     }
 
     fn in_memory(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-        let each = |node| Ok(Transformed::yes(keep_in_memory(node)?));
-        plan.transform_up(each).unwrap().data
+        let keep = rule("keep", Rewrite::Each(keep_in_memory));
+        keep.optimize(plan, &ConfigOptions::new()).unwrap()
     }
 }

@@ -66,7 +66,7 @@ const UNLIMITED: usize = 1 << 30;
 ///
 /// # Errors
 /// When the inputs of a join cannot be walked.
-pub fn grace_join(node: Plan) -> Result<Plan> {
+pub(crate) fn grace_join(node: Plan) -> Result<Plan> {
     let Some(join) = node.downcast_ref::<HashJoinExec>() else {
         return Ok(node);
     };
