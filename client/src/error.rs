@@ -369,6 +369,17 @@ impl From<DataFusionError> for Error {
     }
 }
 
+impl From<volley_engine::error::Error> for Error {
+    fn from(error: volley_engine::error::Error) -> Self {
+        match error {
+            volley_engine::error::Error::Clause { clause, reason } => {
+                Self::Clause { clause, reason }
+            }
+            volley_engine::error::Error::NotSupported { what } => Self::NotSupported { what },
+        }
+    }
+}
+
 impl From<Error> for DataFusionError {
     fn from(error: Error) -> Self {
         Self::External(Box::new(error))
@@ -381,6 +392,10 @@ fn own(error: DataFusionError) -> Result<Error, DataFusionError> {
         DataFusionError::External(carried) => {
             let carried = match carried.downcast::<Error>() {
                 Ok(error) => return Ok(*error),
+                Err(other) => other,
+            };
+            let carried = match carried.downcast::<volley_engine::error::Error>() {
+                Ok(error) => return Ok(Error::from(*error)),
                 Err(other) => other,
             };
             let carried = match carried.downcast::<volley_proto::Error>() {

@@ -1,10 +1,34 @@
-//! Errors of Volley's where DataFusion's are returned: whole, as the external source of one.
+//! Errors of statements, and errors of Volley's where DataFusion's are returned: whole, as the external source of one.
 
 use datafusion::error::{DataFusionError, Result};
-use volley_proto::Error;
+
+/// Error of a statement.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A clause that is wrong by itself.
+    #[error("{clause}: {reason}")]
+    Clause {
+        /// The clause.
+        clause: String,
+        /// The mistake, and what would be right.
+        reason: String,
+    },
+    /// A clause that is not supported.
+    #[error("not supported: {what}")]
+    NotSupported {
+        /// The clause, and an alternative.
+        what: String,
+    },
+}
+
+impl From<Error> for DataFusionError {
+    fn from(error: Error) -> Self {
+        Self::External(Box::new(error))
+    }
+}
 
 /// An error of Volley's as one of DataFusion's.
-pub fn external(error: Error) -> DataFusionError {
+pub fn external(error: volley_proto::Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 

@@ -42,7 +42,9 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use volley_engine::{forget_keys, mend_relations, statement_to_plan};
+use volley_engine::{
+    MergedColumns, Reading, forget_keys, mend_relations, normalize, statement_to_plan,
+};
 use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
@@ -55,7 +57,6 @@ pub(crate) use transform::Rows as TrainingRows;
 use self::planner::ClusterPlanner;
 use self::settings::JobDescription;
 use crate::cluster::Cluster;
-use crate::sql::clauses;
 use crate::sql::{self, Dialect, Kind, MlPlanner, NamedModels, Reference, Statement};
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress, SessionConfig};
@@ -298,7 +299,7 @@ impl Session {
         normalize_clauses(&mut statement, &state)?;
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
-        state.register_relation_planner(Arc::new(clauses::MergedColumns))?;
+        state.register_relation_planner(Arc::new(MergedColumns))?;
         let tables = state.resolve_table_references(&statement)?;
         let plan = match statement_to_plan(&self.context, &state, statement).await {
             Ok(plan) => plan,
@@ -355,11 +356,11 @@ fn normalize_clauses(statement: &mut DfStatement, state: &SessionState) -> Resul
         state.scalar_functions().contains_key(name)
             || state.higher_order_functions().contains_key(name)
     };
-    let reading = clauses::Reading {
+    let reading = Reading {
         names: IdentNormalizer::new(parser.enable_ident_normalization),
         is_scalar: &is_scalar,
     };
-    clauses::normalize(statement, &reading)
+    Ok(normalize(statement, &reading)?)
 }
 
 fn ml_planner(store: &ModelStore, models: NamedModels) -> Arc<MlPlanner> {

@@ -12,7 +12,6 @@
 
 mod call;
 mod class_queries;
-pub(crate) mod clauses;
 mod derived;
 mod evaluate;
 mod feature_info;

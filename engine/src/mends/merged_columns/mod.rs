@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::common::{Column, DFSchema, JoinType, plan_err};
-use datafusion::error::Result as DfResult;
+use datafusion::error::Result;
 use datafusion::functions::expr_fn::coalesce;
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
@@ -22,8 +22,7 @@ use datafusion::sql::sqlparser::ast::{
     TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
 };
 
-use super::refuse_if;
-use crate::Result;
+use crate::mends::clauses::refuse_if;
 
 /// Internal alias of the relations that [`MergedColumns`] plans; a query cannot name them.
 const MERGED: &str = "__merged";
@@ -245,14 +244,14 @@ impl Visitor for Named<'_> {
 
 /// Planner of the joins that merge columns.
 #[derive(Debug)]
-pub(crate) struct MergedColumns;
+pub struct MergedColumns;
 
 impl RelationPlanner for MergedColumns {
     fn plan_relation(
         &self,
         relation: TableFactor,
         context: &mut dyn RelationPlannerContext,
-    ) -> DfResult<RelationPlanning> {
+    ) -> Result<RelationPlanning> {
         if !is_merged(&relation) {
             return Ok(RelationPlanning::Original(Box::new(relation)));
         }
@@ -293,7 +292,7 @@ impl RelationPlanner for MergedColumns {
         let keys = names
             .iter()
             .map(|name| Ok((column(&of_left, name)?, column(&of_right, name)?)));
-        let keys = keys.collect::<DfResult<Vec<_>>>()?;
+        let keys = keys.collect::<Result<Vec<_>>>()?;
         let joined = LogicalPlanBuilder::from(left);
         let joined = match keys.is_empty() {
             true => joined.join_on(right, merging.kind, [lit(true)])?,
@@ -323,7 +322,7 @@ impl RelationPlanner for MergedColumns {
 }
 
 /// Returns one side's column with this name.
-fn column(schema: &DFSchema, name: &str) -> DfResult<Column> {
+fn column(schema: &DFSchema, name: &str) -> Result<Column> {
     let (qualifier, field) = schema.qualified_field_with_unqualified_name(name)?;
     Ok(Column::new(qualifier.cloned(), field.name()))
 }

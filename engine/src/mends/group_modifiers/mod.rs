@@ -1,11 +1,11 @@
 //! `GROUP BY` of tuples, with modifiers, and of positions within grouping sets.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{
     Expr, GroupByExpr, GroupByWithModifier, Select, SelectItem, Value,
 };
 
-use super::{refuse_if, wrong};
-use crate::Result;
+use crate::mends::clauses::{refuse_if, wrong};
 
 /// Rewrites a query's `GROUP BY` as plain expressions and grouping sets.
 pub(super) fn select(select: &mut Select) -> Result<()> {

@@ -5,14 +5,14 @@
 
 use std::ops::ControlFlow;
 
+use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
     Expr, Ident, NamedWindowDefinition, NamedWindowExpr, Query, Select, SetExpr, VisitMut,
     VisitorMut, WindowSpec, WindowType,
 };
 
-use super::{or_break, wrong};
-use crate::{Error, Result};
+use crate::mends::clauses::{or_break, wrong};
 
 /// Expands windows in a query's `ORDER BY`.
 pub(super) fn order(query: &mut Query, names: &IdentNormalizer) -> Result<()> {
@@ -127,19 +127,19 @@ struct Writing<'a> {
 }
 
 impl VisitorMut for Writing<'_> {
-    type Break = Error;
+    type Break = DataFusionError;
 
-    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<Error> {
+    fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<DataFusionError> {
         self.queries += 1;
         ControlFlow::Continue(())
     }
 
-    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<Error> {
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<DataFusionError> {
         self.queries -= 1;
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
         let Expr::Function(function) = expr else {
             return ControlFlow::Continue(());
         };

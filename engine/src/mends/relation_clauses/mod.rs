@@ -1,11 +1,12 @@
 //! Clauses of relations in `FROM`.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{
     TableAlias, TableFactor, TableFunctionArgs, TableSampleKind,
 };
 
-use super::{queries, refuse_if};
-use crate::Result;
+use crate::mends::clauses::refuse_if;
+use crate::mends::query_clauses as queries;
 
 /// Words before `JOIN`, from DuckDB and ClickHouse, that the parser takes for a relation's alias.
 const KINDS_OF_JOINS: [&str; 3] = ["positional", "paste", "any"];

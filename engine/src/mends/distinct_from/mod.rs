@@ -3,10 +3,10 @@
 //! The parser (sqlparser 0.62) takes all that follows as its right side: it reads `x IS NOT DISTINCT FROM y AND z` as
 //! `x IS NOT DISTINCT FROM (y AND z)`, which silently changes the condition if `y` is boolean.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, Value};
 
-use super::refuse_if;
-use crate::Result;
+use crate::mends::clauses::refuse_if;
 
 /// Moves the comparison down to its own right operand.
 pub(super) fn expr(expr: &mut Expr) -> Result<()> {

@@ -3,10 +3,10 @@
 //!
 //! DataFusion 55 treats the pattern as a regular expression that matches a part of the text.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Value};
 
-use super::{refuse_if, wrong};
-use crate::Result;
+use crate::mends::clauses::{refuse_if, wrong};
 
 /// Characters to escape in a regular expression.
 const SPECIAL: &str = r"\.+*?()|[]{}^$&-~";

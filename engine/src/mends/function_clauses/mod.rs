@@ -1,12 +1,12 @@
 //! Clauses of function calls.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{
     DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
     FunctionArgumentList, FunctionArguments, OrderByExpr,
 };
 
-use super::refuse_if;
-use crate::Result;
+use crate::mends::clauses::refuse_if;
 
 /// Aggregates that are ordered by their first argument, which the planner takes from the `ORDER BY`.
 const ORDERED_SETS: [&str; 4] = [

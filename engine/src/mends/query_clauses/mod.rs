@@ -1,5 +1,6 @@
 //! Clauses of queries and their `SELECT`s.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     Cte, Expr, ExprWithAliasAndOrderBy, Fetch, Join, JoinConstraint, JoinOperator, LimitClause,
@@ -7,8 +8,8 @@ use datafusion::sql::sqlparser::ast::{
     TableWithJoins, Value, With,
 };
 
-use super::{refuse_if, relations, wrong};
-use crate::Result;
+use crate::mends::clauses::{refuse_if, wrong};
+use crate::mends::relation_clauses as relations;
 
 /// Rewrites or refuses clauses of a query.
 pub(super) fn query(query: &mut Query) -> Result<()> {

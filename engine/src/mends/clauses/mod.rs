@@ -18,43 +18,37 @@
 //! definitions COLLATE, GENERATED, DROP TABLE … CASCADE, …     ─► not supported
 //! ```
 
-mod definitions;
-mod distinct_from;
-mod functions;
-mod groups;
-mod merged;
-mod patterns;
-mod queries;
-mod relations;
 #[cfg(test)]
 mod tests;
-mod windows;
 
 use std::ops::ControlFlow;
 
+use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
     Expr, Query, Select, SetExpr, Statement, TableFactor, VisitMut, VisitorMut,
 };
 
-pub(crate) use merged::MergedColumns;
-
-use crate::{Error, Result};
+use super::{
+    definitions, distinct_from, function_clauses, group_modifiers, merged_columns, named_windows,
+    query_clauses, relation_clauses, similar_to,
+};
+use crate::error::Error;
 
 /// Session settings for the normalization of clauses.
-pub(crate) struct Reading<'a> {
+pub struct Reading<'a> {
     /// Normalizer of names.
-    pub(crate) names: IdentNormalizer,
+    pub names: IdentNormalizer,
     /// Predicate for scalar functions, which compute each row by itself.
-    pub(crate) is_scalar: &'a dyn Fn(&str) -> bool,
+    pub is_scalar: &'a dyn Fn(&str) -> bool,
 }
 
 /// Rewrites a statement's clauses as clauses that the planner supports.
 ///
 /// # Errors
 /// [`Error::NotSupported`] and [`Error::Clause`] for clauses without an equivalent.
-pub(crate) fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
+pub fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
     let mut clauses = Clauses {
         reading,
         has_order: vec![],
@@ -73,7 +67,7 @@ struct Clauses<'a> {
 }
 
 impl Clauses<'_> {
-    fn statement(&mut self, statement: &mut DfStatement) -> ControlFlow<Error> {
+    fn statement(&mut self, statement: &mut DfStatement) -> ControlFlow<DataFusionError> {
         match statement {
             DfStatement::Statement(statement) => statement.visit(self),
             DfStatement::Explain(explain) => self.statement(&mut explain.statement),
@@ -88,59 +82,64 @@ impl Clauses<'_> {
 }
 
 impl VisitorMut for Clauses<'_> {
-    type Break = Error;
+    type Break = DataFusionError;
 
-    fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<Error> {
+    fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<DataFusionError> {
         or_break(definitions::statement(statement))
     }
 
-    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
         let names = &self.reading.names;
-        or_break(queries::query(query).and_then(|()| windows::order(query, names)))?;
+        or_break(query_clauses::query(query).and_then(|()| named_windows::order(query, names)))?;
         let select = match query.body.as_mut() {
             SetExpr::Select(select) => Some(select),
             _ => None,
         };
         self.has_order.push(select.is_some());
         let order = query.order_by.as_ref();
-        or_break(select.map_or(Ok(()), |select| merged::select(select, order, names)))
+        or_break(select.map_or(Ok(()), |select| {
+            merged_columns::select(select, order, names)
+        }))
     }
 
-    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<Error> {
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<DataFusionError> {
         self.has_order.pop();
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Error> {
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         let names = &self.reading.names;
         or_break(
-            queries::select(select)
-                .and_then(|()| windows::select(select, names))
-                .and_then(|()| groups::select(select)),
+            query_clauses::select(select)
+                .and_then(|()| named_windows::select(select, names))
+                .and_then(|()| group_modifiers::select(select)),
         )?;
         // The `SELECT` of a query itself was handled together with its `ORDER BY`.
         let is_part = self.has_order.last().is_none_or(|has_order| !has_order);
         or_break(match is_part {
-            true => merged::select(select, None, names),
+            true => merged_columns::select(select, None, names),
             false => Ok(()),
         })
     }
 
-    fn pre_visit_table_factor(&mut self, relation: &mut TableFactor) -> ControlFlow<Error> {
-        or_break(relations::check(relation))
+    fn pre_visit_table_factor(
+        &mut self,
+        relation: &mut TableFactor,
+    ) -> ControlFlow<DataFusionError> {
+        or_break(relation_clauses::check(relation))
     }
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
         or_break(distinct_from::expr(expr))?;
-        or_break(queries::in_subquery(expr))?;
+        or_break(query_clauses::in_subquery(expr))?;
         or_break(match expr {
-            Expr::Function(function) => functions::check(function, self.reading.is_scalar),
-            expr => patterns::similar_to(expr),
+            Expr::Function(function) => function_clauses::check(function, self.reading.is_scalar),
+            expr => similar_to::similar_to(expr),
         })
     }
 }
 
-fn or_break(checked: Result<()>) -> ControlFlow<Error> {
+pub(super) fn or_break(checked: Result<()>) -> ControlFlow<DataFusionError> {
     match checked {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error),
@@ -148,17 +147,18 @@ fn or_break(checked: Result<()>) -> ControlFlow<Error> {
 }
 
 /// Refuses a clause if it is present; `what` names the clause and an alternative.
-fn refuse_if(is_there: bool, what: impl FnOnce() -> String) -> Result<()> {
+pub(super) fn refuse_if(is_there: bool, what: impl FnOnce() -> String) -> Result<()> {
     match is_there {
-        true => Err(Error::NotSupported { what: what() }),
+        true => Err(Error::NotSupported { what: what() }.into()),
         false => Ok(()),
     }
 }
 
 /// Returns the error of an invalid clause.
-fn wrong<T>(clause: impl Into<String>, reason: impl Into<String>) -> Result<T> {
+pub(super) fn wrong<T>(clause: impl Into<String>, reason: impl Into<String>) -> Result<T> {
     Err(Error::Clause {
         clause: clause.into(),
         reason: reason.into(),
-    })
+    }
+    .into())
 }

@@ -1,11 +1,11 @@
 //! Clauses of statements that create and drop tables, views and schemas.
 
+use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{
     ColumnDef, ColumnOption, CreateTable, CreateView, ObjectType, Statement,
 };
 
-use super::refuse_if;
-use crate::Result;
+use crate::mends::clauses::refuse_if;
 
 /// Refuses clauses of a statement that creates or drops something.
 pub(super) fn statement(statement: &Statement) -> Result<()> {

@@ -1,19 +1,10 @@
-use datafusion::config::SqlParserOptions;
-use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::parser::DFParser;
 
-use super::super::Kind;
-use super::super::parse::{Dialect, parse};
 use super::*;
 
 /// Returns a statement's text after normalization.
 fn normalized(sql: &str) -> Result<String> {
-    let dialect = Dialect {
-        grammar: Box::new(GenericDialect {}),
-        options: SqlParserOptions::default(),
-    };
-    let Kind::Sql(mut statement) = parse(sql, &dialect)?.remove(0).kind else {
-        panic!("it is SQL");
-    };
+    let mut statement = DFParser::parse_sql(sql)?.pop_front().unwrap();
     let reading = Reading {
         names: IdentNormalizer::new(true),
         is_scalar: &|name| ["abs", "upper", "concat"].contains(&name),
