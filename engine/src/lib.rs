@@ -47,8 +47,6 @@ pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
 pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
 pub use files::decompressed::decompressed;
-pub use mends::clauses::{Reading, normalize};
-pub use mends::merged_columns::MergedColumns;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};

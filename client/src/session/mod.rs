@@ -40,11 +40,8 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{CreateView, DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
-use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use volley_engine::{
-    MergedColumns, Reading, forget_keys, mend_relations, normalize, statement_to_plan,
-};
+use volley_engine::{forget_keys, mend_relations, statement_to_plan};
 use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
@@ -294,12 +291,10 @@ impl Session {
     }
 
     /// Plans a statement, with the models it names in their current state in the store.
-    async fn plan(&self, mut statement: DfStatement) -> Result<LogicalPlan> {
+    async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
         let mut state = self.context.state();
-        normalize_clauses(&mut statement, &state)?;
         let models = self.named_models(&statement, &state).await?;
         state.register_relation_planner(ml_planner(&self.store, models))?;
-        state.register_relation_planner(Arc::new(MergedColumns))?;
         let tables = state.resolve_table_references(&statement)?;
         let plan = match statement_to_plan(&self.context, &state, statement).await {
             Ok(plan) => plan,
@@ -347,20 +342,6 @@ impl Session {
         let train = runs.iter().find(now)?.train_id.parse().ok()?;
         self.system_tables.rows(Scope::Training(train)).await.ok()
     }
-}
-
-/// Rewrites a statement's clauses as clauses that the planner supports.
-fn normalize_clauses(statement: &mut DfStatement, state: &SessionState) -> Result<()> {
-    let parser = &state.config().options().sql_parser;
-    let is_scalar = |name: &str| {
-        state.scalar_functions().contains_key(name)
-            || state.higher_order_functions().contains_key(name)
-    };
-    let reading = Reading {
-        names: IdentNormalizer::new(parser.enable_ident_normalization),
-        is_scalar: &is_scalar,
-    };
-    Ok(normalize(statement, &reading)?)
 }
 
 fn ml_planner(store: &ModelStore, models: NamedModels) -> Arc<MlPlanner> {

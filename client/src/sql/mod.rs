@@ -1,10 +1,10 @@
 //! Volley's SQL: DataFusion's SQL, plus statements and functions for models.
 //!
 //! ```text
-//! script ── parse ──> Statement ── clauses ── models named in it ──> manifests ── plan ──> Logical
-//!            │                      │                                            │
-//!            │ CREATE/SHOW/… MODEL: │ clauses DataFusion cannot plan:            │ ML.…(MODEL m, …):
-//!            │ ours; all others:    │ rewritten or refused                       │ a RelationPlanner
+//! script ── parse ──> Statement ── models named in it ──> manifests ── plan ──> Logical
+//!            │                                                          │
+//!            │ CREATE/SHOW/… MODEL:                                     │ ML.…(MODEL m, …):
+//!            │ ours; all others:                                        │ a RelationPlanner
 //!            │ DFParser's
 //! ```
 //!

@@ -11,6 +11,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 
+use super::clauses;
 use super::list::{Act, MENDS, Rewrite};
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
@@ -47,6 +48,11 @@ impl Mended {
         state: &SessionState,
         mut statement: Statement,
     ) -> Result<LogicalPlan> {
+        let clauses = self.acts().filter_map(|act| match act {
+            Act::Clause(clause) => Some(clause),
+            _ => None,
+        });
+        clauses::normalize(&mut statement, clauses.collect(), state)?;
         let rewrites = self.acts().filter_map(|act| match act {
             Act::Statement(rewrite) => Some(*rewrite),
             _ => None,

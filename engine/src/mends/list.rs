@@ -13,12 +13,22 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 use futures::future::BoxFuture;
 
+use super::clauses::Clause;
 use super::inserted_values::View;
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
 /// All mends. Of several that act in one place, the first acts first.
 pub const MENDS: &[&Mend] = &[
+    &super::query_clauses::MEND,
+    &super::named_windows::MEND,
+    &super::group_modifiers::MEND,
+    &super::merged_columns::MEND,
+    &super::relation_clauses::MEND,
+    &super::distinct_from::MEND,
+    &super::function_clauses::MEND,
+    &super::similar_to::MEND,
+    &super::definitions::MEND,
     &super::inserted_values::MEND,
     &super::row_copies::MEND,
     &super::quantified::MEND,
@@ -95,7 +105,9 @@ pub(super) type Rewrite = for<'a> fn(
 
 /// A place among DataFusion's rules, which are meant by their names, and what is done there.
 pub(super) enum Act {
-    /// Before a statement of SQL is planned.
+    /// On a clause, before a statement of SQL is planned.
+    Clause(Clause),
+    /// Before a statement of SQL is planned, after all clauses.
     Statement(Rewrite),
     /// A planner of relations in SQL.
     Relations(fn() -> Arc<dyn RelationPlanner>),

@@ -4,6 +4,7 @@
 //! ```text
 //! list.rs   all mends, and where among DataFusion's rules each acts
 //! apply.rs  DataFusion's rules with the mends
+//! clauses/  the pass over a statement that mends of clauses share
 //! tests.rs  each mend is still needed, and each rule that it wraps still exists
 //! ```
 

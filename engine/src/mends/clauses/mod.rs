@@ -1,22 +1,10 @@
-//! Normalization of syntax trees: clauses that DataFusion's planner ignores are rewritten as equivalent ones, or
-//! refused by name.
+//! Clauses that DataFusion's planner ignores: mends rewrite them as equivalent ones, or refuse them by name, before a
+//! statement is planned.
 //!
-//! DataFusion 55 parses some clauses and ignores them in planning: in `OVER (w ORDER BY x)` the definition of `w`, in
-//! `GROUP BY a WITH ROLLUP` the totals, and `TABLESAMPLE`, which returns all rows. This module visits a statement
-//! before it is planned. It destructures the parser's types with all fields, so that a field added by a new version
-//! fails to compile. It does not handle clauses that the planner itself refuses.
+//! One pass over the statement applies them all. They destructure the parser's types with all fields, so that a field
+//! added by a new version fails to compile.
 //!
-//! ```text
-//! windows   OVER w, OVER (w …), WINDOW w AS (v …)             ─► OVER (the full definition)
-//! groups    (a, b), WITH ROLLUP, WITH CUBE, ROLLUP (1, 2)     ─► a, b, ROLLUP (a, b), …
-//! queries   FETCH FIRST n ROWS ONLY, FROM t, SEMI JOIN        ─► LIMIT n, SELECT * FROM t, LEFT SEMI JOIN
-//! distinct_from x IS DISTINCT FROM (y AND z), implied parentheses ─► (x IS DISTINCT FROM y) AND z
-//! patterns  SIMILAR TO 'a%'                                   ─► ~ '^(?s:a.*)$'
-//! merged    a LEFT JOIN b USING (k)                           ─► a relation with one column k
-//! relations TABLESAMPLE, WITH ORDINALITY, …                   ─► not supported
-//! functions abs(DISTINCT x), upper(x) OVER ()                 ─► not supported
-//! definitions COLLATE, GENERATED, DROP TABLE … CASCADE, …     ─► not supported
-//! ```
+//! Not here: the mends, and clauses that the planner itself refuses.
 
 #[cfg(test)]
 mod tests;
@@ -24,36 +12,56 @@ mod tests;
 use std::ops::ControlFlow;
 
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SessionState;
 use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
-    Expr, Query, Select, SetExpr, Statement, TableFactor, VisitMut, VisitorMut,
+    ColumnDef, Expr, Query, Select, Statement, TableFactor, VisitMut, VisitorMut,
 };
 
-use super::{
-    definitions, distinct_from, function_clauses, group_modifiers, merged_columns, named_windows,
-    query_clauses, relation_clauses, similar_to,
-};
 use crate::error::Error;
 
-/// Session settings for the normalization of clauses.
-pub struct Reading<'a> {
-    /// Normalizer of names.
-    pub names: IdentNormalizer,
-    /// Predicate for scalar functions, which compute each row by itself.
-    pub is_scalar: &'a dyn Fn(&str) -> bool,
+/// Part of a statement, and the function that rewrites or refuses its clauses.
+pub(super) enum Clause {
+    Statement(fn(&Statement) -> Result<()>),
+    /// Columns of an external table.
+    Columns(fn(&[ColumnDef]) -> Result<()>),
+    /// Query with its `ORDER BY`, before the `SELECT`s that it consists of.
+    Query(fn(&mut Query, &Reading<'_>) -> Result<()>),
+    Select(fn(&mut Select, &Reading<'_>) -> Result<()>),
+    /// Relation in `FROM`.
+    Relation(fn(&mut TableFactor) -> Result<()>),
+    Expr(fn(&mut Expr, &Reading<'_>) -> Result<()>),
 }
 
-/// Rewrites a statement's clauses as clauses that the planner supports.
+/// Session that a statement is read in.
+pub(super) struct Reading<'a> {
+    state: &'a SessionState,
+    /// Normalizer of names.
+    pub(super) names: IdentNormalizer,
+}
+
+impl Reading<'_> {
+    /// Checks for a scalar function, which computes each row by itself.
+    pub(super) fn is_scalar(&self, name: &str) -> bool {
+        self.state.scalar_functions().contains_key(name)
+            || self.state.higher_order_functions().contains_key(name)
+    }
+}
+
+/// Applies mends to the clauses of a statement.
 ///
 /// # Errors
-/// [`Error::NotSupported`] and [`Error::Clause`] for clauses without an equivalent.
-pub fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<()> {
-    let mut clauses = Clauses {
-        reading,
-        has_order: vec![],
-    };
-    match clauses.statement(statement) {
+/// [`Error`] for a clause without an equivalent.
+pub(super) fn normalize(
+    statement: &mut DfStatement,
+    clauses: Vec<&'static Clause>,
+    state: &SessionState,
+) -> Result<()> {
+    let parser = &state.config().options().sql_parser;
+    let names = IdentNormalizer::new(parser.enable_ident_normalization);
+    let reading = Reading { state, names };
+    match (Clauses { clauses, reading }).statement(statement) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -61,9 +69,8 @@ pub fn normalize(statement: &mut DfStatement, reading: &Reading<'_>) -> Result<(
 
 /// Visitor that normalizes a statement.
 struct Clauses<'a> {
-    reading: &'a Reading<'a>,
-    /// Enclosing queries: true for a single `SELECT`, whose columns the query's `ORDER BY` names.
-    has_order: Vec<bool>,
+    clauses: Vec<&'static Clause>,
+    reading: Reading<'a>,
 }
 
 impl Clauses<'_> {
@@ -75,9 +82,20 @@ impl Clauses<'_> {
                 CopyToSource::Query(query) => query.visit(self),
                 CopyToSource::Relation(_) => ControlFlow::Continue(()),
             },
-            DfStatement::CreateExternalTable(table) => or_break(definitions::check(&table.columns)),
+            DfStatement::CreateExternalTable(table) => self.each(|clause, _| match clause {
+                Clause::Columns(act) => act(&table.columns),
+                _ => Ok(()),
+            }),
             DfStatement::Reset(_) => ControlFlow::Continue(()),
         }
+    }
+
+    fn each(
+        &self,
+        mut act: impl FnMut(&Clause, &Reading<'_>) -> Result<()>,
+    ) -> ControlFlow<DataFusionError> {
+        let mut clauses = self.clauses.iter();
+        or_break(clauses.try_for_each(|clause| act(clause, &self.reading)))
     }
 }
 
@@ -85,40 +103,23 @@ impl VisitorMut for Clauses<'_> {
     type Break = DataFusionError;
 
     fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<DataFusionError> {
-        or_break(definitions::statement(statement))
+        self.each(|clause, _| match clause {
+            Clause::Statement(act) => act(statement),
+            _ => Ok(()),
+        })
     }
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
-        let names = &self.reading.names;
-        or_break(query_clauses::query(query).and_then(|()| named_windows::order(query, names)))?;
-        let select = match query.body.as_mut() {
-            SetExpr::Select(select) => Some(select),
-            _ => None,
-        };
-        self.has_order.push(select.is_some());
-        let order = query.order_by.as_ref();
-        or_break(select.map_or(Ok(()), |select| {
-            merged_columns::select(select, order, names)
-        }))
-    }
-
-    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<DataFusionError> {
-        self.has_order.pop();
-        ControlFlow::Continue(())
+        self.each(|clause, reading| match clause {
+            Clause::Query(act) => act(query, reading),
+            _ => Ok(()),
+        })
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
-        let names = &self.reading.names;
-        or_break(
-            query_clauses::select(select)
-                .and_then(|()| named_windows::select(select, names))
-                .and_then(|()| group_modifiers::select(select)),
-        )?;
-        // The `SELECT` of a query itself was handled together with its `ORDER BY`.
-        let is_part = self.has_order.last().is_none_or(|has_order| !has_order);
-        or_break(match is_part {
-            true => merged_columns::select(select, None, names),
-            false => Ok(()),
+        self.each(|clause, reading| match clause {
+            Clause::Select(act) => act(select, reading),
+            _ => Ok(()),
         })
     }
 
@@ -126,15 +127,16 @@ impl VisitorMut for Clauses<'_> {
         &mut self,
         relation: &mut TableFactor,
     ) -> ControlFlow<DataFusionError> {
-        or_break(relation_clauses::check(relation))
+        self.each(|clause, _| match clause {
+            Clause::Relation(act) => act(relation),
+            _ => Ok(()),
+        })
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<DataFusionError> {
-        or_break(distinct_from::expr(expr))?;
-        or_break(query_clauses::in_subquery(expr))?;
-        or_break(match expr {
-            Expr::Function(function) => function_clauses::check(function, self.reading.is_scalar),
-            expr => similar_to::similar_to(expr),
+        self.each(|clause, reading| match clause {
+            Clause::Expr(act) => act(expr, reading),
+            _ => Ok(()),
         })
     }
 }

@@ -1,15 +1,19 @@
+use datafusion::execution::SessionStateBuilder;
 use datafusion::sql::parser::DFParser;
 
 use super::*;
+use crate::mends::list::{Act, MENDS};
 
 /// Returns a statement's text after normalization.
 fn normalized(sql: &str) -> Result<String> {
     let mut statement = DFParser::parse_sql(sql)?.pop_front().unwrap();
-    let reading = Reading {
-        names: IdentNormalizer::new(true),
-        is_scalar: &|name| ["abs", "upper", "concat"].contains(&name),
-    };
-    normalize(&mut statement, &reading)?;
+    let clauses = MENDS.iter().flat_map(|mend| mend.acts);
+    let clauses = clauses.filter_map(|act| match act {
+        Act::Clause(clause) => Some(clause),
+        _ => None,
+    });
+    let state = SessionStateBuilder::new_with_default_features().build();
+    normalize(&mut statement, clauses.collect(), &state)?;
     Ok(statement.to_string())
 }
 

@@ -5,10 +5,23 @@ use datafusion::sql::sqlparser::ast::{
     ColumnDef, ColumnOption, CreateTable, CreateView, ObjectType, Statement,
 };
 
-use crate::mends::clauses::refuse_if;
+use crate::mends::clauses::{Clause, refuse_if};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "definitions",
+    wrong: "`COLLATE` and `GENERATED` columns and `DROP … CASCADE` are ignored",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[
+        Act::Clause(Clause::Statement(statement)),
+        Act::Clause(Clause::Columns(check)),
+    ],
+};
 
 /// Refuses clauses of a statement that creates or drops something.
-pub(super) fn statement(statement: &Statement) -> Result<()> {
+fn statement(statement: &Statement) -> Result<()> {
     match statement {
         Statement::CreateTable(CreateTable { columns, .. }) => check(columns),
         Statement::CreateSchema {
@@ -70,7 +83,7 @@ pub(super) fn statement(statement: &Statement) -> Result<()> {
 }
 
 /// Refuses column options of a table that would be lost.
-pub(super) fn check(columns: &[ColumnDef]) -> Result<()> {
+fn check(columns: &[ColumnDef]) -> Result<()> {
     let options = columns.iter().flat_map(|column| {
         let ColumnDef {
             name,

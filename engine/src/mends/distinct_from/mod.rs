@@ -6,10 +6,20 @@
 use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, Value};
 
-use crate::mends::clauses::refuse_if;
+use crate::mends::clauses::{Clause, Reading, refuse_if};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "distinct_from",
+    wrong: "`x IS NOT DISTINCT FROM y AND z` is read as `x IS NOT DISTINCT FROM (y AND z)`",
+    upstream: Upstream::Thread("apache/datafusion#23692"),
+    query: include_str!("query.sql"),
+    acts: &[Act::Clause(Clause::Expr(expr))],
+};
 
 /// Moves the comparison down to its own right operand.
-pub(super) fn expr(expr: &mut Expr) -> Result<()> {
+fn expr(expr: &mut Expr, _: &Reading<'_>) -> Result<()> {
     // A preceding AND or NOT should apply to the comparison alone.
     let behind = match expr {
         Expr::BinaryOp {

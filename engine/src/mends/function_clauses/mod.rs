@@ -6,7 +6,17 @@ use datafusion::sql::sqlparser::ast::{
     FunctionArgumentList, FunctionArguments, OrderByExpr,
 };
 
-use crate::mends::clauses::refuse_if;
+use crate::mends::clauses::{Clause, Reading, refuse_if};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "function_clauses",
+    wrong: "`DISTINCT`, `FILTER` and `OVER` of a function that is no aggregate are ignored",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::Clause(Clause::Expr(check))],
+};
 
 /// Aggregates that are ordered by their first argument, which the planner takes from the `ORDER BY`.
 const ORDERED_SETS: [&str; 4] = [
@@ -17,7 +27,10 @@ const ORDERED_SETS: [&str; 4] = [
 ];
 
 /// Refuses clauses of a call that the planner ignores.
-pub(super) fn check(function: &Function, is_scalar: &dyn Fn(&str) -> bool) -> Result<()> {
+fn check(expr: &mut Expr, reading: &Reading<'_>) -> Result<()> {
+    let Expr::Function(function) = &*expr else {
+        return Ok(());
+    };
     let Function {
         name,
         uses_odbc_syntax: _,
@@ -68,7 +81,7 @@ pub(super) fn check(function: &Function, is_scalar: &dyn Fn(&str) -> bool) -> Re
     refuse_if(name == "any_value" && order.is_some(), || {
         format!("ORDER BY in {function}: first_value(x ORDER BY y) is the first of an order")
     })?;
-    if !is_scalar(&name) {
+    if !reading.is_scalar(&name) {
         return Ok(());
     }
     let said = [

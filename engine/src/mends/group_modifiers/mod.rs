@@ -5,10 +5,20 @@ use datafusion::sql::sqlparser::ast::{
     Expr, GroupByExpr, GroupByWithModifier, Select, SelectItem, Value,
 };
 
-use crate::mends::clauses::{refuse_if, wrong};
+use crate::mends::clauses::{Clause, Reading, refuse_if, wrong};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "group_modifiers",
+    wrong: "`GROUP BY a WITH ROLLUP` and `WITH CUBE` return no totals",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::Clause(Clause::Select(select))],
+};
 
 /// Rewrites a query's `GROUP BY` as plain expressions and grouping sets.
-pub(super) fn select(select: &mut Select) -> Result<()> {
+fn select(select: &mut Select, _: &Reading<'_>) -> Result<()> {
     let (by, modifiers) = match &mut select.group_by {
         GroupByExpr::All(modifiers) => {
             return refuse_if(!modifiers.is_empty(), || {

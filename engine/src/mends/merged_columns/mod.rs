@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use datafusion::common::{Column, DFSchema, JoinType, plan_err};
 use datafusion::error::Result;
@@ -18,21 +19,46 @@ use datafusion::logical_expr::planner::{
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, lit};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
-    Expr as SqlExpr, Ident, Join, JoinConstraint, JoinOperator, OrderBy, Select, SelectItem,
-    TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
+    Expr as SqlExpr, Ident, Join, JoinConstraint, JoinOperator, OrderBy, Query, Select, SelectItem,
+    SetExpr, TableAlias, TableFactor, TableWithJoins, Visit, Visitor,
 };
 
-use crate::mends::clauses::refuse_if;
+use crate::mends::clauses::{Clause, Reading, refuse_if};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "merged_columns",
+    wrong: "the column that `FULL JOIN … USING (k)` merges is the left side's, NULL for rows of the right",
+    upstream: Upstream::Thread("apache/datafusion#22881"),
+    query: include_str!("query.sql"),
+    acts: &[
+        Act::Clause(Clause::Query(query)),
+        Act::Relations(|| Arc::new(MergedColumns)),
+    ],
+};
 
 /// Internal alias of the relations that [`MergedColumns`] plans; a query cannot name them.
 const MERGED: &str = "__merged";
 
 /// Turns a query's joins that merge columns into relations.
-pub(super) fn select(
-    select: &mut Select,
-    order: Option<&OrderBy>,
-    names: &IdentNormalizer,
-) -> Result<()> {
+fn query(query: &mut Query, reading: &Reading<'_>) -> Result<()> {
+    selects(&mut query.body, query.order_by.as_ref(), &reading.names)
+}
+
+/// Does so in each `SELECT`; of several, none names the columns that the query orders by.
+fn selects(body: &mut SetExpr, order: Option<&OrderBy>, names: &IdentNormalizer) -> Result<()> {
+    match body {
+        SetExpr::Select(part) => select(part, order, names),
+        SetExpr::SetOperation { left, right, .. } => {
+            selects(left, None, names)?;
+            selects(right, None, names)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn select(select: &mut Select, order: Option<&OrderBy>, names: &IdentNormalizer) -> Result<()> {
     let mut joins = vec![];
     for relation in &select.from {
         merging(relation, &mut joins);
@@ -244,7 +270,7 @@ impl Visitor for Named<'_> {
 
 /// Planner of the joins that merge columns.
 #[derive(Debug)]
-pub struct MergedColumns;
+struct MergedColumns;
 
 impl RelationPlanner for MergedColumns {
     fn plan_relation(

@@ -12,20 +12,33 @@ use datafusion::sql::sqlparser::ast::{
     VisitorMut, WindowSpec, WindowType,
 };
 
-use crate::mends::clauses::{or_break, wrong};
+use crate::mends::clauses::{Clause, Reading, or_break, wrong};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "named_windows",
+    wrong: "in `OVER (w ORDER BY x)` the definition of `w` is ignored",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[
+        Act::Clause(Clause::Query(order)),
+        Act::Clause(Clause::Select(select)),
+    ],
+};
 
 /// Expands windows in a query's `ORDER BY`.
-pub(super) fn order(query: &mut Query, names: &IdentNormalizer) -> Result<()> {
+fn order(query: &mut Query, reading: &Reading<'_>) -> Result<()> {
     let SetExpr::Select(select) = query.body.as_ref() else {
         return Ok(());
     };
-    let windows = Windows::of(&select.named_window, names)?;
+    let windows = Windows::of(&select.named_window, &reading.names)?;
     windows.write_out(&mut query.order_by)
 }
 
 /// Expands windows in a `SELECT`, and removes their definitions.
-pub(super) fn select(select: &mut Select, names: &IdentNormalizer) -> Result<()> {
-    let windows = Windows::of(&std::mem::take(&mut select.named_window), names)?;
+fn select(select: &mut Select, reading: &Reading<'_>) -> Result<()> {
+    let windows = Windows::of(&std::mem::take(&mut select.named_window), &reading.names)?;
     windows.write_out(&mut select.distinct)?;
     windows.write_out(&mut select.projection)?;
     windows.write_out(&mut select.qualify)

@@ -8,11 +8,25 @@ use datafusion::sql::sqlparser::ast::{
     TableWithJoins, Value, With,
 };
 
-use crate::mends::clauses::{refuse_if, wrong};
+use crate::mends::clauses::{Clause, Reading, refuse_if, wrong};
+use crate::mends::list::{Act, Mend, Upstream};
 use crate::mends::relation_clauses as relations;
 
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "query_clauses",
+    wrong: "`PREWHERE`, `CONNECT BY`, `SETTINGS` and other clauses of queries are ignored",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[
+        Act::Clause(Clause::Query(query)),
+        Act::Clause(Clause::Select(select)),
+        Act::Clause(Clause::Expr(in_subquery)),
+    ],
+};
+
 /// Rewrites or refuses clauses of a query.
-pub(super) fn query(query: &mut Query) -> Result<()> {
+fn query(query: &mut Query, _: &Reading<'_>) -> Result<()> {
     let Query {
         with,
         body,
@@ -90,7 +104,7 @@ fn is_all(key: &Expr) -> bool {
 }
 
 /// Refuses a test of several values against the rows of a subquery.
-pub(super) fn in_subquery(expr: &Expr) -> Result<()> {
+fn in_subquery(expr: &mut Expr, _: &Reading<'_>) -> Result<()> {
     let is_of_several = match expr {
         Expr::InSubquery { expr, .. } => matches!(**expr, Expr::Tuple(_)),
         _ => false,
@@ -169,7 +183,7 @@ fn no_table_within(body: &SetExpr) -> Result<()> {
 }
 
 /// Rewrites or refuses clauses of a `SELECT`.
-pub(super) fn select(select: &mut Select) -> Result<()> {
+fn select(select: &mut Select, _: &Reading<'_>) -> Result<()> {
     let Select {
         select_token: AttachedToken(_),
         // Hints affect the execution, not the result.

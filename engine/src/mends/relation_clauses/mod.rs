@@ -5,14 +5,24 @@ use datafusion::sql::sqlparser::ast::{
     TableAlias, TableFactor, TableFunctionArgs, TableSampleKind,
 };
 
-use crate::mends::clauses::refuse_if;
+use crate::mends::clauses::{Clause, refuse_if};
+use crate::mends::list::{Act, Mend, Upstream};
 use crate::mends::query_clauses as queries;
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "relation_clauses",
+    wrong: "`TABLESAMPLE` returns all rows, and `WITH ORDINALITY` and other clauses of relations are ignored",
+    upstream: Upstream::Report(include_str!("upstream.md")),
+    query: include_str!("query.sql"),
+    acts: &[Act::Clause(Clause::Relation(check))],
+};
 
 /// Words before `JOIN`, from DuckDB and ClickHouse, that the parser takes for a relation's alias.
 const KINDS_OF_JOINS: [&str; 3] = ["positional", "paste", "any"];
 
 /// Rewrites or refuses clauses of a relation.
-pub(super) fn check(relation: &mut TableFactor) -> Result<()> {
+fn check(relation: &mut TableFactor) -> Result<()> {
     match relation {
         TableFactor::Table {
             name,

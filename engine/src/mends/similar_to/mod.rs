@@ -6,13 +6,23 @@
 use datafusion::error::Result;
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Value};
 
-use crate::mends::clauses::{refuse_if, wrong};
+use crate::mends::clauses::{Clause, Reading, refuse_if, wrong};
+use crate::mends::list::{Act, Mend, Upstream};
+
+/// The entry in the list of mends.
+pub(super) const MEND: Mend = Mend {
+    name: "similar_to",
+    wrong: "`SIMILAR TO` takes its pattern for a regular expression of a part of the text",
+    upstream: Upstream::Thread("apache/datafusion#22263"),
+    query: include_str!("query.sql"),
+    acts: &[Act::Clause(Clause::Expr(similar_to))],
+};
 
 /// Characters to escape in a regular expression.
 const SPECIAL: &str = r"\.+*?()|[]{}^$&-~";
 
 /// Rewrites the expression as a regular expression match.
-pub(super) fn similar_to(expr: &mut Expr) -> Result<()> {
+fn similar_to(expr: &mut Expr, _: &Reading<'_>) -> Result<()> {
     let Expr::SimilarTo {
         negated,
         expr: text,

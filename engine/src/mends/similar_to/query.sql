@@ -1,0 +1,2 @@
+SELECT 'abc' SIMILAR TO 'a%', 'abc' SIMILAR TO 'b';
+-- true,false
