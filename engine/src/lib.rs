@@ -40,9 +40,10 @@ pub mod task;
 pub use codec::flight_types::as_planned;
 pub use codec::stores::declared_stores;
 pub use codec::subqueries::unjoined;
-pub use codec::tables::{
-    Files, NULL_PARTITION, ROWS_LIMIT, file_name, sendable, table_functions, typed_as,
-};
+pub use codec::tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions, typed_as};
+pub use codec::task::PrunedExec;
+#[cfg(test)]
+use codec::verify_sent;
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
 pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
@@ -50,7 +51,6 @@ pub use files::decompressed::decompressed;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};
-pub use nodes::task::PrunedExec;
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
 pub use operators::row_hash::{row_hash, split_draw};
 pub use planning::effects::{Effects, places_of_task};
@@ -58,8 +58,7 @@ pub use planning::planner::VolleyQueryPlanner;
 pub use planning::stages;
 pub use rules::logical::{LogicalRule, around};
 pub use session::{
-    mend_relations, mended_logical_rules, mended_rules, optimized, sent_rules, statement_to_plan,
-    with_mended_analysis, with_rules,
+    mend_relations, optimized, sent_rules, statement_to_plan, with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};
-pub use write::{adds_files, replaces_file, split_writer};
+pub use write::{NULL_PARTITION, adds_files, replaces_file, split_writer};

@@ -16,17 +16,16 @@ use crate::codec::repeated::{receive_repeated_names, send_repeated_names};
 use crate::codec::subqueries::join_scalar_subqueries;
 use crate::codec::unions::flatten_unions;
 use crate::mends::Mended;
-use crate::mends::float_ranges::FORGET_FLOAT_RANGES;
 use crate::operators::expand::group_before_sets;
 use crate::planning::distinct_sets::distinct_by_sets;
-use crate::planning::estimates::estimate_scan;
+use crate::planning::estimates::{ESTIMATE_FILTERS, ESTIMATE_SCANS, estimate_scan};
 use crate::planning::join_order::order_joins;
 use crate::planning::joins::choose_join;
 use crate::planning::selectivity::estimate_filter;
 use crate::planning::without_columns::gather_without_columns;
 use crate::rules::logical::{LogicalRule, top_down, whole_plan};
 use crate::rules::names::{JOIN_SELECTION, SANITY_CHECK};
-use crate::rules::physical::{PlanRule, Rewrite, rule};
+use crate::rules::physical::{Rewrite, rule};
 use crate::write::{choose_dictionaries, write_folder};
 
 /// DataFusion's rule that pushes down dynamic filters, and no others.
@@ -41,16 +40,6 @@ const SENT: [&str; 5] = [
     "decorrelate_lateral_join",
 ];
 
-/// Rules that only estimate numbers of rows; the first rules of a session.
-const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
-const ESTIMATE_SCANS: &str = "estimate_scans";
-const ESTIMATE_FILTERS: &str = "estimate_filters";
-
-/// Checks whether a rule of this name only estimates numbers of rows.
-pub(crate) fn estimates(rule: &str) -> bool {
-    ESTIMATES.contains(&rule)
-}
-
 /// Adds Volley's rules to a session.
 pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     let each = |name, rewrite| rule(name, Rewrite::Each(rewrite));
@@ -64,7 +53,8 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
     // Stages are checked when they are made, and again when they run: a plan that a sort can still fix is not an error.
     // Dynamic filters are pushed down in tasks.
     let dropped = [SANITY_CHECK, DYNAMIC_FILTERS];
-    let defaults = mended_rules(state.physical_optimizers()).into_iter();
+    let defaults = Mended::ALL.physical(state.physical_optimizers());
+    let defaults = defaults.into_iter();
     for default in defaults.filter(|rule| !dropped.contains(&rule.name())) {
         let chooses_joins = default.name() == JOIN_SELECTION;
         rules.push(default);
@@ -87,7 +77,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         top_down("distinct_by_sets", distinct_by_sets),
     ];
     logical.extend(Mended::ALL.first_planned());
-    logical.extend(mended_logical_rules(state.optimizers()));
+    logical.extend(Mended::ALL.logical(state.optimizers()));
     SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(rules)
@@ -140,16 +130,6 @@ pub fn mend_relations(context: &SessionContext) -> Result<()> {
     planners.try_for_each(|planner| context.register_relation_planner(planner))
 }
 
-/// Returns DataFusion's rules of logical plans with the mends; also used by sessions of a single process.
-pub fn mended_logical_rules(rules: &[LogicalRule]) -> Vec<LogicalRule> {
-    Mended::ALL.logical(rules)
-}
-
-/// Returns DataFusion's rules of physical plans with the mends; also used by sessions of a single process.
-pub fn mended_rules(rules: &[PlanRule]) -> Vec<PlanRule> {
-    Mended::ALL.physical(rules)
-}
-
 /// Optimizes a plan by all rules, to run it in this process or to inspect it.
 ///
 /// # Errors
@@ -159,7 +139,7 @@ pub fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPla
         return Ok(plan.clone());
     };
     let mut rules = vec![top_down("receive_repeated_names", receive_repeated_names)];
-    rules.extend(mended_logical_rules(&Optimizer::new().rules));
+    rules.extend(Mended::ALL.logical(&Optimizer::new().rules));
     let all = SessionStateBuilder::new_from_existing(state.clone())
         .with_optimizer_rules(rules)
         .build();

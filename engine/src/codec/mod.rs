@@ -15,6 +15,7 @@ pub(crate) mod repeated;
 pub(crate) mod stores;
 pub(crate) mod subqueries;
 pub(crate) mod tables;
+pub(crate) mod task;
 pub(crate) mod unions;
 
 use std::sync::Arc;
@@ -46,9 +47,9 @@ use crate::codec::lost::{Converter, Lost, decode_expr, verify};
 use crate::codec::recursion::{Recursion, WorkTable};
 use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{EncodedFormat, decode_table, encode_table};
+use crate::codec::task::{PrunedExec, TaskPlan};
 use crate::error::{External, external};
 use crate::mends::{checked_sums, float_extremes, sliding};
-use crate::nodes::task::{PrunedExec, TaskPlan};
 use crate::nodes::train::only;
 use crate::object_stores::{Declared, Stores};
 use crate::operators::expand::ExpandExec;

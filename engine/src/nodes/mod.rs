@@ -4,5 +4,4 @@
 
 pub(crate) mod one_task;
 pub(crate) mod predict;
-pub(crate) mod task;
 pub(crate) mod train;

@@ -21,8 +21,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
-use crate::nodes::train::only;
-use crate::planning::size::rows_of_input;
+use crate::nodes::train::{only, rows_of_input};
 use crate::runtime::Runtimes;
 use volley_proto::ModelRef;
 use volley_proto::store::PredictedColumns;

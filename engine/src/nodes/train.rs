@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchema, DFSchemaRef};
+use datafusion::common::{DFSchema, DFSchemaRef, Statistics};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
@@ -338,6 +338,18 @@ impl fmt::Display for Summary<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Returns the statistics of an operator that has about as many rows as its input, with nothing else known.
+pub(crate) fn rows_of_input(
+    inputs: &[Arc<Statistics>],
+    schema: &Schema,
+) -> Result<Arc<Statistics>> {
+    let input = only(inputs.to_vec())?;
+    Ok(Arc::new(Statistics {
+        num_rows: input.num_rows.to_inexact(),
+        ..Statistics::new_unknown(schema)
+    }))
 }
 
 pub(crate) fn only<T>(items: Vec<T>) -> Result<T> {

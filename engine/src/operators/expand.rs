@@ -41,9 +41,7 @@ use datafusion::physical_plan::{
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::mends::checked_sums;
-use crate::nodes::train::only;
-use crate::planning::size::rows_of_input;
+use crate::nodes::train::{only, rows_of_input};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -123,7 +121,7 @@ const SMALL: &[&str] = &[
     "var_pop",
     "volley_float_max",
     "volley_float_min",
-    checked_sums::NAME,
+    "volley_sum",
 ];
 
 /// Whether states of an aggregate are put together at little cost.
@@ -392,7 +390,7 @@ mod tests {
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
-    use crate::codec::verify_sent;
+    use crate::verify_sent;
     use crate::with_rules;
 
     /// A session with 1,000 rows of few groups, NULL among them, and none at all.

@@ -1,13 +1,25 @@
-//! Replacement of window expressions, which keep their names.
+//! Window expressions: their replacements, which keep their names, and their options.
 //!
 //! The replacing functions are in [`filtered`](crate::codec::filtered), [`running`](crate::operators::running) and
 //! [`sliding`](crate::mends::sliding).
 
-use datafusion::common::DFSchema;
+use std::sync::Arc;
+
 use datafusion::common::tree_node::Transformed;
+use datafusion::common::{DFSchema, internal_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::WindowFunction;
-use datafusion::logical_expr::{Expr, LogicalPlan, Window};
+use datafusion::logical_expr::{Expr, LogicalPlan, Window, WindowUDF};
+use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
+use datafusion::physical_plan::windows::WindowUDFExpr;
+use serde::{Deserialize, Serialize};
+
+/// Options of a window function, which its message leaves out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowOptions {
+    pub(crate) ignore_nulls: bool,
+    pub(crate) reversed: bool,
+}
 
 /// Replaces the window functions of a plan by the ones that `replacement` returns for them over the plan's input.
 pub(crate) fn replaced(
@@ -47,4 +59,36 @@ pub(crate) fn unaliased(expr: &Expr) -> &Expr {
         Expr::Alias(alias) => unaliased(&alias.expr),
         other => other,
     }
+}
+
+/// Returns the function of a window expression that is not an aggregate.
+pub(crate) fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
+    let standard = expr.as_any().downcast_ref::<StandardWindowExpr>()?;
+    let function = standard.get_standard_func_expr();
+    function.as_any().downcast_ref()
+}
+
+/// Returns the options of a window function.
+///
+/// # Errors
+/// When the function's text does not show them.
+pub(crate) fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
+    let Some(function) = udwf(expr) else {
+        // The messages of aggregates include theirs.
+        return Ok(WindowOptions::default());
+    };
+    let text = format!("{function:?}");
+    for reversed in [false, true] {
+        for ignore_nulls in [false, true] {
+            let end = format!("is_reversed: {reversed}, ignore_nulls: {ignore_nulls} }}");
+            if text.ends_with(&end) {
+                return Ok(WindowOptions {
+                    ignore_nulls,
+                    reversed,
+                });
+            }
+        }
+    }
+    let function: &WindowUDF = function.fun();
+    internal_err!("{} does not say how it runs", function.name())
 }

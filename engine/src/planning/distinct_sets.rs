@@ -243,7 +243,7 @@ mod tests {
         if by_sets {
             rules.push(top_down("distinct_by_sets", distinct_by_sets));
         }
-        rules.extend(crate::mended_logical_rules(state.optimizers()));
+        rules.extend(crate::mends::Mended::ALL.logical(state.optimizers()));
         state = SessionStateBuilder::new_from_existing(state)
             .with_optimizer_rules(rules)
             .build();

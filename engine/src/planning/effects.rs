@@ -31,7 +31,7 @@ use url::Url;
 
 use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{self, Files, file_name};
-use crate::nodes::task::PrunedExec;
+use crate::codec::task::PrunedExec;
 use crate::write::{CommitExec, WriteExec, sink_places};
 use crate::{PredictExec, PredictNode, TrainExec, TrainNode};
 use volley_proto::spec::{Start, TrainSpec};

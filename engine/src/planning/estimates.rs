@@ -16,6 +16,18 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::mends::float_ranges::FORGET_FLOAT_RANGES;
+
+/// Rules that only estimate numbers of rows; the first rules of a session.
+const ESTIMATES: [&str; 3] = [FORGET_FLOAT_RANGES, ESTIMATE_SCANS, ESTIMATE_FILTERS];
+pub(crate) const ESTIMATE_SCANS: &str = "estimate_scans";
+pub(crate) const ESTIMATE_FILTERS: &str = "estimate_filters";
+
+/// Checks whether a rule of this name only estimates numbers of rows.
+pub(crate) fn estimates(rule: &str) -> bool {
+    ESTIMATES.contains(&rule)
+}
+
 /// Assumed compression ratio.
 const COMPRESSED: u64 = 5;
 

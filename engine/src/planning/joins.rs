@@ -33,6 +33,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
 use crate::nodes::one_task::OneTaskExec;
+use crate::operators::grace_join::is_of_the_right;
 use crate::planning::reread::{is_repeatable, is_reread};
 use crate::planning::size::{Size, size};
 use crate::settings::{JobSettings, STAGE_BYTES_DEFAULT};
@@ -365,20 +366,6 @@ pub(crate) fn pays_to_send(few: Size, many: Size, config: &ConfigOptions) -> boo
     let sent = tasks.saturating_mul(few.cost());
     let cost = sent.saturating_add(stage_bytes(config));
     few.bytes < broadcast_limit(config) && cost <= many.cost()
-}
-
-/// Checks whether every output row comes from a row of the right side, or from a pair: a task with all of the left side
-/// and a part of the right can decide about those alone.
-#[must_use]
-pub(crate) fn is_of_the_right(join: JoinType) -> bool {
-    matches!(
-        join,
-        JoinType::Inner
-            | JoinType::Right
-            | JoinType::RightSemi
-            | JoinType::RightAnti
-            | JoinType::RightMark
-    )
 }
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use crate::codec::filtered;
 use crate::nodes::train::only;
 use crate::operators::running;
+use crate::planning::estimates::estimates;
 use crate::planning::partitions;
 use crate::planning::single_task;
 use crate::rules::physical::{Rewrite, rule};
-use crate::session::estimates;
 use crate::{PredictExec, PredictNode, TrainExec, TrainNode};
 
 /// DataFusion's planner, with Volley's nodes.

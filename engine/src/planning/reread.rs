@@ -25,7 +25,8 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::nodes::one_task::OneTaskExec;
 use crate::operators::fence::FenceExec;
-use crate::planning::joins::{are_exact, broadcast_limit, is_of_the_right};
+use crate::operators::grace_join::is_of_the_right;
+use crate::planning::joins::{are_exact, broadcast_limit};
 use crate::planning::size::{row_bytes, size};
 
 /// Cost of another stage, in bytes that are read in the same time.

@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::{JoinType, Statistics};
-use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::nodes::one_task::OneTaskExec;
-use crate::nodes::train::only;
 use crate::planning::join_order;
 
 /// Cost of hashing a row, in bytes that are read in the same time.
@@ -81,18 +79,6 @@ fn statistics_of(plan: &Plan) -> Option<Arc<Statistics>> {
     statistics
         .compute(plan.as_ref(), &StatisticsArgs::new())
         .ok()
-}
-
-/// Returns the statistics of an operator that has about as many rows as its input, with nothing else known.
-pub(crate) fn rows_of_input(
-    inputs: &[Arc<Statistics>],
-    schema: &Schema,
-) -> Result<Arc<Statistics>> {
-    let input = only(inputs.to_vec())?;
-    Ok(Arc::new(Statistics {
-        num_rows: input.num_rows.to_inexact(),
-        ..Statistics::new_unknown(schema)
-    }))
 }
 
 /// Estimates the bytes of a row in memory.

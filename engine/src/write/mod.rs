@@ -53,7 +53,7 @@ pub(super) use arrow::{ArrowFiles, ArrowFilesFactory, ArrowSink};
 pub(super) use commit::CommitExec;
 pub(super) use dictionaries::choose_dictionaries;
 pub(super) use exec::WriteExec;
-pub use split::split_writer;
+pub use split::{NULL_PARTITION, split_writer};
 pub(super) use target::{EncodedTarget, Target, folder_of_sink};
 use volley_proto::object_stores::is_remote;
 

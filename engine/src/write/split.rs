@@ -28,7 +28,9 @@ use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedSender};
 use uuid::Uuid;
 
 use super::target;
-use crate::codec::tables::NULL_PARTITION;
+
+/// The name of a folder whose partition column is NULL, as Hive and Spark write it.
+pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns the operator with this splitter in the place of its own, if it is DataFusion's writer of partitioned folders,
 /// which keeps the order of rows.

@@ -43,13 +43,12 @@ use self::cast::CastTarget;
 use self::grouping::EmptySets;
 use self::leaf::Partitions;
 use self::scan::ScanOptions;
-use self::window::WindowOptions;
 use crate::error::External;
 use crate::mends::checked_arithmetic::checked;
+use crate::operators::window_exprs::WindowOptions;
 use volley_proto::Error;
 
 pub(crate) use verify::verify;
-pub(crate) use window::{ignores_nulls, udwf};
 
 /// What an extension of these starts with, before the JSON of a [`Lost`].
 const MAGIC: &[u8] = b"\xffvolley\x03";

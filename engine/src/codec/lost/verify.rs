@@ -19,6 +19,7 @@ use datafusion::physical_plan::{
 
 use super::scan::ScanOptions;
 use super::window;
+use crate::operators::window_exprs::options;
 
 /// Refuses a plan that is not decoded as it was sent, and names the operator.
 ///
@@ -137,7 +138,7 @@ fn describe_window(expr: &Arc<dyn WindowExpr>) -> Result<String> {
             // Filter conditions are sent as arguments: see `filtered`.
             !text.ends_with("filter: None }"),
         ),
-        None => format!("{:?}", window::options(expr)?),
+        None => format!("{:?}", options(expr)?),
     };
     Ok(unchecked(&format!(
         "{function} {:?} partition by {:?} order by {:?} {}",

@@ -7,20 +7,14 @@ use std::sync::Arc;
 
 use datafusion::common::internal_err;
 use datafusion::error::Result;
-use datafusion::logical_expr::{ReversedUDWF, WindowUDF};
+use datafusion::logical_expr::ReversedUDWF;
 use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::windows::{
-    BoundedWindowAggExec, WindowAggExec, WindowUDFExpr, create_udwf_window_expr,
+    BoundedWindowAggExec, WindowAggExec, create_udwf_window_expr,
 };
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
-use serde::{Deserialize, Serialize};
 
-/// Options that the message of a window function leaves out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WindowOptions {
-    ignore_nulls: bool,
-    reversed: bool,
-}
+use crate::operators::window_exprs::{WindowOptions, options, udwf};
 
 /// Returns the options of an operator's window functions, if any differ from those that would be decoded.
 pub(super) fn options_of(plan: &dyn ExecutionPlan) -> Result<Option<Vec<WindowOptions>>> {
@@ -119,41 +113,4 @@ pub(super) fn windows(plan: &dyn ExecutionPlan) -> Option<(&[Arc<dyn WindowExpr>
         partitioned: !streamed.partition_keys().is_empty(),
     };
     Some((streamed.window_expr(), mode))
-}
-
-/// Returns the function of a window expression that is not an aggregate.
-pub(crate) fn udwf(expr: &Arc<dyn WindowExpr>) -> Option<&WindowUDFExpr> {
-    let standard = expr.as_any().downcast_ref::<StandardWindowExpr>()?;
-    let function = standard.get_standard_func_expr();
-    function.as_any().downcast_ref()
-}
-
-/// Checks whether a function ignores NULLs.
-///
-/// # Errors
-/// When the function's text does not show it.
-pub(crate) fn ignores_nulls(expr: &Arc<dyn WindowExpr>) -> Result<bool> {
-    Ok(options(expr)?.ignore_nulls)
-}
-
-/// Returns the options of a window function.
-pub(super) fn options(expr: &Arc<dyn WindowExpr>) -> Result<WindowOptions> {
-    let Some(function) = udwf(expr) else {
-        // The messages of aggregates include theirs.
-        return Ok(WindowOptions::default());
-    };
-    let text = format!("{function:?}");
-    for reversed in [false, true] {
-        for ignore_nulls in [false, true] {
-            let end = format!("is_reversed: {reversed}, ignore_nulls: {ignore_nulls} }}");
-            if text.ends_with(&end) {
-                return Ok(WindowOptions {
-                    ignore_nulls,
-                    reversed,
-                });
-            }
-        }
-    }
-    let function: &WindowUDF = function.fun();
-    internal_err!("{} does not say how it runs", function.name())
 }

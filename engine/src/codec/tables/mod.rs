@@ -34,7 +34,6 @@ pub use self::files::{Files, file_name};
 pub(super) use self::format::EncodedFormat;
 pub use self::rows::ROWS_LIMIT;
 use self::rows::Rows;
-pub use self::scan::NULL_PARTITION;
 pub use self::send::sendable;
 pub use self::series::table_functions;
 use self::series::{Call, EncodedCall};

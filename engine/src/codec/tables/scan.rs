@@ -44,11 +44,9 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::files::{Files, file_name};
 use crate::error::reason;
 use crate::mends::checked_arithmetic::checked;
+use crate::write::NULL_PARTITION;
 use volley_proto::Error;
 use volley_proto::failure::TaskFailure;
-
-/// The name of a folder whose partition column is NULL, as Hive and Spark write it.
-pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns how many files are looked for, or opened for what they say of themselves, at a time.
 fn at_once(session: &dyn Session) -> usize {

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::mends::list::{Act, Mend, Upstream};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -31,6 +30,8 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
 };
+
+use crate::mends::list::{Act, Mend, Upstream};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {

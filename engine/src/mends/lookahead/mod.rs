@@ -19,8 +19,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::windows::BoundedWindowAggExec;
 
-use crate::codec::lost::{ignores_nulls, udwf};
 use crate::mends::list::{Act, Mend, Upstream};
+use crate::operators::window_exprs::{options, udwf};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -91,7 +91,7 @@ fn lookahead(expr: &Arc<dyn WindowExpr>) -> Result<Option<bool>> {
     };
     let leads = shift.fun().name() == "lead";
     let ahead = leads == is_forward;
-    let misjudged = ahead && (!leads || ignores_nulls(expr)?);
+    let misjudged = ahead && (!leads || options(expr)?.ignore_nulls);
     Ok((!misjudged).then_some(ahead))
 }
 

@@ -249,12 +249,12 @@ mod tests {
     use datafusion::{assert_batches_eq, assert_batches_sorted_eq};
 
     use super::*;
-    use crate::mended_logical_rules;
+    use crate::mends::Mended;
 
     #[tokio::test]
     async fn keys_do_not_survive() {
         let state = SessionStateBuilder::new_with_default_features().build();
-        let rules = mended_logical_rules(state.optimizers());
+        let rules = Mended::ALL.logical(state.optimizers());
         let state = SessionStateBuilder::new_from_existing(state)
             .with_optimizer_rules(rules)
             .build();

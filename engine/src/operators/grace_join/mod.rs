@@ -50,7 +50,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use self::parts::GraceHash;
 use crate::delegate_to;
-use crate::planning::joins::is_of_the_right;
 use crate::runtime::context_with;
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -84,6 +83,20 @@ pub(crate) fn grace_join(node: Plan) -> Result<Plan> {
         true => Arc::new(GraceJoin::new(node)),
         false => node,
     })
+}
+
+/// Checks whether every output row comes from a row of the right side, or from a pair: a task with all of the left side
+/// and a part of the right can decide about those alone.
+#[must_use]
+pub(crate) fn is_of_the_right(join: JoinType) -> bool {
+    matches!(
+        join,
+        JoinType::Inner
+            | JoinType::Right
+            | JoinType::RightSemi
+            | JoinType::RightAnti
+            | JoinType::RightMark
+    )
 }
 
 /// Replacement of a [`HashJoinExec`].

@@ -39,8 +39,8 @@ use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan, SpillMana
 use futures::{StreamExt, stream};
 use tokio::sync::mpsc::Sender;
 
+use super::is_of_the_right;
 use super::{Plan, is_exhausted, limit};
-use crate::planning::joins::is_of_the_right;
 use crate::runtime::bytes_of;
 
 /// Number of files that a side is partitioned into.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::codec::verify_sent;
-use crate::planning::joins::is_of_the_right;
+use crate::operators::grace_join::is_of_the_right;
 use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::not_impl_err;

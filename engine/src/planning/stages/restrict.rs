@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::nodes::task::{PrunedExec, TaskPlan};
+use crate::codec::task::{PrunedExec, TaskPlan};
 use crate::object_stores::Stores;
 use datafusion::common::{internal_err, not_impl_err};
 use datafusion::datasource::memory::MemorySourceConfig;

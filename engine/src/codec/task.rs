@@ -21,8 +21,8 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 
-use crate::codec::encode_plan;
-use crate::codec::stores::declared;
+use super::encode_plan;
+use super::stores::declared;
 use crate::error::External;
 use crate::object_stores::Stores;
 use volley_proto::Error;
