@@ -92,7 +92,66 @@ struct Inside {
     forbidden: &'static [(&'static str, &'static [&'static str])],
 }
 
-const INSIDE: &[Inside] = &[SCHEDULER, EXECUTOR, TRAINER];
+const INSIDE: &[Inside] = &[ENGINE, SCHEDULER, EXECUTOR, TRAINER];
+
+const ENGINE: Inside = Inside {
+    folder: "engine",
+    roots: &["lib"],
+    parts: &[
+        (
+            "codec",
+            &[
+                "error",
+                "mends",
+                "nodes",
+                "object_stores",
+                "operators",
+                "write",
+            ],
+        ),
+        ("error", &[]),
+        ("files", &[]),
+        (
+            "mends",
+            &["error", "nodes", "operators", "rules", "runtime"],
+        ),
+        ("nodes", &["error", "runtime"]),
+        ("object_stores", &["error"]),
+        ("operators", &["nodes", "runtime"]),
+        (
+            "planning",
+            &[
+                "codec",
+                "mends",
+                "nodes",
+                "object_stores",
+                "operators",
+                "rules",
+                "settings",
+                "write",
+            ],
+        ),
+        ("rules", &[]),
+        ("runtime", &[]),
+        (
+            "session",
+            &["codec", "mends", "operators", "planning", "rules", "write"],
+        ),
+        ("settings", &["error", "object_stores"]),
+        ("task", &["mends", "operators", "planning"]),
+        (
+            "write",
+            &["error", "files", "nodes", "object_stores", "settings"],
+        ),
+    ],
+    forbidden: &[
+        // DataFusion is what they mend and extend, in one process.
+        ("files", &["ballista_core"]),
+        ("mends", &["ballista_core", "volley_proto"]),
+        ("operators", &["ballista_core"]),
+        ("rules", &["ballista_core", "volley_proto"]),
+    ],
+};
 
 const SCHEDULER: Inside = Inside {
     folder: "scheduler",
