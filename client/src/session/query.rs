@@ -16,11 +16,11 @@ use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_core::utils::GrpcClientConfig;
 use datafusion::arrow::datatypes::{Fields, Schema, SchemaRef};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 use volley_engine::error::External;
 use volley_engine::object_stores::Stores;
+use volley_engine::operator;
 use volley_engine::{VolleyLogicalCodec, as_planned, declared_stores, unjoined};
 use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::stack::deep;
@@ -182,24 +183,10 @@ impl DisplayAs for QueryExec {
 }
 
 impl ExecutionPlan for QueryExec {
-    fn name(&self) -> &str {
-        "QueryExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
+    operator!("QueryExec");
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
         Vec::new()
-    }
-
-    /// Visits no expressions: only the scheduler optimizes them.
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(

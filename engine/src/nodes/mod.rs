@@ -2,6 +2,7 @@
 //!
 //! They only describe; [`runtime`](crate::runtime) runs training and prediction.
 
+mod methods;
 pub(crate) mod one_task;
 pub(crate) mod predict;
 pub(crate) mod train;

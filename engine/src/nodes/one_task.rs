@@ -8,10 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Statistics;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_expr::Distribution;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
@@ -19,6 +18,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::nodes::train::only;
+use crate::operator;
 
 /// Mark on an input that must have one partition.
 #[derive(Debug)]
@@ -55,17 +55,7 @@ impl DisplayAs for OneTaskExec {
 }
 
 impl ExecutionPlan for OneTaskExec {
-    fn name(&self) -> &str {
-        "OneTaskExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    operator!("OneTaskExec", input);
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
         vec![Distribution::SinglePartition]
@@ -93,13 +83,6 @@ impl ExecutionPlan for OneTaskExec {
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         only(inputs.to_vec())
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(

@@ -12,7 +12,6 @@ use std::sync::{Arc, LazyLock};
 
 use ballista_core::execution_plans::{ShuffleReaderExec, UnresolvedShuffleExec};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, DFSchemaRef, Statistics};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -29,6 +28,7 @@ use datafusion::physical_plan::{
 use tokio_util::sync::CancellationToken;
 
 use crate::error::External;
+use crate::operator;
 use crate::runtime::{RankTask, Runtimes, TaskIdentity};
 use volley_proto::spec::{BatchSize, TrainSpec};
 
@@ -211,28 +211,11 @@ impl DisplayAs for TrainExec {
 }
 
 impl ExecutionPlan for TrainExec {
-    fn name(&self) -> &str {
-        "TrainExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
+    operator!("TrainExec", input);
 
     /// Needs no more partitions: the exchange below is the operator's own.
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(

@@ -22,13 +22,12 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ScalarValue, Statistics, internal_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::aggregates::{
     AggregateExec, AggregateMode, PhysicalGroupBy, evaluate_group_by,
 };
@@ -42,6 +41,7 @@ use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::nodes::train::{only, rows_of_input};
+use crate::operator;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -303,17 +303,7 @@ impl DisplayAs for ExpandExec {
 }
 
 impl ExecutionPlan for ExpandExec {
-    fn name(&self) -> &str {
-        "ExpandExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Plan> {
-        vec![&self.input]
-    }
+    operator!("ExpandExec", input);
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
@@ -334,13 +324,6 @@ impl ExecutionPlan for ExpandExec {
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         rows_of_input(inputs, &self.schema())
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {

@@ -9,11 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Statistics;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::projection::{ProjectionExec, make_with_child};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -22,6 +21,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::nodes::train::only;
+use crate::operator;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -57,17 +57,7 @@ impl DisplayAs for FenceExec {
 }
 
 impl ExecutionPlan for FenceExec {
-    fn name(&self) -> &str {
-        "FenceExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Plan> {
-        vec![&self.input]
-    }
+    operator!("FenceExec", input);
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
@@ -103,13 +93,6 @@ impl ExecutionPlan for FenceExec {
         }
         let projected = make_with_child(projection, &self.input)?;
         Ok(Some(Arc::new(Self::new(projected))))
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {

@@ -2,7 +2,6 @@
 //!
 //! Those that mend wrong results are in [`mends`](crate::mends).
 
-mod decorator;
 pub(crate) mod expand;
 pub(crate) mod fence;
 pub(crate) mod folded;

@@ -23,7 +23,6 @@ use datafusion::arrow::datatypes::{
 };
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::ColumnarValue;
@@ -33,13 +32,11 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::StreamExt;
 
-use crate::delegate_to;
 use crate::runtime::context_with;
+use crate::{delegate_to, display_as};
 
 /// Maximum width of a normalized key, in bits, so that it fits 38 decimal digits.
 const BITS: u32 = 126;
@@ -110,11 +107,7 @@ struct NormalizedSort {
     by_key: SortExec,
 }
 
-impl DisplayAs for NormalizedSort {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(NormalizedSort, plan);
 
 impl ExecutionPlan for NormalizedSort {
     delegate_to!(plan);

@@ -13,7 +13,6 @@
 //! DataFusion streams itself.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
@@ -21,7 +20,6 @@ use datafusion::arrow::compute::{concat, concat_batches, partition};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -32,13 +30,11 @@ use datafusion::physical_plan::metrics::{
 };
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::{StreamExt, stream};
 
-use crate::delegate_to;
 use crate::runtime::bytes_of;
+use crate::{delegate_to, display_as};
 
 /// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
 pub(crate) fn emit_partitions(node: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
@@ -58,11 +54,7 @@ struct PartitionedWindows {
     metrics: ExecutionPlanMetricsSet,
 }
 
-impl DisplayAs for PartitionedWindows {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(PartitionedWindows, plan);
 
 impl ExecutionPlan for PartitionedWindows {
     delegate_to!(plan);
@@ -268,7 +260,7 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::common::tree_node::{Transformed, TreeNode};
+    use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::execution::runtime_env::RuntimeEnvBuilder;
     use datafusion::physical_plan::collect;

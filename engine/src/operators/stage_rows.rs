@@ -5,25 +5,20 @@
 //!
 //! Not here: the writers of stages, which are Ballista's.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, AsArray, GenericByteViewArray};
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{ByteViewType, DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::StreamExt;
 
-use crate::delegate_to;
+use crate::{delegate_to, display_as};
 
 /// Size of buffers, in bytes, up to which a column is not compacted, however little of them it uses.
 const LITTLE: usize = 16 << 10;
@@ -34,11 +29,7 @@ pub(crate) struct StageRows {
     pub(crate) plan: Arc<dyn ExecutionPlan>,
 }
 
-impl DisplayAs for StageRows {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(StageRows, plan);
 
 impl ExecutionPlan for StageRows {
     delegate_to!(plan);

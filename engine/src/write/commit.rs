@@ -8,10 +8,9 @@ use datafusion::arrow::array::{AsArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::exec_err;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -28,6 +27,7 @@ use super::moves::{Moves, Staging};
 use super::target::is_committed;
 use super::uploads::Uploads;
 use crate::nodes::train::only;
+use crate::operator;
 
 /// Schema of the result, as DataFusion's writer has it.
 static COUNT: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -71,17 +71,7 @@ impl DisplayAs for CommitExec {
 }
 
 impl ExecutionPlan for CommitExec {
-    fn name(&self) -> &str {
-        "CommitExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    operator!("CommitExec", input);
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
         vec![Distribution::SinglePartition]
@@ -89,13 +79,6 @@ impl ExecutionPlan for CommitExec {
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(

@@ -9,14 +9,13 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigNonZeroUsize;
 use datafusion::common::format::DEFAULT_CAST_OPTIONS;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::datasource::physical_plan::FileSink;
 use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -32,6 +31,7 @@ use super::split::write_split;
 use super::staged::{Only, Staged};
 use super::uploads::Uploads;
 use crate::nodes::train::only;
+use crate::operator;
 
 /// One row per partition: the task that wrote it, its rows and its files.
 pub(super) static WRITTEN: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -86,27 +86,10 @@ impl DisplayAs for WriteExec {
 }
 
 impl ExecutionPlan for WriteExec {
-    fn name(&self) -> &str {
-        "WriteExec"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    operator!("WriteExec", input);
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(

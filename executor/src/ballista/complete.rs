@@ -13,14 +13,13 @@ use ballista_core::execution_plans::{ShuffleReaderExec, stats_for_partitions};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::stats::Precision;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{Stream, StreamExt};
-use volley_engine::delegate_to;
+
+use volley_engine::{delegate_to, display_as};
 
 /// Wraps the reader so that it fails when rows are missing.
 pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
@@ -61,11 +60,7 @@ impl fmt::Display for RowsMissing {
 
 impl std::error::Error for RowsMissing {}
 
-impl DisplayAs for Complete {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reader.fmt_as(form, f)
-    }
-}
+display_as!(Complete, reader);
 
 impl ExecutionPlan for Complete {
     delegate_to!(reader);

@@ -12,26 +12,23 @@
 //! Not covered: long computations within one batch by a function, a sort or one partition of a window.
 
 use std::any::Any;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use volley_engine::delegate_to;
 
 use super::tasks::Running;
+
+use volley_engine::{delegate_to, display_as};
 
 /// Decorates the plan below a stage's writer so that it stops with its task.
 ///
@@ -64,11 +61,7 @@ impl Stops {
     }
 }
 
-impl DisplayAs for Stops {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(Stops, plan);
 
 impl ExecutionPlan for Stops {
     delegate_to!(plan);

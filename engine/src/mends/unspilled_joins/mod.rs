@@ -8,27 +8,22 @@
 //! Remove when a release emits unmatched rows after an empty last chunk.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, replace_children_if_necessary,
-};
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 
-use crate::delegate_to;
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::rules::physical::{Rewrite, rule};
 use crate::runtime::context_with;
+use crate::{delegate_to, display_as};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -94,11 +89,7 @@ impl Run {
     }
 }
 
-impl DisplayAs for Run {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(Run, plan);
 
 impl ExecutionPlan for Run {
     delegate_to!(plan);

@@ -43,14 +43,13 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, EmptyRecordBatchStream, ExecutionPlan, ExecutionPlanProperties,
-    PlanProperties, replace_children_if_necessary,
+    EmptyRecordBatchStream, ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
 use self::parts::GraceHash;
-use crate::delegate_to;
 use crate::runtime::context_with;
+use crate::{delegate_to, display_as};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
@@ -133,11 +132,7 @@ impl GraceJoin {
     }
 }
 
-impl DisplayAs for GraceJoin {
-    fn fmt_as(&self, form: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.fmt_as(form, f)
-    }
-}
+display_as!(GraceJoin, plan);
 
 impl ExecutionPlan for GraceJoin {
     delegate_to!(plan);
