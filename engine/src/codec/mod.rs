@@ -141,6 +141,39 @@ pub struct VolleyLogicalCodec {
     inner: BallistaLogicalExtensionCodec,
 }
 
+/// Implements the coding of Volley's own functions, of which the names tell all.
+macro_rules! own_functions {
+    () => {
+        fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+            match row_hash::function(name) {
+                Some(function) => Ok(function),
+                None => self.inner.try_decode_udf(name, buf),
+            }
+        }
+
+        fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
+            match row_hash::function(function.name()) {
+                Some(_) => Ok(()),
+                None => self.inner.try_encode_udf(function, buf),
+            }
+        }
+
+        fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
+            match aggregate(name) {
+                Some(function) => Ok(function),
+                None => self.inner.try_decode_udaf(name, buf),
+            }
+        }
+
+        fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
+            match aggregate(function.name()) {
+                Some(_) => Ok(()),
+                None => self.inner.try_encode_udaf(function, buf),
+            }
+        }
+    };
+}
+
 impl LogicalExtensionCodec for VolleyLogicalCodec {
     fn try_decode(
         &self,
@@ -244,33 +277,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         Ok(())
     }
 
-    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        match row_hash::function(name) {
-            Some(function) => Ok(function),
-            None => self.inner.try_decode_udf(name, buf),
-        }
-    }
-
-    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match row_hash::function(function.name()) {
-            Some(_) => Ok(()),
-            None => self.inner.try_encode_udf(function, buf),
-        }
-    }
-
-    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        match aggregate(name) {
-            Some(function) => Ok(function),
-            None => self.inner.try_decode_udaf(name, buf),
-        }
-    }
-
-    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match aggregate(function.name()) {
-            Some(_) => Ok(()),
-            None => self.inner.try_encode_udaf(function, buf),
-        }
-    }
+    own_functions!();
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
         self.inner.try_decode_udwf(name, buf)
@@ -453,33 +460,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         }
     }
 
-    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
-        match row_hash::function(name) {
-            Some(function) => Ok(function),
-            None => self.inner.try_decode_udf(name, buf),
-        }
-    }
-
-    fn try_encode_udf(&self, function: &ScalarUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match row_hash::function(function.name()) {
-            Some(_) => Ok(()),
-            None => self.inner.try_encode_udf(function, buf),
-        }
-    }
-
-    fn try_decode_udaf(&self, name: &str, buf: &[u8]) -> Result<Arc<AggregateUDF>> {
-        match aggregate(name) {
-            Some(function) => Ok(function),
-            None => self.inner.try_decode_udaf(name, buf),
-        }
-    }
-
-    fn try_encode_udaf(&self, function: &AggregateUDF, buf: &mut Vec<u8>) -> Result<()> {
-        match aggregate(function.name()) {
-            Some(_) => Ok(()),
-            None => self.inner.try_encode_udaf(function, buf),
-        }
-    }
+    own_functions!();
 
     fn try_decode_udwf(&self, name: &str, buf: &[u8]) -> Result<Arc<WindowUDF>> {
         match running::function(name) {

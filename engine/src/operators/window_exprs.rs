@@ -1,15 +1,15 @@
-//! Window expressions: their replacements, which keep their names, and their options.
+//! Aggregates and window functions: their replacements, which keep the names of columns, and the options of the latter.
 //!
 //! The replacing functions are in [`filtered`](crate::codec::filtered), [`running`](crate::operators::running) and
 //! [`sliding`](crate::mends::sliding).
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, internal_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr::WindowFunction;
-use datafusion::logical_expr::{Expr, LogicalPlan, Window, WindowUDF};
+use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
+use datafusion::logical_expr::{Aggregate, AggregateUDF, Expr, LogicalPlan, Window, WindowUDF};
 use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::windows::WindowUDFExpr;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,48 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct WindowOptions {
     pub(crate) ignore_nulls: bool,
     pub(crate) reversed: bool,
+}
+
+/// Replaces the aggregate functions of groups by the ones that `replacement` returns for them, with their arguments over
+/// the aggregate's input.
+pub(crate) fn replaced_aggregates(
+    aggregate: Aggregate,
+    replacement: impl Fn(&AggregateUDF, &[Expr], &DFSchema) -> Result<Option<Arc<AggregateUDF>>>,
+) -> Result<Transformed<LogicalPlan>> {
+    let schema = aggregate.input.schema();
+    let mut changed = false;
+    let exprs = aggregate.aggr_expr.iter().map(|expr| {
+        let name = expr.schema_name().to_string();
+        let replaced = expr.clone().transform_up(|expr| {
+            let Expr::AggregateFunction(AggregateFunction { func, params }) = &expr else {
+                return Ok(Transformed::no(expr));
+            };
+            Ok(match replacement(func, &params.args, schema)? {
+                Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction {
+                    func,
+                    params: params.clone(),
+                })),
+                None => Transformed::no(expr),
+            })
+        })?;
+        changed |= replaced.transformed;
+        Ok(match replaced.transformed {
+            true => replaced.data.alias(name),
+            false => replaced.data,
+        })
+    });
+    let exprs = exprs.collect::<Result<Vec<_>>>()?;
+    if !changed {
+        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+    }
+    let Aggregate {
+        input,
+        group_expr,
+        schema,
+        ..
+    } = aggregate;
+    let aggregate = Aggregate::try_new_with_schema(input, group_expr, exprs, schema)?;
+    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
 }
 
 /// Replaces the window functions of a plan by the ones that `replacement` returns for them over the plan's input.

@@ -15,15 +15,15 @@ use datafusion::arrow::datatypes::{
     ArrowNativeType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
     FieldRef, Int64Type, UInt64Type, i256,
 };
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::sum::sum_udaf;
-use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction};
+use datafusion::logical_expr::expr::WindowFunction;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, Aggregate, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, GroupsAccumulator,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, GroupsAccumulator,
     LogicalPlan, ReversedUDAF, SetMonotonicity, Signature, Volatility, WindowFunctionDefinition,
 };
 use datafusion::optimizer::OptimizerConfig;
@@ -66,7 +66,7 @@ pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
 /// Replaces `sum` of whole numbers and decimals.
 fn check_sums(plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     match plan {
-        LogicalPlan::Aggregate(aggregate) => of_groups(aggregate),
+        LogicalPlan::Aggregate(aggregate) => window_exprs::replaced_aggregates(aggregate, checked),
         plan => window_exprs::replaced(plan, of_window),
     }
 }
@@ -82,43 +82,6 @@ fn of_window(window: &WindowFunction, input: &DFSchema) -> Result<Option<Expr>> 
             params: window.params.clone(),
         }))
     }))
-}
-
-fn of_groups(aggregate: Aggregate) -> Result<Transformed<LogicalPlan>> {
-    let schema = aggregate.input.schema();
-    let mut changed = false;
-    let exprs = aggregate.aggr_expr.iter().map(|expr| {
-        let name = expr.schema_name().to_string();
-        let replaced = expr.clone().transform_up(|expr| {
-            let Expr::AggregateFunction(AggregateFunction { func, params }) = &expr else {
-                return Ok(Transformed::no(expr));
-            };
-            Ok(match checked(func, &params.args, schema)? {
-                Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction {
-                    func,
-                    params: params.clone(),
-                })),
-                None => Transformed::no(expr),
-            })
-        })?;
-        changed |= replaced.transformed;
-        Ok(match replaced.transformed {
-            true => replaced.data.alias(name),
-            false => replaced.data,
-        })
-    });
-    let exprs = exprs.collect::<Result<Vec<_>>>()?;
-    if !changed {
-        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
-    }
-    let Aggregate {
-        input,
-        group_expr,
-        schema,
-        ..
-    } = aggregate;
-    let aggregate = Aggregate::try_new_with_schema(input, group_expr, exprs, schema)?;
-    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
 }
 
 /// The checked function in the place of this one, if it is a sum of whole numbers or decimals.

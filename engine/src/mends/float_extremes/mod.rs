@@ -10,19 +10,19 @@ use std::sync::Arc;
 
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::operators::folded::{Fold, Folded};
+use crate::operators::window_exprs::replaced_aggregates;
 use crate::rules::logical::top_down;
 use datafusion::arrow::array::{ArrowNativeTypeOp, ArrowPrimitiveType};
 use datafusion::arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{internal_err, plan_err};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
-use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, Aggregate, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, GroupsAccumulator,
-    LogicalPlan, Signature,
+    Accumulator, AggregateUDF, AggregateUDFImpl, ExprSchemable, GroupsAccumulator, LogicalPlan,
+    Signature,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -70,49 +70,18 @@ pub(crate) fn order_floats(
     if aggregate.group_expr.is_empty() {
         return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
     }
-    let schema = aggregate.input.schema();
-    let mut changed = false;
-    let exprs = aggregate.aggr_expr.iter().map(|expr| {
-        let name = expr.schema_name().to_string();
-        let replaced = expr.clone().transform_up(|expr| {
-            let Expr::AggregateFunction(AggregateFunction { func, params }) = &expr else {
-                return Ok(Transformed::no(expr));
-            };
-            let replacement = match func.name() {
-                "min" => function("volley_float_min"),
-                "max" => function("volley_float_max"),
-                _ => None,
-            };
-            let is_float = match params.args.as_slice() {
-                [value] => value.get_type(schema)?.is_floating(),
-                _ => false,
-            };
-            Ok(match replacement.filter(|_| is_float) {
-                Some(func) => Transformed::yes(Expr::AggregateFunction(AggregateFunction {
-                    func,
-                    params: params.clone(),
-                })),
-                None => Transformed::no(expr),
-            })
-        })?;
-        changed |= replaced.transformed;
-        Ok(match replaced.transformed {
-            true => replaced.data.alias(name),
-            false => replaced.data,
-        })
-    });
-    let exprs = exprs.collect::<Result<Vec<_>>>()?;
-    if !changed {
-        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
-    }
-    let Aggregate {
-        input,
-        group_expr,
-        schema,
-        ..
-    } = aggregate;
-    let aggregate = Aggregate::try_new_with_schema(input, group_expr, exprs, schema)?;
-    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
+    replaced_aggregates(aggregate, |aggregate, args, input| {
+        let replacement = match aggregate.name() {
+            "min" => function("volley_float_min"),
+            "max" => function("volley_float_max"),
+            _ => None,
+        };
+        let is_float = match args {
+            [value] => value.get_type(input)?.is_floating(),
+            _ => false,
+        };
+        Ok(replacement.filter(|_| is_float))
+    })
 }
 
 impl AggregateUDFImpl for FloatExtreme {
