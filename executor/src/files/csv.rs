@@ -5,7 +5,6 @@
 //! or lines are one value though its quotes are malformed, that is an error: Arrow's parser takes all rows up to there for
 //! a text. Parsing is Arrow's.
 
-use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,17 +18,14 @@ use datafusion::datasource::physical_plan::{
     CsvSource, FileOpenFuture, FileOpener, FileScanConfig, FileSource,
 };
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::{
-    GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore,
-};
+use datafusion::object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, decompressed, part_of_records};
 
-/// Bytes of a local file that one read returns.
-const PIECE: usize = 256 << 10;
+use super::pieces;
 
 /// Opens CSV files and parts of them.
 ///
@@ -190,30 +186,6 @@ impl FileOpener for Opener {
             opener.rows(file, Some(part)).await
         }))
     }
-}
-
-/// Returns the bytes of a response in pieces.
-fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {
-    let GetResultPayload::File(mut file, _) = read.payload else {
-        return Ok(read.into_stream().map_err(DataFusionError::from).boxed());
-    };
-    // The store's own stream of a local file has a task on another thread for each 8 KiB.
-    file.seek(SeekFrom::Start(read.range.start))?;
-    let mut left = file.take(read.range.end - read.range.start);
-    let pieces = std::iter::from_fn(move || {
-        let mut piece = vec![0; PIECE.min(left.limit() as usize)];
-        let mut filled = 0;
-        while filled < piece.len() {
-            match left.read(&mut piece[filled..]) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) => return Some(Err(error.into())),
-            }
-        }
-        piece.truncate(filled);
-        (filled > 0).then(|| Ok(Bytes::from(piece)))
-    });
-    Ok(stream::iter(pieces).boxed())
 }
 
 /// That a file was not cut where a record begins.

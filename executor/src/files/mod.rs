@@ -1,5 +1,6 @@
-//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, and [CSV files](csv) are
-//! checked for quotes that nothing closes, and their parts begin and end with records.
+//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, [CSV files](csv) are
+//! checked for quotes that nothing closes, and their parts begin and end with records, and values of [JSON files](json) are
+//! compared with the types of their columns.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
@@ -7,10 +8,13 @@
 
 mod arrow;
 mod csv;
+mod json;
 
 use std::fmt;
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
@@ -18,20 +22,48 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
     ArrowSource, CsvSource, FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
+    JsonSource,
 };
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::ObjectStore;
+use datafusion::object_store::{GetResult, GetResultPayload, ObjectStore};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
-use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use volley_engine::file_name;
+
+/// Bytes of a local file that one read returns.
+const PIECE: usize = 256 << 10;
+
+/// Returns the bytes of a response in pieces.
+fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let GetResultPayload::File(mut file, _) = read.payload else {
+        return Ok(read.into_stream().map_err(DataFusionError::from).boxed());
+    };
+    // The store's own stream of a local file has a task on another thread for each 8 KiB.
+    file.seek(SeekFrom::Start(read.range.start))?;
+    let mut left = file.take(read.range.end - read.range.start);
+    let pieces = std::iter::from_fn(move || {
+        let mut piece = vec![0; PIECE.min(left.limit() as usize)];
+        let mut filled = 0;
+        while filled < piece.len() {
+            match left.read(&mut piece[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) => return Some(Err(error.into())),
+            }
+        }
+        piece.truncate(filled);
+        (filled > 0).then(|| Ok(Bytes::from(piece)))
+    });
+    Ok(stream::iter(pieces).boxed())
+}
 
 /// The scan with errors that name files, schemas that are adapted and parts of whole records, if the operator is a scan of
 /// files.
@@ -53,7 +85,7 @@ struct Opened {
 
 impl Opened {
     fn of(source: Arc<dyn FileSource>) -> Arc<dyn FileSource> {
-        match source.is::<CsvSource>() || source.is::<ArrowSource>() {
+        match source.is::<CsvSource>() || source.is::<JsonSource>() || source.is::<ArrowSource>() {
             true => Arc::new(Self {
                 source,
                 batch_size: None,
@@ -70,18 +102,22 @@ impl FileSource for Opened {
         scan: &FileScanConfig,
         partition: usize,
     ) -> Result<Arc<dyn FileOpener>> {
-        let Some(csv) = self.source.downcast_ref::<CsvSource>() else {
-            return Ok(Arc::new(arrow::Opener {
-                source: Arc::clone(&self.source),
-                store,
-                scan: scan.clone(),
-                partition,
-            }));
+        let size = || match self.batch_size {
+            Some(size) => Ok(size),
+            None => internal_err!("{} files without a size of batches", self.file_type()),
         };
-        match self.batch_size {
-            Some(size) => csv::opener(csv, size, store, scan),
-            None => internal_err!("CSV files without a size of batches"),
+        if let Some(csv) = self.source.downcast_ref::<CsvSource>() {
+            return csv::opener(csv, size()?, store, scan);
         }
+        if let Some(json) = self.source.downcast_ref::<JsonSource>() {
+            return json::opener(json, size()?, store, scan);
+        }
+        Ok(Arc::new(arrow::Opener {
+            source: Arc::clone(&self.source),
+            store,
+            scan: scan.clone(),
+            partition,
+        }))
     }
 
     fn table_schema(&self) -> &TableSchema {

@@ -430,6 +430,67 @@ fn an_error_about_a_file_names_it() {
 }
 
 #[test]
+fn json_values_are_kept_or_named() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    let rows = |from: usize, to: usize| {
+        let rows = (from..to).map(|row| format!("{{\"id\":{row},\"code\":7}}\n"));
+        rows.collect::<String>()
+    };
+    // Read in parts, and the value is far behind the rows whose types are looked at.
+    let late = |value: &str| {
+        let row = format!("{{\"id\":-1,\"code\":{value}}}\n");
+        rows(0, 600_000) + &row + &rows(0, 9_999)
+    };
+    write(
+        &dir,
+        &[
+            ("text.jsonl", &late("\"0012\"")),
+            ("fraction.jsonl", &late("7.5")),
+            ("list.jsonl", &late("[7]")),
+            (
+                "mixed.jsonl",
+                "{\"a\":1.50}\n{\"a\":\"0012\"}\n{\"a\":true}\n{\"a\":null}\n",
+            ),
+            ("great.jsonl", "{\"a\":18446744073709551615}\n"),
+            ("same.jsonl", "{\"a\":1}\n{\"a\":2.0}\n"),
+        ],
+    );
+    for (name, value) in [
+        ("text", "the text \"0012\""),
+        ("fraction", "7.5"),
+        ("list", "a list"),
+    ] {
+        let sql = format!("SELECT sum(code) AS s FROM '{{d}}/{name}.jsonl'");
+        let said = refused(&cluster, &dir, &sql);
+        let line = format!("line 600001 has {value} in column \"code\", which is Int64");
+        assert!(
+            said.contains(&format!("{name}.jsonl")) && said.contains(&line),
+            "{said}"
+        );
+        let other = format!("SELECT count(id) AS n FROM '{{d}}/{name}.jsonl'");
+        assert_eq!(ask(&cluster, &dir, &other), [json!({"n": 610_000})]);
+    }
+    let declared = "CREATE EXTERNAL TABLE t (id BIGINT, code VARCHAR) STORED AS JSON LOCATION '{d}/text.jsonl'; \
+                    SELECT code, count(*) AS n FROM t GROUP BY code ORDER BY n";
+    let due = [
+        json!({"code": "0012", "n": 1}),
+        json!({"code": "7", "n": 609_999}),
+    ];
+    assert_eq!(ask(&cluster, &dir, declared), due);
+    let mixed = ask(&cluster, &dir, "SELECT a FROM '{d}/mixed.jsonl' ORDER BY a");
+    let due = [json!("0012"), json!("1.50"), json!("true"), json!(null)];
+    assert_eq!(mixed, due.map(|a| json!({"a": a})));
+    let great = refused(&cluster, &dir, "SELECT a FROM '{d}/great.jsonl'");
+    assert!(
+        great.contains("18446744073709551615 in column \"a\""),
+        "{great}"
+    );
+    let same = "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS JSON LOCATION '{d}/same.jsonl'; SELECT sum(a) AS s FROM t";
+    assert_eq!(ask(&cluster, &dir, same), [json!({"s": 3})]);
+}
+
+#[test]
 fn tables_in_memory_are_queried_on_the_cluster() {
     let cluster = Cluster::start(2);
     let dir = cluster.dir().join("files");
