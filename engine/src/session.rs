@@ -21,6 +21,7 @@ use crate::planning::distinct_sets::distinct_by_sets;
 use crate::planning::estimates::{ESTIMATE_FILTERS, ESTIMATE_SCANS, estimate_scan};
 use crate::planning::join_order::order_joins;
 use crate::planning::joins::choose_join;
+use crate::planning::large_constants::hold_large_constants;
 use crate::planning::selectivity::estimate_filter;
 use crate::planning::without_columns::gather_without_columns;
 use crate::rules::logical::{LogicalRule, top_down, whole_plan};
@@ -75,6 +76,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         top_down("receive_repeated_names", receive_repeated_names),
         top_down("drop_endless_limits", drop_endless_limits),
         top_down("distinct_by_sets", distinct_by_sets),
+        top_down("hold_large_constants", hold_large_constants),
     ];
     logical.extend(Mended::ALL.first_planned());
     logical.extend(Mended::ALL.logical(state.optimizers()));
@@ -91,7 +93,10 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 pub fn sent_rules() -> Vec<LogicalRule> {
     let mut defaults = Optimizer::new().rules;
     defaults.retain(|rule| SENT.contains(&rule.name()));
-    let mut rules = vec![top_down("flatten_unions", flatten_unions)];
+    let mut rules = vec![
+        top_down("flatten_unions", flatten_unions),
+        top_down("hold_large_constants", hold_large_constants),
+    ];
     rules.extend(Mended::ALL.sent(&defaults));
     rules.extend([
         whole_plan("lift_lateral_conditions", lift_lateral_conditions),
@@ -138,7 +143,10 @@ pub fn optimized(plan: &LogicalPlan, session: &dyn Session) -> Result<LogicalPla
     let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
         return Ok(plan.clone());
     };
-    let mut rules = vec![top_down("receive_repeated_names", receive_repeated_names)];
+    let mut rules = vec![
+        top_down("receive_repeated_names", receive_repeated_names),
+        top_down("hold_large_constants", hold_large_constants),
+    ];
     rules.extend(Mended::ALL.logical(&Optimizer::new().rules));
     let all = SessionStateBuilder::new_from_existing(state.clone())
         .with_optimizer_rules(rules)
@@ -152,6 +160,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_of_plans_that_are_sent() {
-        assert_eq!(sent_rules().len(), SENT.len() + 9);
+        assert_eq!(sent_rules().len(), SENT.len() + 10);
     }
 }

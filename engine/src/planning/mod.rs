@@ -8,6 +8,7 @@ pub(crate) mod effects;
 pub(crate) mod estimates;
 pub(crate) mod join_order;
 pub(crate) mod joins;
+pub(crate) mod large_constants;
 pub(crate) mod partitions;
 pub(crate) mod planner;
 pub(crate) mod reread;
