@@ -46,8 +46,11 @@ pub use codec::task::PrunedExec;
 use codec::verify_sent;
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
 pub use files::arrow_file::ArrowFile;
-pub use files::csv_records::{CsvDialect, OpenQuote, QuoteCheck, part_of_records, whole_records};
+pub use files::csv_records::{
+    CsvDialect, EmptyText, OpenQuote, QuoteCheck, line_of_record, part_of_records, whole_records,
+};
 pub use files::decompressed::decompressed;
+pub use files::empty_text::EmptyTextMark;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};
@@ -61,4 +64,4 @@ pub use session::{
     mend_relations, optimized, sent_rules, statement_to_plan, with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};
-pub use write::{NULL_PARTITION, adds_files, replaces_file, split_writer};
+pub use write::{NULL_PARTITION, adds_files, exact_writer, replaces_file};

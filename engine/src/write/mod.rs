@@ -23,7 +23,9 @@
 mod arrow;
 mod commit;
 mod create;
+mod csv;
 mod dictionaries;
+mod exact;
 mod exec;
 mod moves;
 mod split;
@@ -52,8 +54,9 @@ use crate::settings::JobSettings;
 pub(super) use arrow::{ArrowFiles, ArrowFilesFactory, ArrowSink};
 pub(super) use commit::CommitExec;
 pub(super) use dictionaries::choose_dictionaries;
+pub use exact::exact_writer;
 pub(super) use exec::WriteExec;
-pub use split::{NULL_PARTITION, split_writer};
+pub use split::NULL_PARTITION;
 pub(super) use target::{EncodedTarget, Target, folder_of_sink};
 use volley_proto::object_stores::is_remote;
 

@@ -17,37 +17,22 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{ScalarValue, exec_err, not_impl_err, plan_err};
 use datafusion::datasource::physical_plan::{FileSink, FileSinkConfig};
-use datafusion::datasource::sink::{DataSink, DataSinkExec};
+use datafusion::datasource::sink::DataSink;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType};
 use futures::TryStreamExt;
 use object_store::path::Path;
 use tokio::sync::mpsc::{self, Receiver, Sender, UnboundedSender};
 use uuid::Uuid;
 
-use super::target;
-
 /// The name of a folder whose partition column is NULL, as Hive and Spark write it.
 pub const NULL_PARTITION: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Returns the operator with this splitter in the place of its own, if it is DataFusion's writer of partitioned folders,
-/// which keeps the order of rows.
-pub fn split_writer(operator: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
-    let writer = operator.downcast_ref::<DataSinkExec>()?;
-    let config = target::config(writer.sink())?.clone();
-    if config.table_partition_cols.is_empty() {
-        return None;
-    }
-    let sink = SplitSink(target::sink_like(writer.sink(), config)?);
-    let (input, order) = (Arc::clone(writer.input()), writer.sort_order().clone());
-    Some(Arc::new(DataSinkExec::new(input, Arc::new(sink), order)))
-}
-
 /// A writer of the files of partitioned folders.
 #[derive(Debug)]
-struct SplitSink(Arc<dyn FileSink>);
+pub(super) struct SplitSink(pub(super) Arc<dyn FileSink>);
 
 impl DisplayAs for SplitSink {
     fn fmt_as(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::ArrowSink;
+use super::exact::exact_sink;
 use crate::error::External;
 use crate::object_stores::shown;
 use volley_proto::object_stores::is_remote;
@@ -153,7 +154,7 @@ impl Target {
             file_extension: format!("{}{UNCOMMITTED}", self.format()),
             ..self.sink.config().clone()
         };
-        Ok(sink_like(self.sink.as_ref(), config))
+        Ok(sink_like(self.sink.as_ref(), config).map(exact_sink))
     }
 
     /// Returns the task that wrote a file, and the file's final path, whose name starts with the job's.

@@ -11,7 +11,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use volley_engine::runtime::TaskIdentity;
-use volley_engine::{TrainExec, split_writer};
+use volley_engine::{TrainExec, exact_writer};
 
 use super::complete::complete;
 use super::join_filter::stop_in_filter;
@@ -66,7 +66,7 @@ impl Equipment<'_> {
             let reader = reader.with_work_dir(work_dir());
             return Ok(Some(Arc::new(reader.with_client_pool(pool()))));
         }
-        match equipped_scan(node).or_else(|| split_writer(node)) {
+        match equipped_scan(node).or_else(|| exact_writer(node)) {
             Some(equipped) => Ok(Some(equipped)),
             None => stop_in_filter(node, self.running),
         }

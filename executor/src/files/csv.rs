@@ -3,13 +3,19 @@
 //! DataFusion cuts a large file anywhere and has each part begin after the next line break, which may be in the midst of a
 //! quoted value. Here a part is that of [its records](part_of_records). Where a quote is open at the end of what is read,
 //! or lines are one value though its quotes are malformed, that is an error: Arrow's parser takes all rows up to there for
-//! a text. Parsing is Arrow's.
+//! a text. A value `""` of a text column is a text without characters, and not NULL. Parsing is Arrow's; errors about a
+//! record have the number of its line.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::ReaderBuilder;
 use datafusion::arrow::csv::reader::Decoder;
+use datafusion::arrow::datatypes::FieldRef;
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::exec_datafusion_err;
 use datafusion::datasource::file_format::csv::CsvDecoder;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
@@ -23,7 +29,10 @@ use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use volley_engine::{CsvDialect, OpenQuote, QuoteCheck, decompressed, part_of_records};
+use volley_engine::{
+    CsvDialect, EmptyText, EmptyTextMark, OpenQuote, QuoteCheck, decompressed, line_of_record,
+    part_of_records,
+};
 
 use super::pieces;
 
@@ -107,30 +116,50 @@ impl Opener {
         self,
         file: ObjectMeta,
         part: Option<std::ops::Range<u64>>,
-    ) -> Result<BoxStream<'static, Result<datafusion::arrow::array::RecordBatch>>> {
+    ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         let begins_file = part.as_ref().is_none_or(|part| part.start == 0);
         let cut_at = part
             .as_ref()
             .map(|part| part.end)
             .filter(|end| *end < file.size);
+        let start = part.as_ref().map_or(0, |part| part.start);
         let bytes = self.bytes(&file, part.map(GetRange::Bounded)).await?;
         let decoder = self.decoder(self.source.has_header() && begins_file);
-        let check = QuoteCheck::new(self.dialect(), begins_file);
+        let check = QuoteCheck::new(self.dialect(), begins_file).with_empty_texts();
+        let texts = EmptyTexts::new(&self.source, &self.columns);
+        let (mark, is_marked) = (texts.mark.clone(), Arc::clone(&texts.is_marked));
         let is_compressed = self.compression.is_compressed();
         debug_assert!(
             !is_compressed || cut_at.is_none(),
             "a compressed file is read whole"
         );
+        let whole = Arc::new((self, file));
+        let of_errors = Arc::clone(&whole);
         let known = begins_file && cut_at.is_none();
-        let begun = (bytes, check, Arc::new((self, file)));
-        let checked = stream::try_unfold(begun, move |(mut bytes, mut check, whole)| async move {
+        let begun = Some((bytes, check, texts, whole));
+        let checked = stream::try_unfold(begun, move |reading| async move {
+            let Some((mut bytes, mut check, mut texts, whole)) = reading else {
+                return Ok(None);
+            };
             let piece = bytes.try_next().await?;
             let checked = match &piece {
                 Some(piece) => check.follow(piece),
                 None => check.end(),
             };
             match checked {
-                Ok(()) => Ok(piece.map(|piece| (piece, (bytes, check, whole)))),
+                Ok(()) => Ok(match piece {
+                    Some(piece) => {
+                        let piece = texts.marked(piece, check.empty_texts());
+                        Some((piece, Some((bytes, check, texts, whole))))
+                    }
+                    None => {
+                        let last = check.ends_with_empty_text();
+                        let last = last.map(|column| EmptyText { end: 0, column });
+                        let last = last.map(|last| texts.marked(Bytes::new(), &[last]));
+                        last.filter(|last| !last.is_empty())
+                            .map(|last| (last, None))
+                    }
+                }),
                 Err(open) if known => Err(open.error()),
                 Err(_) => {
                     let (opener, file) = whole.as_ref();
@@ -142,7 +171,45 @@ impl Opener {
             checked.boxed(),
             DecoderDeserializer::new(CsvDecoder::new(decoder)),
         );
-        Ok(rows.map_err(DataFusionError::from).boxed())
+        let rows = rows.then(move |rows| {
+            let (mark, is_marked) = (mark.clone(), Arc::clone(&is_marked));
+            let whole = Arc::clone(&of_errors);
+            async move {
+                match rows {
+                    Ok(rows) if is_marked.load(Relaxed) => {
+                        let columns = rows.columns().iter().map(|column| mark.take(column));
+                        let rows = RecordBatch::try_new(rows.schema(), columns.collect())?;
+                        Ok(rows)
+                    }
+                    Ok(rows) => Ok(rows),
+                    Err(error) => {
+                        let (opener, file) = whole.as_ref();
+                        Err(opener.in_line(file, start, error).await)
+                    }
+                }
+            }
+        });
+        Ok(rows.boxed())
+    }
+
+    /// Returns an error of Arrow's reader with the number of the line, where that of the record stands in it.
+    async fn in_line(&self, file: &ObjectMeta, start: u64, error: ArrowError) -> DataFusionError {
+        let (Some((number, record)), ArrowError::ParseError(text) | ArrowError::CsvError(text)) =
+            (record_in(&error), &error)
+        else {
+            return error.into();
+        };
+        let line = async {
+            let bytes = self.bytes(file, None).await?;
+            line_of_record(bytes, self.dialect(), start, record).await
+        };
+        match line.await {
+            Ok(line) => {
+                let (before, after) = (&text[..number.start], &text[number.end..]);
+                exec_datafusion_err!("{before}{line}{after}")
+            }
+            Err(error) => error,
+        }
     }
 
     /// Explains a quote that is open where a part ends: it is in the whole file as well, or the file was cut within a value.
@@ -186,6 +253,63 @@ impl FileOpener for Opener {
             opener.rows(file, Some(part)).await
         }))
     }
+}
+
+/// Marks texts without characters before they are parsed.
+struct EmptyTexts {
+    mark: EmptyTextMark,
+    /// True if there was any.
+    is_marked: Arc<AtomicBool>,
+    /// The columns of text that are read, of those of the file.
+    columns: Vec<bool>,
+}
+
+impl EmptyTexts {
+    fn new(source: &CsvSource, read: &[usize]) -> Self {
+        let fields = source.table_schema().file_schema().fields().iter();
+        let columns = fields.enumerate();
+        let is_read_text = |(number, field): (usize, &FieldRef)| {
+            field.data_type().is_string() && read.contains(&number)
+        };
+        Self {
+            mark: EmptyTextMark::new(),
+            is_marked: Arc::default(),
+            columns: columns.map(is_read_text).collect(),
+        }
+    }
+
+    /// Puts the mark behind each value `""` of a text column.
+    fn marked(&mut self, piece: Bytes, empty: &[EmptyText]) -> Bytes {
+        let is_text = |empty: &&EmptyText| self.columns.get(empty.column) == Some(&true);
+        let mut empty = empty.iter().filter(is_text).peekable();
+        if empty.peek().is_none() {
+            return piece;
+        }
+        self.is_marked.store(true, Relaxed);
+        let mut marked = Vec::with_capacity(piece.len() + piece.len() / 2);
+        let mut from = 0;
+        for EmptyText { end, .. } in empty {
+            marked.extend_from_slice(&piece[from..*end]);
+            marked.extend_from_slice(self.mark.as_str().as_bytes());
+            from = *end;
+        }
+        marked.extend_from_slice(&piece[from..]);
+        marked.into()
+    }
+}
+
+/// Where in an error of Arrow's reader the number of a record stands, and how many records were read before it.
+fn record_in(error: &ArrowError) -> Option<(std::ops::Range<usize>, u64)> {
+    // Errors about values count records from 0, those about records from 1.
+    let (text, before, first) = match error {
+        ArrowError::ParseError(text) => (text, " at line ", 0),
+        ArrowError::CsvError(text) => (text, " for line ", 1),
+        _ => return None,
+    };
+    let start = text.find(before)? + before.len();
+    let digits = text[start..].bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[start..start + digits].parse().ok()?;
+    Some((start..start + digits, number.checked_sub(first)?))
 }
 
 /// That a file was not cut where a record begins.

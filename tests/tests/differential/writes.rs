@@ -144,13 +144,19 @@ impl Write {
     }
 
     /// Returns the query to write, without NULL in the folders' column: a folder's name cannot express NULL, and a
-    /// cluster refuses to try.
+    /// cluster refuses to try. In CSV, no text is NULL or has no characters: DataFusion alone reads both as NULL.
     fn rows(&self) -> String {
         let query = self.query.to_string();
-        if self.by.is_none() {
+        let is_csv = matches!(self.format, Format::Csv | Format::Gzip | Format::Zstd);
+        let is_read = !matches!(self.how, How::TableAs | How::View);
+        let is_csv = is_csv && is_read;
+        if self.by.is_none() && !is_csv {
             return query;
         }
         let column = |(name, of): &(String, Type)| match self.by.as_ref() == Some(name) {
+            false if is_csv && *of == Type::Text => {
+                format!("coalesce(nullif({name}, ''), '-') AS {name}")
+            }
             false => name.clone(),
             true => {
                 let instead = match of {

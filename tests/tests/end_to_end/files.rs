@@ -427,6 +427,38 @@ fn an_error_about_a_file_names_it() {
         let said = refused(&cluster, &dir, &sql);
         assert!(said.contains(bad), "{sql}: {said}");
     }
+
+    // The line, of whatever ends lines, and though a file is read in parts.
+    let rows = |end: &str| format!("k,v{end}1,\"2\"{end}3,\"x{end}y\"{end}4,z{end}");
+    let far: String = (0..1_000_000).map(|k| format!("{k},\"1\n\"\n")).collect();
+    write(
+        &dir,
+        &[
+            ("lines/n.csv", &rows("\n")),
+            ("lines/rn.csv", &rows("\r\n")),
+            ("lines/r.csv", &rows("\r")),
+            ("lines/far.csv", &format!("k,v\n{far}x,1\n")),
+        ],
+    );
+    for (file, columns, line) in [
+        ("n", "(k BIGINT, v BIGINT)", "at line 3."),
+        ("rn", "(k BIGINT, v BIGINT)", "at line 3."),
+        ("r", "(k BIGINT, v BIGINT)", "at line 3."),
+        ("n", "(k BIGINT)", "for line 1,"),
+        ("r", "(k BIGINT, v VARCHAR, w BIGINT)", "for line 1,"),
+        ("far", "(k BIGINT, v VARCHAR)", "at line 2000002."),
+    ] {
+        let sql = format!(
+            "CREATE EXTERNAL TABLE t {columns} STORED AS CSV LOCATION '{{d}}/lines/{file}.csv' \
+             OPTIONS ('format.has_header' 'true'); SELECT count(k) AS n, max(v) AS m FROM t"
+        );
+        let sql = match columns.contains("v ") {
+            true => sql,
+            false => sql.replace(", max(v) AS m", ""),
+        };
+        let said = refused(&cluster, &dir, &sql);
+        assert!(said.contains(line), "{sql}: {said}");
+    }
 }
 
 #[test]
@@ -488,6 +520,99 @@ fn json_values_are_kept_or_named() {
     );
     let same = "CREATE EXTERNAL TABLE t (a BIGINT) STORED AS JSON LOCATION '{d}/same.jsonl'; SELECT sum(a) AS s FROM t";
     assert_eq!(ask(&cluster, &dir, same), [json!({"s": 3})]);
+}
+
+#[test]
+fn null_and_a_text_without_characters_are_two_values_in_csv() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir(&dir).unwrap();
+    let rows =
+        "(SELECT * FROM (VALUES (1, NULL, 'x'), (2, '', NULL), (3, 'a,\"b\"', '')) t (k, a, b))";
+    let read = "SELECT k, a, b FROM '{d}/FROM' ORDER BY k";
+    let due = [
+        json!({"k": 1, "a": null, "b": "x"}),
+        json!({"k": 2, "a": "", "b": null}),
+        json!({"k": 3, "a": "a,\"b\"", "b": ""}),
+    ];
+    for (to, from, options) in [
+        ("one.csv", "one.csv", ""),
+        ("many/", "many/*.csv", ""),
+        ("gzip.csv.gz", "gzip.csv.gz", ""),
+        (
+            "always.csv",
+            "always.csv",
+            "OPTIONS ('format.quote_style' 'Always')",
+        ),
+        (
+            "some.csv",
+            "some.csv",
+            "OPTIONS ('format.quote_style' 'NonNumeric')",
+        ),
+    ] {
+        let copy = format!("COPY {rows} TO '{{d}}/{to}' STORED AS CSV {options}");
+        let copy = match to.ends_with("gz") {
+            true => format!("{copy} OPTIONS ('format.compression' 'gzip')"),
+            false => copy,
+        };
+        ask(&cluster, &dir, &copy);
+        assert_eq!(
+            ask(&cluster, &dir, &read.replace("FROM'", &format!("{from}'"))),
+            due,
+            "{to}"
+        );
+    }
+    let one = fs::read_to_string(dir.join("one.csv")).unwrap();
+    assert_eq!(one, "k,a,b\n1,,x\n2,\"\",\n3,\"a,\"\"b\"\"\",\"\"\n");
+    // Folders, rows that are inserted, and files that another program wrote.
+    let copy = format!("COPY {rows} TO '{{d}}/split/' STORED AS CSV PARTITIONED BY (k)");
+    ask(&cluster, &dir, &copy);
+    assert_eq!(
+        ask(&cluster, &dir, &read.replace("FROM'", "split/k=*/*.csv'")),
+        due
+    );
+    let table = "CREATE EXTERNAL TABLE t (k INT, a VARCHAR, b VARCHAR) STORED AS CSV LOCATION '{d}/into/' \
+                 OPTIONS ('format.has_header' 'true')";
+    fs::create_dir(dir.join("into")).unwrap();
+    let insert = format!("{table}; INSERT INTO t {rows}");
+    assert_eq!(ask(&cluster, &dir, &insert), [json!({"count": 3})]);
+    let all = format!("{table}; SELECT * FROM t ORDER BY k");
+    assert_eq!(ask(&cluster, &dir, &all), due);
+    write(
+        &dir,
+        &[(
+            "other.csv",
+            "k,n,a\n\"1\",\"\",\"\"\n2,3,\n\"3\",\"4\",\"\"",
+        )],
+    );
+    let other = ask(
+        &cluster,
+        &dir,
+        "SELECT k, n, a FROM '{d}/other.csv' ORDER BY k",
+    );
+    let due = [
+        json!({"k": 1, "n": null, "a": ""}),
+        json!({"k": 2, "n": 3, "a": null}),
+        json!({"k": 3, "n": 4, "a": ""}),
+    ];
+    assert_eq!(other, due);
+    // The only column of a file.
+    let said = refused(
+        &cluster,
+        &dir,
+        "COPY (SELECT CAST(NULL AS VARCHAR) AS a) TO '{d}/null.csv'",
+    );
+    assert!(
+        said.contains("column \"a\" is the only one of a CSV file"),
+        "{said}"
+    );
+    ask(
+        &cluster,
+        &dir,
+        "COPY (SELECT unnest(['', 'x']) AS a) TO '{d}/text.csv'",
+    );
+    let text = ask(&cluster, &dir, "SELECT a FROM '{d}/text.csv' ORDER BY a");
+    assert_eq!(text, [json!({"a": ""}), json!({"a": "x"})]);
 }
 
 #[test]

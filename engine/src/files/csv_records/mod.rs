@@ -6,7 +6,7 @@
 //! Kossmann, Speculative Distributed CSV Data Parsing, 2019): bytes are scanned twice, as if a quoted value were open there
 //! and as if not, until one of both meets what is malformed, as a quote in the midst of a value without quotes. The reader
 //! of the [part](part_of_records) before validates it: its part ends with a record, or within one. Values are not parsed
-//! here.
+//! here, but a value `""` is found, because it is a text and not NULL, and the reader's parser drops the quotes.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ use datafusion::error::{DataFusionError, Result};
 use futures::future::try_join;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
-use memchr::{memchr, memchr_iter, memchr2, memchr3};
+use memchr::{memchr, memchr_iter, memchr2, memchr3, memrchr, memrchr2};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 /// What is read near a byte at first, and how many times as much then.
@@ -139,6 +139,12 @@ struct Scanner {
     has_line_break: bool,
     /// The first quote whose value has a line break and is malformed at its end.
     swallowed: Option<u64>,
+    /// Delimiters before it in the record.
+    column: usize,
+    /// True if the last value with quotes is `""`, as far as is known without the next byte.
+    is_empty: bool,
+    /// The values `""`, if they are asked for: the byte after each, and its column.
+    empty: Option<Vec<(u64, usize)>>,
 }
 
 impl Scanner {
@@ -156,6 +162,9 @@ impl Scanner {
             opened: 0,
             has_line_break: false,
             swallowed: None,
+            column: 0,
+            is_empty: false,
+            empty: None,
         }
     }
 
@@ -188,8 +197,8 @@ impl Scanner {
                     self.has_line_break = has_line_break;
                     match inside {
                         Some(inside) => {
-                            self.state = State::MaybeClosed;
                             at += inside + 1;
+                            self.closes(self.followed + at as u64);
                         }
                         None => at = bytes.len(),
                     }
@@ -199,11 +208,8 @@ impl Scanner {
                     at += 1;
                 }
                 State::MaybeClosed => {
-                    let after = dialect.after(byte);
-                    if after == State::Value {
-                        self.follows_closed(byte, self.followed + at as u64);
-                    }
-                    self.state = after;
+                    self.follows_closed(byte, self.followed + at as u64);
+                    self.enters(dialect.after(byte));
                     at += 1;
                 }
                 State::LineStart | State::ValueStart if byte == quote => {
@@ -211,15 +217,17 @@ impl Scanner {
                     at += 1;
                 }
                 State::LineStart | State::ValueStart => {
-                    self.state = dialect.after(byte);
+                    self.enters(dialect.after(byte));
                     at += 1;
                 }
                 _ => match memchr(quote, &bytes[at..]) {
                     None => {
+                        self.passes(&bytes[at..]);
                         self.state = dialect.after(bytes[bytes.len() - 1]);
                         at = bytes.len();
                     }
                     Some(before) => {
+                        self.passes(&bytes[at..at + before]);
                         at += before;
                         let is_start = before > 0 && dialect.after(bytes[at - 1]) != State::Value;
                         match is_start {
@@ -244,8 +252,48 @@ impl Scanner {
         self.has_line_break = false;
     }
 
-    /// A byte of a value follows the quote that would close it.
+    /// The quote before this byte closes a value, or is the first of two.
+    fn closes(&mut self, after: u64) {
+        self.state = State::MaybeClosed;
+        self.is_empty = after == self.opened + 2;
+    }
+
+    /// Follows one byte outside of quotes, after which it is here.
+    fn enters(&mut self, state: State) {
+        self.state = state;
+        match state {
+            State::LineStart => self.column = 0,
+            State::ValueStart => self.column += 1,
+            _ => {}
+        }
+    }
+
+    /// Counts the delimiters of bytes outside of quotes.
+    fn passes(&mut self, bytes: &[u8]) {
+        let line_end = match self.dialect.terminator {
+            Some(terminator) => memrchr(terminator, bytes),
+            None => memrchr2(b'\n', b'\r', bytes),
+        };
+        let record = match line_end {
+            Some(end) => {
+                self.column = 0;
+                &bytes[end + 1..]
+            }
+            None => bytes,
+        };
+        self.column += memchr_iter(self.dialect.delimiter, record).count();
+    }
+
+    /// A byte follows the quote that closes a value.
     fn follows_closed(&mut self, byte: u8, at: u64) {
+        if self.dialect.after(byte) != State::Value {
+            if self.is_empty
+                && let Some(empty) = &mut self.empty
+            {
+                empty.push((at, self.column));
+            }
+            return;
+        }
         if byte == b'\r' {
             return;
         }
@@ -305,13 +353,10 @@ impl Scanner {
                 let found = memchr2(quote, escape.unwrap_or(quote), bytes);
                 let value = &bytes[..found.unwrap_or(bytes.len())];
                 self.has_line_break |= self.dialect.has_line_break(value);
-                if let Some(at) = found {
-                    let closes = bytes[at] == quote;
-                    self.state = if closes {
-                        State::MaybeClosed
-                    } else {
-                        State::Escaped
-                    };
+                match found {
+                    Some(at) if bytes[at] == quote => self.closes(self.followed + at as u64 + 1),
+                    Some(_) => self.state = State::Escaped,
+                    None => {}
                 }
                 (up_to(found), false)
             }
@@ -324,9 +369,7 @@ impl Scanner {
                 (1, false)
             }
             State::MaybeClosed => {
-                if self.dialect.after(bytes[0]) == State::Value {
-                    self.follows_closed(bytes[0], self.followed);
-                }
+                self.follows_closed(bytes[0], self.followed);
                 self.state = State::Value;
                 (0, false)
             }
@@ -364,13 +407,18 @@ impl Scanner {
             0 => self.state,
             at => dialect.after(bytes[at - 1]),
         };
+        let state = before(found.unwrap_or(bytes.len()));
+        // A line end that was found is counted with what is before it.
+        let quote = found.filter(|at| bytes[*at] == dialect.quote);
+        let passed = quote.or(found.map(|at| at + 1)).unwrap_or(bytes.len());
+        self.passes(&bytes[..passed]);
         match found {
             None => {
-                self.state = before(bytes.len());
+                self.state = state;
                 (bytes.len(), false)
             }
             Some(at) if bytes[at] == dialect.quote => {
-                let opens = before(at) != State::Value;
+                let opens = state != State::Value;
                 match opens {
                     true => self.opens(self.followed + at as u64),
                     false => {
@@ -398,8 +446,44 @@ pub struct QuoteCheck {
     scanner: Scanner,
     begins_file: bool,
     /// The lines that were followed, and those before that of the last quote that opened a value.
-    lines: u64,
-    line_of_quote: u64,
+    lines: Lines,
+    lines_before_quote: Lines,
+    /// The values `""` in the bytes that were followed last.
+    empty: Vec<EmptyText>,
+}
+
+/// The end of a value `""`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmptyText {
+    /// Offset of its end in the bytes that were followed last.
+    pub end: usize,
+    /// The number of its column, from 0.
+    pub column: usize,
+}
+
+/// A count of line ends, which are line feeds, carriage returns, or both of each.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lines {
+    feeds: u64,
+    returns: u64,
+}
+
+impl Lines {
+    fn follow(&mut self, bytes: &[u8], dialect: CsvDialect) {
+        let count = |end: u8| memchr_iter(end, bytes).count() as u64;
+        self.feeds += count(dialect.cut_after());
+        if dialect.terminator.is_none() && self.feeds == 0 {
+            self.returns += count(b'\r');
+        }
+    }
+
+    /// The number of the line after those that have ended.
+    fn next(self) -> u64 {
+        1 + match self.feeds {
+            0 => self.returns,
+            feeds => feeds,
+        }
+    }
 }
 
 /// A quote that nothing closes opens in this line; the first that was followed is 1.
@@ -426,9 +510,32 @@ impl QuoteCheck {
         Self {
             scanner: Scanner::new(dialect),
             begins_file,
-            lines: 0,
-            line_of_quote: 0,
+            lines: Lines::default(),
+            lines_before_quote: Lines::default(),
+            empty: vec![],
         }
+    }
+
+    /// Begins where a record does, and [finds values `""`](Self::empty_texts).
+    pub fn with_empty_texts(mut self) -> Self {
+        self.scanner.empty = Some(vec![]);
+        self
+    }
+
+    /// The values `""` whose ends were seen in the bytes that were followed last.
+    pub fn empty_texts(&self) -> &[EmptyText] {
+        &self.empty
+    }
+
+    /// The column of the value `""` that the bytes end with, if they do.
+    pub fn ends_with_empty_text(&self) -> Option<usize> {
+        let Scanner {
+            state,
+            is_empty,
+            column,
+            ..
+        } = self.scanner;
+        (state == State::MaybeClosed && is_empty).then_some(column)
     }
 
     /// Follows the next bytes.
@@ -436,10 +543,21 @@ impl QuoteCheck {
     /// # Errors
     /// When they show that a quote is open.
     pub fn follow(&mut self, bytes: &[u8]) -> Result<(), OpenQuote> {
-        let bytes = self.after_mark(bytes);
+        let records = self.after_mark(bytes);
+        let mark = bytes.len() - records.len();
         let begun = self.scanner.followed;
-        self.scanner.follow(bytes);
-        self.followed(bytes, begun)
+        self.scanner.follow(records);
+        let found = self
+            .scanner
+            .empty
+            .iter_mut()
+            .flat_map(|found| found.drain(..));
+        self.empty.clear();
+        self.empty.extend(found.map(|(end, column)| EmptyText {
+            end: mark + (end - begun) as usize,
+            column,
+        }));
+        self.followed(records, begun)
     }
 
     /// The bytes behind the mark that a file may begin with.
@@ -451,13 +569,14 @@ impl QuoteCheck {
 
     /// Counts the lines of bytes that the scanner followed from one on.
     fn followed(&mut self, bytes: &[u8], begun: u64) -> Result<(), OpenQuote> {
-        let line_end = self.scanner.dialect.cut_after();
+        let dialect = self.scanner.dialect;
         let quote = self.scanner.swallowed.unwrap_or(self.scanner.opened);
         if let Some(at) = quote.checked_sub(begun) {
             let before = &bytes[..bytes.len().min(at as usize)];
-            self.line_of_quote = self.lines + memchr_iter(line_end, before).count() as u64;
+            self.lines_before_quote = self.lines;
+            self.lines_before_quote.follow(before, dialect);
         }
-        self.lines += memchr_iter(line_end, bytes).count() as u64;
+        self.lines.follow(bytes, dialect);
         match self.scanner.swallowed {
             Some(_) => Err(self.open()),
             None => Ok(()),
@@ -477,9 +596,47 @@ impl QuoteCheck {
 
     fn open(&self) -> OpenQuote {
         OpenQuote {
-            line: self.line_of_quote + 1,
+            line: self.lines_before_quote.next(),
         }
     }
+}
+
+/// The line in which a record begins, of those from one on that begins at a byte. Blank lines and comments are none.
+///
+/// # Errors
+/// When the file cannot be read.
+pub async fn line_of_record(
+    mut bytes: BoxStream<'static, Result<Bytes>>,
+    dialect: CsvDialect,
+    from: u64,
+    mut record: u64,
+) -> Result<u64> {
+    let mut lines = Lines::default();
+    let mut scanner = Scanner::new(dialect);
+    let mut followed = 0;
+    while let Some(piece) = bytes.try_next().await? {
+        let mark = match followed + from {
+            0 if piece.starts_with(BYTE_ORDER_MARK) => BYTE_ORDER_MARK.len() as u64,
+            _ => 0,
+        };
+        let before = (from.saturating_sub(followed) + mark).min(piece.len() as u64);
+        followed += piece.len() as u64;
+        let (before, records) = piece.split_at(before as usize);
+        lines.follow(before, dialect);
+        for (at, byte) in records.iter().enumerate() {
+            let is_begin = scanner.state == State::LineStart
+                && !dialect.is_line_end(*byte)
+                && dialect.comment != Some(*byte);
+            if is_begin && record == 0 {
+                lines.follow(&records[..at], dialect);
+                return Ok(lines.next());
+            }
+            record -= u64::from(is_begin);
+            scanner.follow(&[*byte]);
+        }
+        lines.follow(records, dialect);
+    }
+    Ok(lines.next())
 }
 
 /// The records of a part of a file: from that which begins at the part's first byte or is the next after it, to that which

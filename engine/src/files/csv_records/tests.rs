@@ -209,6 +209,9 @@ fn a_quote_that_nothing_closes_is_found_with_its_line() {
         ("a,b\n1,\"unclosed\n2,\"y\"\n3,z\n", Some(2)),
         ("\u{feff}\"a\",b\n1,\"two\nlines\"\n2,\"", Some(4)),
         ("a\n\"two\nlines\"\n\"x\"\"\n", Some(4)),
+        // Lines of old Macs and of Windows.
+        ("a,b\r1,x\r2,\"unclosed\r3,y\r", Some(3)),
+        ("a,b\r\n1,x\r\n2,\"unclosed\r\n3,y\r\n", Some(3)),
         // Read as they are.
         (
             "a,b\n1,\"quoted\"tail\n2,5\" pipe\n3,\"two\nlines\" ,x\n",
@@ -267,6 +270,134 @@ fn both_ways_to_follow_bytes_find_the_same() {
             };
             let shown = bytes[..bytes.len() - rest.len()].escape_ascii();
             assert_eq!(found(&one), found(&other), "{dialect:?} {shown}");
+        }
+    }
+}
+
+/// The values `""` in a text: how many bytes of it are before the end of each, and its column.
+fn empty_texts(text: &str, dialect: CsvDialect, piece: usize) -> Vec<(usize, usize)> {
+    let mut check = QuoteCheck::new(dialect, true).with_empty_texts();
+    let mut found = Vec::new();
+    let mut followed = 0;
+    for piece in text.as_bytes().chunks(piece) {
+        check.follow(piece).unwrap();
+        let empty = check.empty_texts().iter();
+        found.extend(empty.map(|empty| (followed + empty.end, empty.column)));
+        followed += piece.len();
+    }
+    found.extend(
+        check
+            .ends_with_empty_text()
+            .map(|column| (followed, column)),
+    );
+    found
+}
+
+#[test]
+fn texts_without_characters_are_found_with_their_columns() {
+    let escaped = CsvDialect {
+        escape: Some(b'\\'),
+        ..PLAIN
+    };
+    let commented = CsvDialect {
+        comment: Some(b'#'),
+        ..PLAIN
+    };
+    for (text, due) in [
+        ("a,b\n1,\"\"\n\"\",2\n", &[(8, 1), (11, 0)][..]),
+        ("a,b\n1,\nx,y\n,\"\"", &[(14, 1)]),
+        ("\u{feff}\"\",\"\"\r\n", &[(5, 0), (8, 1)]),
+        (
+            "\"\"\"\",\"a\"\"\",\"\"\"a\",\"\"a,\"\" ,\"\"\n",
+            &[(27, 5)],
+        ),
+        ("\"a,\n\",\"\",x\n", &[(8, 1)]),
+        ("5\" pipe,\"\"\n\"\",\"\"\r", &[(10, 1), (13, 0), (16, 1)]),
+    ] {
+        // A byte order mark comes in one piece.
+        let least = text.chars().next().map_or(1, char::len_utf8);
+        for dialect in [PLAIN, escaped, commented] {
+            for piece in least..=text.len() {
+                assert_eq!(
+                    empty_texts(text, dialect, piece),
+                    due,
+                    "{text:?} {dialect:?} {piece}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_without_characters_are_found_in_what_writers_write() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let mut seen = 0;
+    for dialect in dialects().into_iter().cycle().take(800) {
+        if dialect.comment.is_some() {
+            // The comments that are drawn have quotes, which the split below does not follow.
+            continue;
+        }
+        let Written { bytes, starts } = written(&mut rng, dialect, b"ab,\"\n\\#;", 20);
+        let text = String::from_utf8(bytes).unwrap();
+        let mut due = Vec::new();
+        for record in starts.windows(2) {
+            let (mut column, mut is_quoted, mut begun) = (0, false, record[0] as usize);
+            let mut at = begun;
+            while at < record[1] as usize {
+                let byte = text.as_bytes()[at];
+                match byte {
+                    _ if is_quoted && dialect.escape == Some(byte) => at += 1,
+                    _ if byte == dialect.quote => is_quoted = !is_quoted,
+                    _ if !is_quoted && (byte == dialect.delimiter || dialect.is_line_end(byte)) => {
+                        due.extend((&text[begun..at] == "\"\"").then_some((at, column)));
+                        column += 1;
+                        begun = at + 1;
+                    }
+                    _ => {}
+                }
+                at += 1;
+            }
+        }
+        seen += due.len();
+        let piece = rng.random_range(1..40);
+        assert_eq!(
+            empty_texts(&text, dialect, piece),
+            due,
+            "{dialect:?} {text:?}"
+        );
+    }
+    assert!(seen > 300, "{seen}");
+}
+
+#[tokio::test]
+async fn records_have_the_numbers_of_their_lines() {
+    let commented = CsvDialect {
+        comment: Some(b'#'),
+        ..PLAIN
+    };
+    for (text, dialect, from, due) in [
+        (
+            "a,b\n1,\"two\nlines\"\n\n2,x\n3,y",
+            PLAIN,
+            0,
+            &[1, 2, 5, 6][..],
+        ),
+        ("a,b\r\n1,x\r\n\r\n2,y\r\n", PLAIN, 0, &[1, 2, 4]),
+        ("a,b\r1,x\r2,y\r", PLAIN, 0, &[1, 2, 3]),
+        ("\u{feff}\"a\"\n1\n", PLAIN, 0, &[1, 2]),
+        ("a,b\n1,\"two\nlines\"\n2,x\n3,y", PLAIN, 18, &[4, 5]),
+        ("# \"\na\n# x\n1\n", commented, 0, &[2, 4]),
+    ] {
+        for piece in 1..=text.len() {
+            for (record, due) in due.iter().enumerate() {
+                let pieces = text.as_bytes().chunks(piece).map(Bytes::copy_from_slice);
+                let pieces: Vec<_> = pieces.map(Ok).collect();
+                let pieces = futures::stream::iter(pieces).boxed();
+                let line = line_of_record(pieces, dialect, from, record as u64)
+                    .await
+                    .unwrap();
+                assert_eq!(line, *due, "{text:?} {record} {piece}");
+            }
         }
     }
 }
