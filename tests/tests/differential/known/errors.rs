@@ -210,4 +210,16 @@ pub(super) const KNOWN: &[Known] = &[
         query: "SELECT array_agg(c ORDER BY c NULLS FIRST) AS a FROM (SELECT 5 AS c FROM generate_series(1, 1) UNION ALL SELECT CAST(NULL AS BIGINT) FROM generate_series(1, 1))",
         ..PLAIN
     },
+    Known {
+        name: "minus of the least constant",
+        query: "SELECT -(-9223372036854775808) AS n",
+        error: Some("verflow"),
+        ..PLAIN
+    },
+    Known {
+        name: "the absolute value of the least number",
+        query: "SELECT abs(arrow_cast(s * 0 - 9223372036854775808, 'Int64')) AS n FROM t",
+        error: Some("verflow"),
+        ..ASKED
+    },
 ];

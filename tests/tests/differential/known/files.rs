@@ -39,7 +39,30 @@ const CUT_WITHIN_VALUES: Known = Known {
     ..PLAIN
 };
 
+/// DataFusion alone keeps the rows of all partitions where a condition on their column is NULL.
+const NULL_OF_A_PARTITION: Known = Known {
+    files: &[
+        "COPY (SELECT value AS v, chr(97 + value) AS p FROM range(0, 3)) TO 'DIR/t/' STORED AS PARQUET PARTITIONED BY (p)",
+    ],
+    tables: &[
+        "CREATE EXTERNAL TABLE t (v BIGINT, p VARCHAR) STORED AS PARQUET PARTITIONED BY (p) LOCATION 'DIR/t/'",
+    ],
+    query: "SELECT v, p FROM t WHERE nullif(p, p) <= 'a' OR nullif(p, 'a') <= 'b'",
+    means: Some("SELECT v, p FROM (SELECT v, p FROM t OFFSET 0) q WHERE p = 'b'"),
+    ..PLAIN
+};
+
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "a condition on a partition column that is NULL",
+        ..NULL_OF_A_PARTITION
+    },
+    Known {
+        name: "a condition on a partition column that is NULL, in several tasks",
+        settings: &["volley.single_task_bytes = 0"],
+        query: "SELECT t.v, t.p FROM t JOIN t u ON t.v = u.v WHERE nullif(t.p, t.p) <= 'a' OR nullif(t.p, 'a') <= 'b'",
+        ..NULL_OF_A_PARTITION
+    },
     Known {
         name: "functions of texts of two layouts",
         files: &[
