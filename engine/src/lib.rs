@@ -54,6 +54,7 @@ pub use files::empty_text::EmptyTextMark;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};
+pub use nodes::result::ResultExec;
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
 pub use operators::row_hash::{row_hash, split_draw};
 pub use planning::effects::{Effects, places_of_task};

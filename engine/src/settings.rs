@@ -124,6 +124,9 @@ pub struct JobSettings {
     pub stage_bytes: u64,
     /// Assumed cost of an exchange: see [`SINGLE_TASK_BYTES`].
     pub single_task_bytes: u64,
+    /// True if the client takes rows of small results with the outcome, which the scheduler sets.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub small_results: bool,
     /// Store options that the URLs of its tables refer to by name: see [`Stores`](crate::object_stores::Stores). The
     /// scheduler removes them before it shows settings to anyone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -159,6 +162,7 @@ impl Default for JobSettings {
             priority: 0,
             stage_bytes: STAGE_BYTES_DEFAULT,
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
+            small_results: false,
             stores: Vec::new(),
             id: None,
             memory: None,
@@ -177,6 +181,7 @@ impl fmt::Debug for JobSettings {
             .field("priority", &self.priority)
             .field("stage_bytes", &self.stage_bytes)
             .field("single_task_bytes", &self.single_task_bytes)
+            .field("small_results", &self.small_results)
             .field("id", &self.id)
             .field("memory", &self.memory)
             .finish_non_exhaustive()

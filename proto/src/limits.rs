@@ -5,6 +5,10 @@ use std::time::Duration;
 /// Bytes of a query on its way to the scheduler, and of a task on its way to an executor.
 pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
 
+/// Bytes of the rows of a result that come with the reports of its tasks, in equal shares for its partitions. Executors
+/// write rows that exceed their share to files.
+pub const SMALL_RESULT: usize = 256 * 1024;
+
 /// Bytes of all tasks sent to an executor at once. Each task has been checked before, so this is the most that the wire
 /// can express.
 pub const LAUNCH_LIMIT: u32 = u32::MAX;

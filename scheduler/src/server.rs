@@ -14,9 +14,11 @@ use tonic::service::{Routes, RoutesBuilder};
 use volley_proto::connections::{Listener, server};
 use volley_proto::limits::MESSAGE_LIMIT;
 use volley_proto::tls::ClientCertificate;
+use volley_proto::wire::queries_server::QueriesServer;
+use volley_proto::wire::tasks_server::TasksServer;
 
 use crate::access::{self, Access, admit};
-use crate::ballista::{self, Ballista, BallistaScheduler, JobGateway};
+use crate::ballista::{self, Ballista, BallistaScheduler, JobGateway, QueryService};
 use crate::control::{Policy, Queues, RetentionPolicy};
 use crate::grpc::{
     Prober, attendance_service, check_message, cluster_service, jobs_service, rendezvous_service,
@@ -156,13 +158,23 @@ impl Services {
             prober,
             tables,
         } = self;
-        let gateway = SchedulerGrpcServer::new(gateway)
+        let gateway = Arc::new(gateway);
+        let queries = QueryService(Arc::clone(&gateway));
+        let tasks = TasksServer::new(queries.clone())
+            .max_encoding_message_size(MESSAGE_LIMIT)
+            .max_decoding_message_size(MESSAGE_LIMIT);
+        let queries = QueriesServer::new(queries)
+            .max_encoding_message_size(MESSAGE_LIMIT)
+            .max_decoding_message_size(MESSAGE_LIMIT);
+        let gateway = SchedulerGrpcServer::from_arc(gateway)
             .max_encoding_message_size(MESSAGE_LIMIT)
             .max_decoding_message_size(MESSAGE_LIMIT);
         let (secret, probes) = (access.secret().clone(), prober.probes());
         let mut routes = RoutesBuilder::default();
         routes.add_service(gateway);
         routes
+            .add_service(queries)
+            .add_service(tasks)
             .add_service(rendezvous_service(control.clone()))
             .add_service(training_service(control.clone()))
             .add_service(attendance_service(control.clone(), secret, probes))

@@ -1,7 +1,8 @@
 //! Submitted job, from its submission to its end. Dropping it earlier cancels the job.
 //!
 //! ```text
-//! submit ── ask ── ask ── succeeded: locations of the result rows
+//! submit ── ask ── ask ── succeeded: locations of the result rows, or the rows themselves
+//!    │ ended soon: as below, without a question
 //!    │       │ no answer: SchedulerLost; a setting decides whether the job goes on
 //!    │       │ unknown job: SchedulerRestarted
 //!    │       └ failed: the reason
@@ -15,15 +16,21 @@ use std::time::Duration;
 use ballista_core::serde::protobuf::execute_query_failure_result::Failure;
 use ballista_core::serde::protobuf::execute_query_result::Result as Answer;
 use ballista_core::serde::protobuf::job_status::Status as JobStatus;
-use ballista_core::serde::protobuf::{CancelJobParams, ExecuteQueryParams, GetJobStatusParams};
+use ballista_core::serde::protobuf::{
+    CancelJobParams, ExecuteQueryParams, ExecuteQueryResult, GetJobStatusResult,
+};
 use ballista_core::utils::GrpcClientConfig;
 use ballista_core::version::insert_version_header;
 use datafusion::error::DataFusionError;
+use prost::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
+use volley_proto::wire::submit_response::Message;
+use volley_proto::wire::{AskRequest, Outcome, SubmitRequest, SubmitResponse};
 
+use super::rows::Found;
 use super::{Cluster, JobRows};
 use crate::{Error, Result};
 
@@ -33,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// most a second.
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// Wait for the rest of the answer to a submission.
+const EARLY: Duration = Duration::from_secs(2);
+
 /// Submitted job; dropping it cancels the job unless it has ended.
 #[derive(Debug)]
 pub(crate) struct Submitted {
@@ -40,6 +50,8 @@ pub(crate) struct Submitted {
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
     runtime: Handle,
+    /// Rest of the answer to the submission: the outcome, if the job ends soon.
+    rest: Option<Streaming<SubmitResponse>>,
     /// True once the job has ended, or if it must not be cancelled.
     over: bool,
 }
@@ -72,11 +84,20 @@ impl Cluster {
         query: ExecuteQueryParams,
         grpc: GrpcClientConfig,
     ) -> Result<Submitted> {
-        let mut request = Request::new(query);
+        let query = query.encode_to_vec();
+        let mut request = Request::new(SubmitRequest { query });
         insert_version_header(request.metadata_mut());
-        let answer = self.scheduler(&grpc)?.execute_query(request).await;
-        let answer = match answer {
-            Ok(answer) => answer.into_inner().result,
+        let answer = self.queries(&grpc)?.submit(request).await;
+        let accepted = match answer {
+            Ok(answer) => {
+                let mut messages = answer.into_inner();
+                let first = messages.message().await;
+                first.map(|first| (first.and_then(|first| first.message), messages))
+            }
+            Err(status) => Err(status),
+        };
+        let (first, rest) = match accepted {
+            Ok(accepted) => accepted,
             Err(status) if is_no_answer(&status) => {
                 self.forget_scheduler(&grpc);
                 return Err(Error::refused(self.address(), "take the query", status));
@@ -86,11 +107,17 @@ impl Cluster {
                 return Err(denied.unwrap_or_else(|| engine(status.message())));
             }
         };
-        match answer {
+        let Some(Message::Answer(answer)) = first else {
+            return Err(engine(
+                "the scheduler does not say whether it takes the query",
+            ));
+        };
+        match decode::<ExecuteQueryResult>(&answer)?.result {
             Some(Answer::Success(taken)) => Ok(Submitted {
                 id: taken.job_id,
                 grpc,
                 runtime: Handle::current(),
+                rest: Some(rest),
                 over: false,
                 cluster: self,
             }),
@@ -106,6 +133,16 @@ impl Cluster {
                 "the scheduler does not say whether it takes the query",
             )),
         }
+    }
+
+    /// Asks for the outcome of a job; the scheduler holds its answer back for a while until the job has ended.
+    pub(crate) async fn ask(
+        &self,
+        id: String,
+        grpc: &GrpcClientConfig,
+    ) -> Result<std::result::Result<Outcome, Status>> {
+        let answer = self.queries(grpc)?.ask(AskRequest { id }).await;
+        Ok(answer.map(Response::into_inner))
     }
 
     async fn cancel(&self, job_id: String, grpc: &GrpcClientConfig) {
@@ -144,13 +181,13 @@ impl Submitted {
     /// When the job has failed. The error is [`Error::SchedulerLost`] when the scheduler does not answer, and
     /// [`Error::SchedulerRestarted`] when it does not know the job that it accepted.
     pub(crate) async fn success(&mut self, trains: bool) -> Result<JobRows> {
-        let mut scheduler = self.cluster.scheduler(&self.grpc)?;
         loop {
-            let ask = GetJobStatusParams {
-                job_id: self.id.clone(),
+            let answer = match self.early_outcome().await {
+                Some(outcome) => Ok(outcome),
+                None => self.cluster.ask(self.id.clone(), &self.grpc).await?,
             };
-            let answer = match scheduler.get_job_status(ask).await {
-                Ok(answer) => answer.into_inner(),
+            let outcome = match answer {
+                Ok(outcome) => outcome,
                 // A scheduler that rejects the token it accepted the job with may have been restarted.
                 Err(status) if is_no_answer(&status) || status.code() == Code::Unauthenticated => {
                     self.over = true;
@@ -171,20 +208,38 @@ impl Submitted {
                 }
                 Err(status) => return Err(engine(status.message())),
             };
-            match answer.status.and_then(|status| status.status) {
+            let told: GetJobStatusResult = decode(&outcome.status)?;
+            match told.status.and_then(|status| status.status) {
                 Some(JobStatus::Failed(failed)) => {
                     self.over = true;
                     return Err(engine(&failed.error));
                 }
                 Some(JobStatus::Successful(succeeded)) => {
                     self.over = true;
-                    let places = succeeded.partition_location;
-                    let proxy = answer.flight_proxy;
+                    let found = Found {
+                        places: succeeded.partition_location,
+                        inline: outcome.rows,
+                        kept: outcome.kept,
+                        proxy: told.flight_proxy,
+                    };
                     let from = (&self.cluster, &self.grpc);
-                    return Ok(JobRows::new(self.id.clone(), places, proxy, from));
+                    return Ok(JobRows::new(self.id.clone(), found, from));
                 }
                 Some(JobStatus::Queued(_) | JobStatus::Running(_)) | None => sleep(AGAIN).await,
             }
+        }
+    }
+}
+
+impl Submitted {
+    /// Returns the outcome, if it follows the answer to the submission.
+    async fn early_outcome(&mut self) -> Option<Outcome> {
+        let mut rest = self.rest.take()?;
+        // The scheduler waits less. If the connection is lost, the question that follows finds out.
+        let message = timeout(EARLY, rest.message()).await.ok()?.ok()??.message?;
+        match message {
+            Message::Outcome(outcome) => Some(outcome),
+            Message::Answer(_) => None,
         }
     }
 }
@@ -207,6 +262,11 @@ fn is_no_answer(status: &Status) -> bool {
         status.code(),
         Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
     )
+}
+
+/// Decodes a message of Ballista's.
+pub(crate) fn decode<M: prost::Message + Default>(message: &[u8]) -> Result<M> {
+    M::decode(message).map_err(|error| engine(&format!("the scheduler's answer: {error}")))
 }
 
 /// Returns an error of the engine with this text.
@@ -236,6 +296,7 @@ mod tests {
             cluster: Arc::clone(&cluster),
             grpc: grpc.clone(),
             runtime: Handle::current(),
+            rest: None,
             over: false,
         };
         let error = job.success(true).await.unwrap_err();
@@ -253,6 +314,7 @@ mod tests {
             cluster: Arc::clone(&cluster),
             grpc,
             runtime: Handle::current(),
+            rest: None,
             over: false,
         };
         drop(dropped);
@@ -276,6 +338,7 @@ mod tests {
             cluster: Arc::clone(&cluster),
             grpc: GrpcClientConfig::from(&BallistaConfig::default()),
             runtime: Handle::current(),
+            rest: None,
             over: false,
         };
         let error = job.success(true).await.unwrap_err();

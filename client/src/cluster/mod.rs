@@ -20,9 +20,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use volley_proto::access::Authorized;
+use volley_proto::wire::queries_client::QueriesClient;
 
-pub(crate) use self::job::Submitted;
-pub(crate) use self::rows::{JobRows, Order};
+pub(crate) use self::job::{Submitted, decode};
+pub(crate) use self::rows::{Found, JobRows, Order};
 use crate::{Result, SchedulerAddress};
 
 /// Host, port and settings of a connection.
@@ -100,6 +101,13 @@ impl Cluster {
     /// Makes the next request connect anew: this connection may be lost without a notice.
     fn forget_scheduler(&self, grpc: &GrpcClientConfig) {
         self.channels.lock().remove(grpc);
+    }
+
+    /// Returns a client of the scheduler's service of queries.
+    fn queries(&self, grpc: &GrpcClientConfig) -> Result<QueriesClient<Authorized>> {
+        Ok(QueriesClient::new(self.channel(grpc)?)
+            .max_encoding_message_size(grpc.max_message_size)
+            .max_decoding_message_size(grpc.max_message_size))
     }
 
     /// Returns a client of the scheduler's Ballista service.

@@ -1,8 +1,12 @@
-//! Result rows of a succeeded job, fetched from the executors that hold them.
+//! Result rows of a succeeded job: fetched from the executors that hold them, or received with the job's outcome.
 
+use std::collections::HashMap;
+use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::error::ArrowError;
+use arrow::ipc::reader::StreamReader;
 use arrow::record_batch::RecordBatch;
 use ballista_core::client::BallistaClient;
 use ballista_core::error::BallistaError;
@@ -15,6 +19,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{Stream, StreamExt, TryStreamExt};
+use volley_proto::wire::PartitionRows;
 
 use super::lease::Lease;
 use super::{Cluster, Peer};
@@ -33,19 +38,39 @@ const AT_ONCE: usize = 4;
 pub(crate) struct JobRows {
     job: String,
     places: Vec<PartitionLocation>,
+    /// Rows that came with the outcome, by partition.
+    inline: HashMap<u32, Vec<u8>>,
+    /// True if they are kept until a reader reports that it has them.
+    kept: bool,
     /// Address of the Flight proxy, where clients do not reach executors.
     proxy: Option<String>,
     cluster: Arc<Cluster>,
     grpc: GrpcClientConfig,
 }
 
+/// Rows of a succeeded job, as its outcome describes them.
+pub(crate) struct Found {
+    pub(crate) places: Vec<PartitionLocation>,
+    /// Rows of some of these places.
+    pub(crate) inline: Vec<PartitionRows>,
+    /// True if the rows are kept until a reader reports that it has them.
+    pub(crate) kept: bool,
+    pub(crate) proxy: Option<FlightProxy>,
+}
+
 impl JobRows {
     pub(crate) fn new(
         job: String,
-        places: Vec<PartitionLocation>,
-        proxy: Option<FlightProxy>,
+        found: Found,
         (cluster, grpc): (&Arc<Cluster>, &GrpcClientConfig),
     ) -> Self {
+        let Found {
+            places,
+            inline,
+            kept,
+            proxy,
+        } = found;
+        let inline = inline.into_iter().map(|rows| (rows.partition, rows.rows));
         let proxy = match proxy {
             Some(FlightProxy::External(address)) => Some(address),
             Some(FlightProxy::Local(true)) => Some(cluster.address().to_owned()),
@@ -54,6 +79,8 @@ impl JobRows {
         Self {
             job,
             places,
+            inline: inline.collect(),
+            kept,
             proxy,
             cluster: Arc::clone(cluster),
             grpc: grpc.clone(),
@@ -68,15 +95,24 @@ impl JobRows {
         let Self {
             job,
             places,
+            mut inline,
+            kept,
             proxy,
             cluster,
             grpc,
         } = self;
-        let lease = Lease::take(&job, &cluster, &grpc);
+        let lease = kept.then(|| Lease::take(&job, &cluster, &grpc));
         let partitions = futures::stream::iter(places).map(move |place| {
+            let partition = place.partition_id.as_ref().map(|id| id.partition_id);
+            let rows = partition.and_then(|partition| inline.remove(&partition));
             let (job, proxy) = (job.clone(), proxy.clone());
             let (cluster, grpc) = (Arc::clone(&cluster), grpc.clone());
-            async move { fetch(job, place, proxy, &cluster, grpc).await }
+            async move {
+                match rows {
+                    Some(rows) => decode(rows, &place),
+                    None => fetch(job, place, proxy, &cluster, grpc).await,
+                }
+            }
         });
         let rows = match order {
             // While one partition is read, the next ones are opened and fill their buffers.
@@ -89,11 +125,14 @@ impl JobRows {
         let read = try_unfold((rows, lease), |(mut rows, lease)| async move {
             match rows.try_next().await {
                 Ok(Some(batch)) => {
-                    lease.advances();
+                    lease.iter().for_each(Lease::advances);
                     Ok(Some((batch, (rows, lease))))
                 }
                 Ok(None) => Ok(None),
-                Err(error) => Err(lease.explain(error)),
+                Err(error) => Err(match &lease {
+                    Some(lease) => lease.explain(error),
+                    None => error,
+                }),
             }
         });
         read.boxed()
@@ -107,6 +146,33 @@ pub(crate) enum Order {
     Any,
 }
 
+/// Decodes the rows of one partition, which came with the outcome.
+fn decode(
+    rows: Vec<u8>,
+    place: &PartitionLocation,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let read = || {
+        let reader = StreamReader::try_new(Cursor::new(rows), None)?;
+        let columns = RecordBatch::new_empty(reader.schema());
+        let batches = std::iter::once(Ok(columns)).chain(reader);
+        batches.collect::<std::result::Result<Vec<_>, ArrowError>>()
+    };
+    let batches = read().map_err(DataFusionError::from)?;
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    if let Some(due) = rows_due(place)
+        && due != rows as u64
+    {
+        let reason = format!("{rows} rows of the {due} that were computed");
+        return Err(volley_proto::Error::malformed("rows of a result", reason).into());
+    }
+    Ok(futures::stream::iter(batches.into_iter().map(Ok)).boxed())
+}
+
+/// Returns the number of rows at a place, if it is known.
+fn rows_due(place: &PartitionLocation) -> Option<u64> {
+    u64::try_from(place.partition_stats.as_ref()?.num_rows).ok()
+}
+
 /// Opens the rows of one partition.
 async fn fetch(
     job: String,
@@ -116,8 +182,7 @@ async fn fetch(
     grpc: GrpcClientConfig,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let layout = place.layout();
-    let due = place.partition_stats.as_ref();
-    let due = due.and_then(|written| u64::try_from(written.num_rows).ok());
+    let due = rows_due(&place);
     let incomplete = || volley_proto::Error::malformed("place of rows", "a part of it is missing");
     let executor = place.executor_meta.ok_or_else(incomplete)?;
     let partition = place.partition_id.ok_or_else(incomplete)?.into();
@@ -255,4 +320,44 @@ fn engine(error: BallistaError) -> Error {
 fn split(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     Some((host, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use arrow::ipc::writer::StreamWriter;
+    use ballista_core::serde::protobuf::PartitionStats;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn rows_that_come_with_the_outcome_are_counted() {
+        let column = Arc::new(Int64Array::from(vec![1, 2, 3])) as _;
+        let batch = RecordBatch::try_from_iter([("n", column)]).unwrap();
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        let rows = writer.into_inner().unwrap();
+        let place = |num_rows| PartitionLocation {
+            partition_stats: Some(PartitionStats {
+                num_rows,
+                ..PartitionStats::default()
+            }),
+            ..PartitionLocation::default()
+        };
+        for counted in [3, -1] {
+            let read = decode(rows.clone(), &place(counted)).unwrap();
+            let read: Vec<_> = read.try_collect().await.unwrap();
+            assert_eq!(
+                read,
+                [RecordBatch::new_empty(batch.schema()), batch.clone()]
+            );
+        }
+        let refused = |rows, counted| match decode(rows, &place(counted)) {
+            Ok(_) => panic!("{counted} rows"),
+            Err(error) => format!("{error:?}"),
+        };
+        let said = refused(rows.clone(), 4);
+        assert!(said.contains("3 rows of the 4"), "{said}");
+        refused(rows[..20].to_vec(), 3);
+    }
 }

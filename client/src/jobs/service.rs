@@ -1,5 +1,4 @@
-//! The scheduler's job services over the wire: Volley's for lists and notes, Ballista's for cancellation and for the
-//! locations of result rows.
+//! The scheduler's job services over the wire: Volley's for lists, notes and result rows, Ballista's for cancellation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +6,7 @@ use std::time::Duration;
 use arrow::record_batch::RecordBatch;
 use ballista_core::config::BallistaConfig;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
-use ballista_core::serde::protobuf::{
-    CancelJobParams, GetJobStatusParams, GetJobStatusResult, job_status,
-};
+use ballista_core::serde::protobuf::{CancelJobParams, GetJobStatusResult, job_status};
 use ballista_core::utils::GrpcClientConfig;
 use futures::stream::BoxStream;
 use tonic::{Code, Status};
@@ -20,7 +17,7 @@ use volley_proto::wire::FollowJobRequest;
 use volley_proto::wire::jobs_client::JobsClient;
 
 use super::{Job, JobEvent};
-use crate::cluster::{Cluster, JobRows, Order};
+use crate::cluster::{Cluster, Found, JobRows, Order, decode};
 use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
@@ -164,15 +161,12 @@ impl Jobs {
     /// # Errors
     /// When the job has no result rows, or they are lost.
     pub async fn rows(&self, id: &str) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let ask = GetJobStatusParams {
-            job_id: id.to_owned(),
-        };
-        let answer = self.engine.clone().get_job_status(ask).await;
-        let answer = answer.map_err(|status| self.refused("say where the rows are", status))?;
+        let outcome = self.cluster.ask(id.to_owned(), &self.grpc).await?;
+        let outcome = outcome.map_err(|status| self.refused("say where the rows are", status))?;
         let GetJobStatusResult {
             status,
             flight_proxy,
-        } = answer.into_inner();
+        } = decode(&outcome.status)?;
         let Some(job_status::Status::Successful(succeeded)) =
             status.and_then(|status| status.status)
         else {
@@ -183,9 +177,14 @@ impl Jobs {
                 source,
             });
         };
-        let places = succeeded.partition_location;
+        let found = Found {
+            places: succeeded.partition_location,
+            inline: outcome.rows,
+            kept: outcome.kept,
+            proxy: flight_proxy,
+        };
         let from = (&self.cluster, &self.grpc);
-        Ok(JobRows::new(id.to_owned(), places, flight_proxy, from).fetch(Order::Kept))
+        Ok(JobRows::new(id.to_owned(), found, from).fetch(Order::Kept))
     }
 
     fn refused(&self, request: &'static str, status: Status) -> Error {

@@ -51,7 +51,6 @@ use crate::codec::task::{PrunedExec, TaskPlan};
 use crate::error::{External, external};
 use crate::mends::{checked_sums, float_extremes, sliding};
 use crate::nodes::train::only;
-use crate::object_stores::{Declared, Stores};
 use crate::operators::expand::ExpandExec;
 use crate::operators::fence::FenceExec;
 use crate::operators::row_hash;
@@ -303,8 +302,7 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(message) = buf.strip_prefix(TASK) {
-            let message = receive_stores(message, context)?;
-            return decode_plan(message, context, self);
+            return TaskPlan::decode(message, context, |plan| decode_plan(plan, context, self));
         }
         if let Some(lost) = Lost::decode(buf)? {
             return lost.restore(only(inputs.to_vec())?);
@@ -488,23 +486,6 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
 /// Volley's own aggregate of this name that takes the place of one over windows.
 fn of_window(name: &str) -> Option<Arc<AggregateUDF>> {
     sliding::function(name).or_else(|| checked_sums::function(name))
-}
-
-/// Takes over what a task says of the stores that it reads and writes; its plan is what follows.
-fn receive_stores<'a>(message: &'a [u8], context: &TaskContext) -> Result<&'a [u8]> {
-    let cut = || Error::malformed("task", "it is cut off");
-    let (length, rest) = message.split_first_chunk().ok_or_else(cut).external()?;
-    let length = usize::try_from(u64::from_le_bytes(*length))
-        .map_err(|_| cut())
-        .external()?;
-    let (json, plan) = rest.split_at_checked(length).ok_or_else(cut).external()?;
-    let declared: Vec<Declared> = serde_json::from_slice(json)
-        .map_err(|_| Error::malformed("task", "options of stores"))
-        .external()?;
-    if !declared.is_empty() {
-        Stores::of_task(context).external()?.receive(declared);
-    }
-    Ok(plan)
 }
 
 /// An operator's columns, as a plan without rows.

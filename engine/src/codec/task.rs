@@ -23,8 +23,10 @@ use datafusion::physical_plan::{
 use super::encode_plan;
 use super::stores::declared;
 use crate::error::External;
-use crate::object_stores::Stores;
+use crate::nodes::result::ResultExec;
+use crate::object_stores::{Declared, Stores};
 use crate::operator;
+use serde::{Deserialize, Serialize};
 use volley_proto::Error;
 
 /// Encoded plan of a task, as a leaf.
@@ -34,24 +36,40 @@ pub struct TaskPlan {
     properties: Arc<PlanProperties>,
 }
 
+/// Part of a task's message before its plan.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TaskHead {
+    /// Options of the stores that the task reads and writes.
+    stores: Vec<Declared>,
+    /// Bytes up to which its rows come with its report, if they are the query's result.
+    small_result: Option<usize>,
+}
+
 impl TaskPlan {
-    /// Encodes the plan that a task runs below its writer, with the options of the stores that it reads and writes.
+    /// Encodes the plan that a task runs below its writer, with the options of the stores that it reads and writes. If
+    /// its rows are the query's result, up to `small_result` bytes of them come with its report.
     ///
     /// # Errors
     /// Names an operator that cannot be sent.
-    pub fn try_new(plan: &Arc<dyn ExecutionPlan>, stores: Option<&Stores>) -> Result<Self> {
+    pub fn try_new(
+        plan: &Arc<dyn ExecutionPlan>,
+        stores: Option<&Stores>,
+        small_result: Option<usize>,
+    ) -> Result<Self> {
         let partitions = plan.output_partitioning().partition_count();
-        let declared = match stores {
+        let stores = match stores {
             Some(stores) => declared(plan, stores)?,
             None => Vec::new(),
         };
         // Only executors receive this, and decode it before anything inspects the plan.
-        let declared = serde_json::to_vec(&declared);
-        let declared = declared
-            .map_err(|e| Error::malformed("options of stores", e))
-            .external()?;
-        let mut message = (declared.len() as u64).to_le_bytes().to_vec();
-        message.extend_from_slice(&declared);
+        let head = serde_json::to_vec(&TaskHead {
+            stores,
+            small_result,
+        });
+        let head = head.map_err(|e| Error::malformed("task", e)).external()?;
+        let mut message = (head.len() as u64).to_le_bytes().to_vec();
+        message.extend_from_slice(&head);
         message.extend_from_slice(&encode_plan(plan)?);
         Ok(Self {
             message,
@@ -66,6 +84,34 @@ impl TaskPlan {
 
     pub(crate) fn message(&self) -> &[u8] {
         &self.message
+    }
+
+    /// Takes the options of stores from a message, and decodes its plan.
+    pub(crate) fn decode(
+        message: &[u8],
+        context: &TaskContext,
+        decode_plan: impl FnOnce(&[u8]) -> Result<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let cut = || Error::malformed("task", "it is cut off");
+        let (length, rest) = message.split_first_chunk().ok_or_else(cut).external()?;
+        let length = usize::try_from(u64::from_le_bytes(*length))
+            .map_err(|_| cut())
+            .external()?;
+        let (head, plan) = rest.split_at_checked(length).ok_or_else(cut).external()?;
+        // The text of the error could contain secrets of a store.
+        let head = serde_json::from_slice(head).map_err(|_| Error::malformed("task", "its head"));
+        let TaskHead {
+            stores,
+            small_result,
+        } = head.external()?;
+        if !stores.is_empty() {
+            Stores::of_task(context).external()?.receive(stores);
+        }
+        let plan = decode_plan(plan)?;
+        Ok(match small_result {
+            Some(small) => Arc::new(ResultExec::new(plan, small)),
+            None => plan,
+        })
     }
 }
 

@@ -5,4 +5,5 @@
 mod methods;
 pub(crate) mod one_task;
 pub(crate) mod predict;
+pub(crate) mod result;
 pub(crate) mod train;

@@ -22,7 +22,9 @@ use ballista_core::JobId;
 use ballista_core::client_pool::BallistaClientPool;
 use ballista_core::error::BallistaError;
 use ballista_core::execution_plans::sort_shuffle::SortShuffleWriterExec;
-use ballista_core::execution_plans::{RangeShuffleWriterExec, ShuffleWriterExec};
+use ballista_core::execution_plans::{
+    RangeShuffleReaderExec, RangeShuffleWriterExec, ShuffleReaderExec, ShuffleWriterExec,
+};
 use ballista_core::serde::protobuf::{
     RuntimeStatsReport, ShuffleWritePartition, WindowStateReport,
 };
@@ -35,18 +37,21 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::prelude::SessionConfig;
+use parking_lot::Mutex;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
 use volley_engine::task::{filter, rewrite};
-use volley_engine::{PrunedExec, places_of_task, replaces_file};
+use volley_engine::{PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
+use volley_proto::wire::PartitionRows;
 
 use super::complete::RowsMissing;
 use super::equip::{Equipment, equip};
 use super::local_files::can_be_made;
+use super::small_results::{ReadAhead, SmallResult};
 use super::stop::stop;
 use super::tasks::{Running, Tasks};
 
@@ -92,17 +97,19 @@ impl VolleyEngine {
     }
 }
 
-impl ExecutionEngine for VolleyEngine {
-    fn create_query_stage_exec(
+impl VolleyEngine {
+    /// Creates the execution of a task, below its executor's folder.
+    ///
+    /// # Errors
+    /// When the plan is not a stage's, or may not run here.
+    pub(super) fn stage(
         &self,
-        job_id: JobId,
-        stage_id: usize,
-        task_id: usize,
+        (job_id, stage_id, task_id): (JobId, usize, usize),
         partitions: Vec<usize>,
         plan: Arc<dyn ExecutionPlan>,
         work_dir: &str,
         session: &SessionConfig,
-    ) -> Result<Arc<dyn QueryStageExecutor>> {
+    ) -> Result<VolleyStage> {
         let identity = TaskIdentity {
             job_id: job_id.to_string(),
             stage_id,
@@ -120,7 +127,10 @@ impl ExecutionEngine for VolleyEngine {
         let [input] = writer.children()[..] else {
             return internal_err!("a stage is written by an operator with one input");
         };
+        let result = input.downcast_ref::<ResultExec>();
+        let input = result.map_or(input, ResultExec::input);
         self.check_places(input.as_ref())?;
+        let has_files = input.exists(|node| Ok(uses_files(node.as_ref())))?;
         let equipment = Equipment {
             connections: &self.connections,
             work_dir,
@@ -132,6 +142,18 @@ impl ExecutionEngine for VolleyEngine {
         let input = rewrite(input, session.options())?;
         let input = stop(input, &running)?;
         let below = Arc::clone(&input);
+        let result = result.map(|result| TaskResult {
+            plan: Arc::new(ReadAhead::new(Arc::clone(&input))),
+            small: result.small(),
+            partitions: partitions.clone(),
+            has_files,
+            metrics: ExecutionPlanMetricsSet::new(),
+            rows: Mutex::default(),
+        });
+        let input = match &result {
+            Some(result) => Arc::clone(&result.plan) as Arc<dyn ExecutionPlan>,
+            None => input,
+        };
         let folder = work_dir.to_owned();
         let writer = if writer.is::<ShuffleWriterExec>() {
             let writer = ShuffleWriterExec::try_new(job_id, stage_id, input, folder)?;
@@ -165,14 +187,37 @@ impl ExecutionEngine for VolleyEngine {
         let stage = Arc::new(DefaultQueryStageExec::new(writer));
         // Everything logged in the span belongs to the job.
         let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
-        Ok(Arc::new(VolleyStage {
+        Ok(VolleyStage {
             stage,
             below,
+            result,
             running,
             file,
             span,
-        }))
+        })
     }
+}
+
+impl ExecutionEngine for VolleyEngine {
+    fn create_query_stage_exec(
+        &self,
+        job_id: JobId,
+        stage_id: usize,
+        task_id: usize,
+        partitions: Vec<usize>,
+        plan: Arc<dyn ExecutionPlan>,
+        work_dir: &str,
+        session: &SessionConfig,
+    ) -> Result<Arc<dyn QueryStageExecutor>> {
+        let task = (job_id, stage_id, task_id);
+        let stage = self.stage(task, partitions, plan, work_dir, session)?;
+        Ok(Arc::new(stage))
+    }
+}
+
+/// Checks whether an operator reads files of the executors' work folders, or writes any.
+fn uses_files(node: &dyn ExecutionPlan) -> bool {
+    node.is::<ShuffleReaderExec>() || node.is::<RangeShuffleReaderExec>() || node.is::<TrainExec>()
 }
 
 /// Maps a task's metrics to its stage's operators. Every task reports on the same operators, including those whose
@@ -193,16 +238,85 @@ fn for_stage(
     }
 }
 
+/// Part of a query's result that a task computes.
+#[derive(Debug)]
+struct TaskResult {
+    plan: Arc<ReadAhead>,
+    /// Bytes up to which the rows come with the task's report.
+    small: usize,
+    /// Numbers of the task's partitions in the stage.
+    partitions: Vec<usize>,
+    /// True if the task reads or writes files of a work folder, apart from its rows.
+    has_files: bool,
+    /// Metrics in the place of the writer's.
+    metrics: ExecutionPlanMetricsSet,
+    rows: Mutex<Option<SmallResult>>,
+}
+
+impl TaskResult {
+    /// Reads the rows, if they are few. Otherwise the stage's writer is to write them.
+    async fn read(
+        &self,
+        task_id: usize,
+        context: &Arc<TaskContext>,
+    ) -> Result<Option<Vec<ShuffleWritePartition>>> {
+        let partitioning = self.plan.properties().output_partitioning();
+        if self.partitions.len() != partitioning.partition_count() {
+            return Ok(None);
+        }
+        let Some(read) = self.plan.read(self.small, context).await? else {
+            return Ok(None);
+        };
+        let (mut partitions, mut written) = (Vec::new(), Vec::new());
+        for (local, (number, encoded)) in self.partitions.iter().zip(read).enumerate() {
+            let counter = |name| MetricBuilder::new(&self.metrics).counter(name, local);
+            counter("input_rows").add(encoded.rows);
+            let rows = MetricBuilder::new(&self.metrics).output_rows(local);
+            rows.add(encoded.rows);
+            // A writer leaves out partitions without rows, too.
+            if encoded.rows == 0 {
+                continue;
+            }
+            written.push(ShuffleWritePartition {
+                partition_id: *number as u64,
+                num_batches: encoded.batches as u64,
+                num_rows: encoded.rows as u64,
+                num_bytes: encoded.bytes.len() as u64,
+                file_id: Some(task_id as u64),
+                is_sort_shuffle: false,
+            });
+            partitions.push(PartitionRows {
+                partition: *number as u32,
+                rows: encoded.bytes,
+            });
+        }
+        *self.rows.lock() = Some(SmallResult {
+            partitions,
+            has_files: self.has_files,
+        });
+        Ok(Some(written))
+    }
+}
+
 /// One task's execution.
 #[derive(Debug)]
-struct VolleyStage {
+pub(super) struct VolleyStage {
     stage: Arc<dyn QueryStageExecutor>,
     /// The task's plan below its writer.
     below: Arc<dyn ExecutionPlan>,
+    /// The query's result, if the task computes a part of it.
+    result: Option<TaskResult>,
     running: Running,
     /// File on this host that the task writes, if any.
     file: Option<PathBuf>,
     span: Span,
+}
+
+impl VolleyStage {
+    /// Takes the rows that come with the task's report.
+    pub(super) fn take_rows(&self) -> Option<SmallResult> {
+        self.result.as_ref()?.rows.lock().take()
+    }
 }
 
 impl fmt::Display for VolleyStage {
@@ -227,6 +341,11 @@ impl QueryStageExecutor for VolleyStage {
                 let made = can_be_made(file.clone()).await;
                 made.map_err(DataFusionError::Execution)?;
             }
+            if let Some(result) = &self.result
+                && let Some(written) = result.read(task_id, &context).await?
+            {
+                return Ok(written);
+            }
             self.stage.execute_query_stage(task_id, context).await
         };
         let done = done.instrument(self.span.clone()).await;
@@ -246,8 +365,11 @@ impl QueryStageExecutor for VolleyStage {
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
         let mut of_stage = Vec::new();
         let mut metrics = self.stage.collect_plan_metrics().into_iter();
-        // Metrics of the writer.
-        of_stage.extend(metrics.next());
+        let of_writer = metrics.next();
+        let of_result = self.result.as_ref().map(|result| &result.metrics);
+        let of_result = of_result.map(ExecutionPlanMetricsSet::clone_inner);
+        let of_result = of_result.filter(|metrics| metrics.output_rows().is_some());
+        of_stage.extend(of_result.or(of_writer));
         for_stage(self.below.as_ref(), &mut metrics, &mut of_stage);
         of_stage
     }

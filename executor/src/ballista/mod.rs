@@ -12,6 +12,7 @@ mod proof;
 mod runner;
 mod runtime;
 pub(crate) mod shuffle_dir;
+mod small_results;
 mod stop;
 mod task_server;
 mod tasks;

@@ -43,7 +43,7 @@ use volley_proto::tls::{self, ClientCertificate};
 use super::connections::Connections;
 use super::engine::VolleyEngine;
 use super::proof::Proven;
-use super::runner::{Runner, Scheduler, heartbeats, tell_statuses};
+use super::runner::{Runner, Scheduler, heartbeats, report};
 use super::runtime::TaskRuntimes;
 use super::task_server::{self, TaskServer};
 use super::tasks::Tasks;
@@ -54,7 +54,7 @@ use crate::{Error, ExecutorConfig, Result};
 
 /// Minimum interval between pings of the connection to the scheduler.
 const LEAST_TRIED: Duration = Duration::from_millis(500);
-/// Tasks, and statuses of tasks, that may wait per slot.
+/// Tasks, and reports of tasks, that may wait per slot.
 const WAITING: usize = 50;
 /// Maximum number of ended tasks in one request to the scheduler.
 const ENDED_AT_ONCE: usize = 256;
@@ -141,12 +141,13 @@ pub(crate) async fn start(
     let incarnation = format!("{process}/{number}");
     let attendance = Attendance::begin(config, channel.clone(), &incarnation).await?;
     let secret = attendance.secret();
-    let engine: Arc<dyn ExecutionEngine> = Arc::new(VolleyEngine::new(
+    let engine = Arc::new(VolleyEngine::new(
         Arc::new(Connections::new(config.tls.clone(), secret.clone())),
         tasks.clone(),
         config.allowed_paths.clone(),
     ));
-    let executor = ballista_executor(config, &options, work_dir, runtimes, Arc::clone(&engine));
+    let of_ballista = Arc::clone(&engine) as Arc<dyn ExecutionEngine>;
+    let executor = ballista_executor(config, &options, work_dir, runtimes, of_ballista);
     let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
 
     let mut services = JoinSet::new();
@@ -171,7 +172,7 @@ pub(crate) async fn start(
 
     let waiting = WAITING * config.vcores.max(1);
     let (launched, queued) = mpsc::channel(waiting);
-    let (statuses, told) = mpsc::channel(waiting);
+    let (reports, reported) = mpsc::channel(waiting);
     let (request_stop, stop_requests) = mpsc::channel(1);
     let server = TaskServer {
         executor: Arc::clone(&executor),
@@ -196,17 +197,17 @@ pub(crate) async fn start(
     let runner = Runner {
         executor: Arc::clone(&executor),
         engine,
-        statuses,
+        reports,
     };
     services.spawn(runner.run(queued));
 
     // Requests may be as large as the scheduler accepts.
-    let mut scheduler = SchedulerGrpcClient::new(channel)
+    let mut scheduler = SchedulerGrpcClient::new(channel.clone())
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(MESSAGE_LIMIT);
     register(config, &mut scheduler, &executor).await?;
     tracing::info!("listens for tasks on port {tasks_port} and for rows on port {flight_port}");
-    services.spawn(tell_statuses(scheduler.clone(), config.id.clone(), told));
+    services.spawn(report(channel, config.id.clone(), reported));
     let mut heart = JoinSet::new();
     heart.spawn(heartbeats(scheduler.clone(), executor, config.heartbeat));
     Ok(Process {

@@ -1,10 +1,10 @@
-//! Runs tasks, reports their statuses to the scheduler, and sends heartbeats.
+//! Runs tasks, reports them and the rows of small results to the scheduler, and sends heartbeats.
 //!
 //! ```text
-//!   task server ──► tasks ──► threads of their own ──► statuses ──► scheduler, many at once
+//!   task server ──► tasks ──► threads of their own ──► reports ──► scheduler, many at once
 //! ```
 //!
-//! If the scheduler did not accept a status, its job would wait for ever: the executor and the scheduler have then
+//! If the scheduler did not accept a report, its job would wait for ever: the executor and the scheduler have then
 //! lost each other, and the executor starts over.
 
 use std::sync::Arc;
@@ -17,19 +17,27 @@ use ballista_core::serde::protobuf::{
     UpdateTaskStatusParams, executor_metric, executor_status, task_status,
 };
 use ballista_core::serde::scheduler::{TaskDefinition, TaskKey};
-use ballista_executor::execution_engine::ExecutionEngine;
+use ballista_executor::execution_engine::QueryStageExecutor;
 use ballista_executor::executor::Executor as BallistaExecutor;
 use datafusion::execution::TaskContext;
+use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use volley_proto::access::Authorized;
-use volley_proto::limits::STACK;
+use volley_proto::limits::{MESSAGE_LIMIT, STACK};
+use volley_proto::wire::tasks_client::TasksClient;
+use volley_proto::wire::{ReportRequest, TaskRows};
+
+use super::engine::VolleyEngine;
+use super::small_results::SmallResult;
 
 /// Number of consecutive failed heartbeats after which the executor gives up.
 const MISSED: usize = 5;
-/// Maximum number of statuses in one request.
+/// Maximum number of reports in one request.
 const AT_ONCE: usize = 256;
+/// Bytes of rows in a request above which no other report is added.
+const BYTES_AT_ONCE: usize = MESSAGE_LIMIT / 4;
 /// Niceness of task threads, so that they yield to the threads that answer the scheduler.
 const NICE: i32 = 10;
 /// `PRIO_PROCESS`, used with 0 for the calling thread.
@@ -41,8 +49,22 @@ pub(super) type Scheduler = SchedulerGrpcClient<Authorized>;
 /// Environment of running tasks.
 pub(super) struct Runner {
     pub(super) executor: Arc<BallistaExecutor>,
-    pub(super) engine: Arc<dyn ExecutionEngine>,
-    pub(super) statuses: mpsc::Sender<TaskStatus>,
+    pub(super) engine: Arc<VolleyEngine>,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+/// Report of a task that has ended.
+pub(super) struct Report {
+    status: TaskStatus,
+    /// Rows that come with it.
+    rows: Option<SmallResult>,
+}
+
+impl Report {
+    fn bytes(&self) -> usize {
+        let partitions = self.rows.iter().flat_map(|rows| &rows.partitions);
+        partitions.map(|partition| partition.rows.len()).sum()
+    }
 }
 
 /// Threads of tasks. Dropping them drops their tasks at the next point where these wait.
@@ -90,14 +112,14 @@ impl Runner {
         while let (Some(task), Some(runtime)) = (tasks.recv().await, &threads.0) {
             let runner = Arc::clone(&runner);
             runtime.spawn(async move {
-                let status = runner.run_task(task).await;
+                let report = runner.run_task(task).await;
                 // The receiver is gone once the executor starts over.
-                runner.statuses.send(status).await.ok();
+                runner.reports.send(report).await.ok();
             });
         }
     }
 
-    async fn run_task(&self, task: TaskDefinition) -> TaskStatus {
+    async fn run_task(&self, task: TaskDefinition) -> Report {
         let start_exec_time = now();
         let key = TaskKey {
             job_id: task.job_id.clone(),
@@ -120,14 +142,15 @@ impl Runner {
         };
         let result = self.execute(task, key, &identity, &mut status).await;
         status.end_exec_time = now();
-        status.status = Some(match result {
-            Ok(successful) => task_status::Status::Successful(successful),
+        let (ended, rows) = match result {
+            Ok((successful, rows)) => (task_status::Status::Successful(successful), rows),
             Err(error) => {
                 tracing::info!(task = identity, %error, "task failed");
-                task_status::Status::Failed(FailedTask::from(error))
+                (task_status::Status::Failed(FailedTask::from(error)), None)
             }
-        });
-        status
+        };
+        status.status = Some(ended);
+        Report { status, rows }
     }
 
     async fn execute(
@@ -136,16 +159,14 @@ impl Runner {
         key: TaskKey,
         identity: &str,
         status: &mut TaskStatus,
-    ) -> Result<SuccessfulTask, BallistaError> {
-        let stage = self.engine.create_query_stage_exec(
-            task.job_id,
-            task.stage_id,
-            task.task_id,
+    ) -> Result<(SuccessfulTask, Option<SmallResult>), BallistaError> {
+        let stage = Arc::new(self.engine.stage(
+            (task.job_id, task.stage_id, task.task_id),
             task.global_output_partition_ids,
             task.plan,
             self.executor.work_dir(),
             &task.session_config,
-        )?;
+        )?);
         let runtime = self.executor.produce_runtime_for_session(
             &task.session_id,
             &task.session_config,
@@ -164,22 +185,24 @@ impl Runner {
         );
         tracing::info!(task = identity, "task begins");
         let begun = Instant::now();
+        let executed = Arc::clone(&stage) as Arc<dyn QueryStageExecutor>;
         let result = self
             .executor
-            .execute_query_stage(key, Arc::clone(&stage), Arc::new(context));
+            .execute_query_stage(key, executed, Arc::new(context));
         let result = result.await;
         tracing::info!(task = identity, took = ?begun.elapsed(), "task has ended");
         let metrics = stage.collect_plan_metrics().into_iter();
         let metrics: Result<Vec<_>, BallistaError> = metrics.map(TryInto::try_into).collect();
         status.metrics = metrics.unwrap_or_default();
-        Ok(SuccessfulTask {
+        let successful = SuccessfulTask {
             partitions: result?,
             executor_id: self.executor.metadata.id.clone(),
             runtime_stats: stage.collect_runtime_stats_reports(),
             task_column_stats: stage.collect_column_stats(),
             // The next stage adds these up: without them, its result would be wrong.
             window_state: stage.collect_window_state_reports()?,
-        })
+        };
+        Ok((successful, stage.take_rows()))
     }
 }
 
@@ -191,21 +214,49 @@ fn now() -> u64 {
     })
 }
 
-/// Reports task statuses to the scheduler. Returns when the scheduler does not accept them.
-pub(super) async fn tell_statuses(
-    mut scheduler: Scheduler,
+/// Reports ended tasks to the scheduler, many at once. Returns when the scheduler does not accept them.
+pub(super) async fn report(
+    channel: Authorized,
     executor_id: String,
-    mut statuses: mpsc::Receiver<TaskStatus>,
+    mut reports: mpsc::Receiver<Report>,
 ) {
-    let mut ended = Vec::new();
-    while statuses.recv_many(&mut ended, AT_ONCE).await > 0 {
-        let update = UpdateTaskStatusParams {
-            executor_id: executor_id.clone(),
-            task_status: std::mem::take(&mut ended),
+    let mut scheduler = TasksClient::new(channel)
+        .max_encoding_message_size(MESSAGE_LIMIT)
+        .max_decoding_message_size(MESSAGE_LIMIT);
+    while let Some(first) = reports.recv().await {
+        let mut bytes = first.bytes();
+        let mut ended = vec![first];
+        while ended.len() < AT_ONCE
+            && bytes < BYTES_AT_ONCE
+            && let Ok(next) = reports.try_recv()
+        {
+            bytes += next.bytes();
+            ended.push(next);
+        }
+        let rows_of = |report: &mut Report| {
+            let SmallResult {
+                partitions,
+                has_files,
+            } = report.rows.take()?;
+            Some(TaskRows {
+                job_id: report.status.job_id.clone(),
+                task_id: u64::from(report.status.task_id),
+                partitions,
+                has_files,
+            })
         };
-        if let Err(status) = scheduler.update_task_status(update).await {
+        let rows = ended.iter_mut().filter_map(rows_of).collect();
+        let statuses = UpdateTaskStatusParams {
+            executor_id: executor_id.clone(),
+            task_status: ended.into_iter().map(|report| report.status).collect(),
+        };
+        let request = ReportRequest {
+            statuses: statuses.encode_to_vec(),
+            rows,
+        };
+        if let Err(status) = scheduler.report(request).await {
             let reason = status.message();
-            return tracing::error!(reason, "the scheduler does not take how tasks have ended");
+            return tracing::error!(reason, "the scheduler rejected the reports of ended tasks");
         }
     }
     // The runner holds the sender for as long as the process exists.

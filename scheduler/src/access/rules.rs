@@ -55,12 +55,15 @@ pub(super) fn needs(path: &str) -> Need {
             call if OF_CLIENTS.contains(&call) => Role::Read,
             _ => Role::Administer,
         }
-    } else if below("/volley.v1.Attendance/").is_some() || below("/volley.v1.Rendezvous/").is_some()
+    } else if below("/volley.v1.Attendance/").is_some()
+        || below("/volley.v1.Rendezvous/").is_some()
+        || below("/volley.v1.Tasks/").is_some()
     {
         Role::Executor
     } else if path == PROBE {
         Role::Run
     } else if below("/volley.v1.Jobs/").is_some()
+        || below("/volley.v1.Queries/").is_some()
         || below("/volley.v1.Training/").is_some()
         || below("/volley.v1.Cluster/").is_some()
         || below("/api/volley/").is_some()
@@ -86,6 +89,9 @@ mod tests {
             ("/volley.v1.Attendance/Attend".to_owned(), Role::Executor),
             ("/volley.v1.Attendance/Probed".to_owned(), Role::Executor),
             ("/volley.v1.Rendezvous/Join".to_owned(), Role::Executor),
+            ("/volley.v1.Tasks/Report".to_owned(), Role::Executor),
+            ("/volley.v1.Queries/Submit".to_owned(), Role::Read),
+            ("/volley.v1.Queries/Ask".to_owned(), Role::Read),
             ("/volley.v1.Cluster/ReadTable".to_owned(), Role::Read),
             ("/volley.v1.Cluster/Probe".to_owned(), Role::Run),
             (format!("{grpc}RegisterExecutor"), Role::Executor),

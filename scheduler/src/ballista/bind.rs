@@ -14,7 +14,9 @@ use volley_engine::object_stores::Stores;
 use super::launch::task_fits;
 use crate::control::{self, Binding, Event, PlacedTask};
 use crate::handle::Control;
+use volley_engine::settings::JobSettings;
 use volley_engine::stages::task_plan;
+use volley_proto::limits::SMALL_RESULT;
 
 /// Carries out a binding on its attempt's graph, and tells the controller.
 pub(super) fn carry_out(
@@ -79,7 +81,8 @@ fn bind(
     }
     partitions.sort_unstable();
     let stores = Stores::of(&stage.session_config).ok();
-    let plan = task_plan(&stage.plan, &partitions, stores.as_deref())
+    let small_result = small_result(stage, partitions.len());
+    let plan = task_plan(&stage.plan, &partitions, stores.as_deref(), small_result)
         .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
     task_fits(stage.stage_id, plan.message_bytes())?;
     let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])
@@ -109,6 +112,15 @@ fn bind(
         session_config: Arc::clone(&stage.session_config),
     };
     Ok(Some((task.executor.clone(), description)))
+}
+
+/// Returns a task's share of the bytes of a small result, if the stage is the last one of a query whose client takes
+/// its rows with the outcome.
+fn small_result(stage: &RunningStage, partitions: usize) -> Option<usize> {
+    let settings = stage.session_config.options().extensions.get();
+    let wanted = settings.is_some_and(|job: &JobSettings| job.small_results);
+    let share = || SMALL_RESULT * partitions / stage.partitions.max(1);
+    (wanted && stage.output_links.is_empty()).then(share)
 }
 
 /// Takes the wanted partitions off the pending ones.

@@ -16,6 +16,7 @@ use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
 use super::job_state::{end_of_failure, end_of_success};
+use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use crate::control::{Command, Controller, Event};
 use crate::handle::Control;
@@ -28,6 +29,7 @@ pub(crate) struct Driver {
     pub(super) ballista: BallistaScheduler,
     pub(super) control: Control,
     pub(super) submissions: Submissions,
+    pub(super) small_results: SmallResults,
 }
 
 impl Driver {
@@ -54,10 +56,7 @@ impl Driver {
             Command::CancelAttempt { attempt } => self.cancel(&attempt).await,
             Command::Resubmit { job } => self.resubmit(job).await,
             Command::Release { job } => self.submissions.release(&job),
-            Command::RemoveRows { attempt } => {
-                let executors = &self.ballista.state.executor_manager;
-                executors.clean_up_job_data(attempt.into());
-            }
+            Command::RemoveRows { attempt } => self.remove_rows(attempt).await,
             Command::RemoveExecutor { executor, reason } => {
                 self.remove_executor(executor, reason).await;
             }
@@ -102,6 +101,26 @@ impl Driver {
             Err(status) => status.message().to_owned(),
         };
         self.control.on(Event::ResubmissionFailed { job, error });
+    }
+
+    /// Removes an attempt's rows: those that are kept here, and the files of executors, if there may be any.
+    async fn remove_rows(&self, attempt: String) {
+        let kept = self.small_results.release(&attempt);
+        let attempt = JobId::from(attempt);
+        if let Some(kept) = kept
+            && !kept.have_files()
+        {
+            let status = self.ballista.state.task_manager.get_job_status(&attempt);
+            let status = status.await.ok().flatten().and_then(|told| told.status);
+            if let Some(job_status::Status::Successful(succeeded)) = status {
+                let mut places = succeeded.partition_location.iter();
+                if places.all(|place| kept.hold(place)) {
+                    return;
+                }
+            }
+        }
+        let executors = &self.ballista.state.executor_manager;
+        executors.clean_up_job_data(attempt);
     }
 
     async fn remove_executor(&self, executor: String, reason: String) {

@@ -15,9 +15,10 @@ use ballista_core::serde::protobuf::{
     CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
     ExecutorStoppedParams, ExecutorStoppedResult, FailedJob, GetJobMetricsParams,
     GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult,
-    JobStatus, KeyValuePair, PollWorkParams, PollWorkResult, RegisterExecutorParams,
-    RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult, RunningJob,
-    UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status, task_status,
+    JobStatus, KeyValuePair, PartitionLocation, PollWorkParams, PollWorkResult,
+    RegisterExecutorParams, RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult,
+    RunningJob, UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status,
+    task_status,
 };
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use futures::{Stream, TryStreamExt};
@@ -33,6 +34,7 @@ use volley_proto::tables::JobState;
 use super::BallistaScheduler;
 use super::job_state::CANCELLED;
 use super::permissions::Permissions;
+use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::task_metrics::keep_metrics_of_stage;
 use crate::access::{Caller, RoleLimits};
@@ -41,13 +43,14 @@ use crate::handle::Control;
 
 /// Long-poll limit of GetJobStatus: a client asks again 50 ms after each answer, which is longer than a small query
 /// takes.
-const HOLD: Duration = Duration::from_secs(1);
+pub(super) const HOLD: Duration = Duration::from_secs(1);
 
 /// Service in front of Ballista's.
 pub(crate) struct JobGateway {
     pub(super) ballista: BallistaScheduler,
     pub(super) control: Control,
     pub(super) submissions: Submissions,
+    pub(super) small_results: SmallResults,
     pub(super) permissions: Permissions,
     pub(super) stores: Stores,
     pub(super) secret: ClusterSecret,
@@ -109,8 +112,110 @@ impl JobGateway {
         Ok(())
     }
 
+    /// Submits a query, whose client takes rows of small results with the outcome or does not.
+    pub(super) async fn submit(
+        &self,
+        mut request: Request<ExecuteQueryParams>,
+        small_results: bool,
+    ) -> Result<Response<ExecuteQueryResult>, Status> {
+        let caller = Caller::of(&request)?;
+        check_plan(request.get_ref())?;
+        let mut job = job_settings(request.get_ref())?;
+        self.check_queue(&job.queue)?;
+        self.permissions.check(&caller, request.get_ref())?;
+        self.receive_stores(&caller, &mut job)?;
+        job.memory = self.memory_limit(&caller)?;
+        job.small_results = small_results;
+        put_settings(request.get_mut(), &job);
+        let submission = request.get_ref().clone();
+        let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
+        if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
+            caller.did("submit", &success.job_id);
+            self.submissions.keep(&success.job_id, submission);
+            let job = submitted(&success.job_id, &caller, job);
+            self.control.on(Event::JobSubmitted(job));
+        }
+        Ok(response)
+    }
+
+    /// Returns the status of a job, once it has ended, or `hold` has passed.
+    pub(super) async fn status(
+        &self,
+        caller: &Caller,
+        id: String,
+        hold: Duration,
+    ) -> Result<GetJobStatusResult, Status> {
+        self.check(caller, "ask for", &id)?;
+        let asked = || Event::ClientAsked { job: id.clone() };
+        self.control.on(asked());
+        let over = self.control.wait(Topic::Job(id.clone()), hold, |control| {
+            control.job(&id).is_none_or(Job::has_ended).then_some(())
+        });
+        over.await;
+        self.control.on(asked());
+        let current = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
+        let known = self.control.look(current);
+        let attempt = known.clone().unwrap_or_else(|| id.clone());
+        let inner = Request::new(GetJobStatusParams {
+            job_id: attempt.clone(),
+        });
+        let answer = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
+        let mut answer = answer.into_inner();
+        with_tickets(&mut answer, &self.secret);
+        let told = &mut answer.status;
+        if told.is_none() && known.is_none() {
+            return Err(unknown(&id));
+        }
+        // The controller learns of an attempt's end before anyone else, so it is asked last.
+        let known = self.control.look(|control| {
+            let job = control.job(&id)?;
+            let is_current = job.attempt() == attempt;
+            let gone = job.rows_removed().map(str::to_owned);
+            let (state, error) = (job.state, job.error.clone());
+            Some((is_current, state, error, job.name.clone(), gone))
+        });
+        let Some((is_current, state, error, job_name, gone)) = known else {
+            return Ok(answer);
+        };
+        if let Some(reason) = gone {
+            return Err(Status::failed_precondition(format!(
+                "job {id} has succeeded, and its rows are not kept any more: {reason}"
+            )));
+        }
+        if told.is_none() && state.has_ended() {
+            return Err(Status::failed_precondition(format!(
+                "job {id} has ended, and what it gave is not kept any more"
+            )));
+        }
+        let goes_on = !is_current || state == JobState::Rerunning;
+        let ended = told.as_ref().is_some_and(has_ended);
+        if goes_on || (ended && state == JobState::Running) {
+            *told = Some(JobStatus {
+                job_id: id,
+                job_name,
+                status: Some(job_status::Status::Running(RunningJob::default())),
+            });
+            return Ok(answer);
+        }
+        if let Some(status) = told {
+            status.job_id = id;
+            let error = match state {
+                JobState::Failed => error.unwrap_or_default(),
+                JobState::Cancelled => CANCELLED.to_owned(),
+                _ => return Ok(answer),
+            };
+            // This applies even if the attempt does not know of its end yet.
+            let failed = match status.status.take() {
+                Some(job_status::Status::Failed(failed)) => failed,
+                _ => FailedJob::default(),
+            };
+            status.status = Some(job_status::Status::Failed(FailedJob { error, ..failed }));
+        }
+        Ok(answer)
+    }
+
     /// Returns the current attempt of a job.
-    fn attempt(&self, id: String) -> String {
+    pub(super) fn attempt(&self, id: String) -> String {
         let attempt = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
         self.control.look(attempt).unwrap_or(id)
     }
@@ -222,8 +327,16 @@ fn with_tickets(status: &mut GetJobStatusResult, secret: &ClusterSecret) {
     }
 }
 
+/// Returns the places of the rows of a job that has succeeded.
+pub(super) fn places(status: &GetJobStatusResult) -> Option<&[PartitionLocation]> {
+    match status.status.as_ref()?.status.as_ref()? {
+        job_status::Status::Successful(succeeded) => Some(&succeeded.partition_location),
+        _ => None,
+    }
+}
+
 /// Checks whether an attempt with this status has ended.
-fn has_ended(status: &JobStatus) -> bool {
+pub(super) fn has_ended(status: &JobStatus) -> bool {
     matches!(
         status.status,
         Some(job_status::Status::Failed(_) | job_status::Status::Successful(_))
@@ -237,25 +350,9 @@ impl SchedulerGrpc for JobGateway {
 
     async fn execute_query(
         &self,
-        mut request: Request<ExecuteQueryParams>,
+        request: Request<ExecuteQueryParams>,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
-        let caller = Caller::of(&request)?;
-        check_plan(request.get_ref())?;
-        let mut job = job_settings(request.get_ref())?;
-        self.check_queue(&job.queue)?;
-        self.permissions.check(&caller, request.get_ref())?;
-        self.receive_stores(&caller, &mut job)?;
-        job.memory = self.memory_limit(&caller)?;
-        put_settings(request.get_mut(), &job);
-        let submission = request.get_ref().clone();
-        let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
-        if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
-            caller.did("submit", &success.job_id);
-            self.submissions.keep(&success.job_id, submission);
-            let job = submitted(&success.job_id, &caller, job);
-            self.control.on(Event::JobSubmitted(job));
-        }
-        Ok(response)
+        self.submit(request, false).await
     }
 
     /// Submits a job whose statuses go straight to the client, so it fails instead of being rerun. Other calls about
@@ -282,6 +379,7 @@ impl SchedulerGrpc for JobGateway {
         self.permissions.check(&caller, request.get_ref())?;
         self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
+        job.small_results = false;
         put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
         caller.did("submit", "a job whose states are pushed");
@@ -301,72 +399,15 @@ impl SchedulerGrpc for JobGateway {
     ) -> Result<Response<GetJobStatusResult>, Status> {
         let caller = Caller::of(&request)?;
         let id = request.into_inner().job_id;
-        self.check(&caller, "ask for", &id)?;
-        let asked = || Event::ClientAsked { job: id.clone() };
-        self.control.on(asked());
-        let over = self.control.wait(Topic::Job(id.clone()), HOLD, |control| {
-            control.job(&id).is_none_or(Job::has_ended).then_some(())
-        });
-        over.await;
-        self.control.on(asked());
-        let current = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
-        let known = self.control.look(current);
-        let attempt = known.clone().unwrap_or_else(|| id.clone());
-        let inner = Request::new(GetJobStatusParams {
-            job_id: attempt.clone(),
-        });
-        let mut response = SchedulerGrpc::get_job_status(&self.ballista, inner).await?;
-        with_tickets(response.get_mut(), &self.secret);
-        let told = &mut response.get_mut().status;
-        if told.is_none() && known.is_none() {
-            return Err(unknown(&id));
-        }
-        // The controller learns of an attempt's end before anyone else, so it is asked last.
-        let known = self.control.look(|control| {
-            let job = control.job(&id)?;
-            let is_current = job.attempt() == attempt;
-            let gone = job.rows_removed().map(str::to_owned);
-            let (state, error) = (job.state, job.error.clone());
-            Some((is_current, state, error, job.name.clone(), gone))
-        });
-        let Some((is_current, state, error, job_name, gone)) = known else {
-            return Ok(response);
-        };
-        if let Some(reason) = gone {
+        let status = self.status(&caller, id.clone(), HOLD).await?;
+        let rows = self.small_results.of(&self.attempt(id.clone()));
+        let mut places = places(&status).into_iter().flatten();
+        if rows.is_some_and(|rows| places.any(|place| rows.hold(place))) {
             return Err(Status::failed_precondition(format!(
-                "job {id} has succeeded, and its rows are not kept any more: {reason}"
+                "job {id} has succeeded; it was submitted by a client of Volley's, and `volley jobs attach {id}` returns its rows"
             )));
         }
-        if told.is_none() && state.has_ended() {
-            return Err(Status::failed_precondition(format!(
-                "job {id} has ended, and what it gave is not kept any more"
-            )));
-        }
-        let goes_on = !is_current || state == JobState::Rerunning;
-        let ended = told.as_ref().is_some_and(has_ended);
-        if goes_on || (ended && state == JobState::Running) {
-            *told = Some(JobStatus {
-                job_id: id,
-                job_name,
-                status: Some(job_status::Status::Running(RunningJob::default())),
-            });
-            return Ok(response);
-        }
-        if let Some(status) = told {
-            status.job_id = id;
-            let error = match state {
-                JobState::Failed => error.unwrap_or_default(),
-                JobState::Cancelled => CANCELLED.to_owned(),
-                _ => return Ok(response),
-            };
-            // This applies even if the attempt does not know of its end yet.
-            let failed = match status.status.take() {
-                Some(job_status::Status::Failed(failed)) => failed,
-                _ => FailedJob::default(),
-            };
-            status.status = Some(job_status::Status::Failed(FailedJob { error, ..failed }));
-        }
-        Ok(response)
+        Ok(Response::new(status))
     }
 
     async fn cancel_job(

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use volley_proto::failure::DataLost;
 
 use super::losses::data_loss;
+use super::small_results::SmallResults;
 use crate::control::{AttemptEnd, Controller, Event};
 use crate::handle::Control;
 
@@ -32,6 +33,7 @@ pub(super) const CANCELLED: &str = "Cancelled";
 pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     control: Control,
+    small_results: SmallResults,
     ended: Mutex<Ended>,
 }
 
@@ -47,10 +49,15 @@ struct Ended {
 }
 
 impl VolleyJobState {
-    pub(crate) fn new(jobs: InMemoryJobState, control: Control) -> Self {
+    pub(crate) fn new(
+        jobs: InMemoryJobState,
+        control: Control,
+        small_results: SmallResults,
+    ) -> Self {
         Self {
             jobs,
             control,
+            small_results,
             ended: Mutex::new(Ended {
                 all: Vec::new(),
                 most: 2 * NEWEST_KEPT,
@@ -85,6 +92,9 @@ impl VolleyJobState {
     }
 
     fn attempt_ended(&self, attempt: &JobId, end: AttemptEnd) {
+        if !matches!(end, AttemptEnd::Succeeded { .. }) {
+            self.small_results.release(attempt.as_str());
+        }
         self.control.on(Event::AttemptEnded {
             attempt: attempt.to_string(),
             end,
@@ -249,7 +259,7 @@ mod tests {
             Arc::new(build),
             Arc::new(default_config_producer),
         );
-        let state = VolleyJobState::new(jobs, control().0);
+        let state = VolleyJobState::new(jobs, control().0, SmallResults::default());
         for number in 0..6 * NEWEST_KEPT {
             let job = JobId::from(number.to_string());
             state.accept_job(&job, "a job", 0).unwrap();

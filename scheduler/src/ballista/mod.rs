@@ -27,12 +27,15 @@ mod nesting;
 mod panics;
 mod permissions;
 mod planner;
+mod queries;
+mod small_results;
 mod start;
 mod submissions;
 mod task_metrics;
 
 pub(crate) use driver::Driver;
 pub(crate) use gateway::JobGateway;
+pub(crate) use queries::QueryService;
 pub(crate) use start::{Ballista, start};
 
 /// The scheduler with the plan encodings that Ballista uses on the wire.

@@ -21,6 +21,7 @@ use super::job_ids::JobIds;
 use super::job_state::VolleyJobState;
 use super::permissions::Permissions;
 use super::planner::session_builder;
+use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::{BallistaScheduler, Driver, JobGateway};
 use crate::access::Access;
@@ -95,7 +96,9 @@ pub(crate) async fn start(
     let settings = move || session_config().with_extension(Arc::clone(&of_sessions));
     let id = scheduler.scheduler_id.clone();
     let jobs = InMemoryJobState::new(id, sessions, Arc::new(settings));
-    let jobs = Arc::new(VolleyJobState::new(jobs, control.clone()));
+    let small_results = SmallResults::default();
+    let jobs = VolleyJobState::new(jobs, control.clone(), small_results.clone());
+    let jobs = Arc::new(jobs);
     let cluster = Arc::new(VolleyClusterState::new(control.clone()));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
     let scheduler = create_scheduler(cluster, Arc::new(scheduler)).await;
@@ -106,6 +109,7 @@ pub(crate) async fn start(
             ballista: scheduler.clone(),
             control: control.clone(),
             submissions: submissions.clone(),
+            small_results: small_results.clone(),
             permissions,
             stores,
             secret: access.secret().clone(),
@@ -114,6 +118,7 @@ pub(crate) async fn start(
             ballista: scheduler.clone(),
             control: control.clone(),
             submissions,
+            small_results,
         },
         stages: Graphs::new(scheduler.clone(), jobs).into_rows(),
         scheduler,

@@ -408,20 +408,50 @@ impl Controller {
             Some((job.id.clone(), reason))
         });
         for (id, reason) in due.collect::<Vec<_>>() {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            if let Some(reason) = &reason {
-                job.note(format!("its rows are removed: {reason}"), now);
-            }
-            if let Some(rows) = &mut job.rows {
-                rows.remove(reason);
-            }
-            let attempt = job.attempt().to_owned();
-            self.command(Command::RemoveRows { attempt });
-            self.wake(Topic::Job(id));
+            self.remove_rows_of(id, reason, now);
         }
         self.jobs.evict();
+    }
+
+    fn remove_rows_of(&mut self, id: String, reason: Option<String>, now: Now) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if let Some(reason) = &reason {
+            job.note(format!("its rows are removed: {reason}"), now);
+        }
+        if let Some(rows) = &mut job.rows {
+            rows.remove(reason);
+        }
+        let attempt = job.attempt().to_owned();
+        self.command(Command::RemoveRows { attempt });
+        self.wake(Topic::Job(id));
+    }
+
+    /// Records that a client has all rows of a job, so that they are soon removed. Returns false if the client must
+    /// report first that it has them: the job does not end with its client, which may be gone.
+    pub(crate) fn hand_out_rows(&mut self, id: &str, now: Now) -> bool {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return false;
+        };
+        let is_there = job.ends_with_client();
+        if let Some(rows) = job.rows.as_mut().filter(|_| is_there) {
+            rows.asked(now.instant);
+            rows.given_up();
+        }
+        is_there
+    }
+
+    /// Removes the rows of a job whose attempt has succeeded, if they are kept. Rows that were read need no reason.
+    pub(crate) fn give_up_rows(&mut self, attempt: &str, reason: &str, now: Now) {
+        let id = self.jobs.job_of(attempt).to_owned();
+        let job = self.jobs.get(&id).filter(|job| job.attempt() == attempt);
+        if let Some(rows) = job.and_then(|job| job.rows.as_ref())
+            && !rows.are_removed()
+        {
+            let reason = (!rows.are_read()).then(|| reason.to_owned());
+            self.remove_rows_of(id, reason, now);
+        }
     }
 
     // Executors and their tasks.

@@ -41,6 +41,8 @@ pub(crate) const FAULTS: &[Fault] = &[
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const EXECUTE: &str = "/ballista.protobuf.SchedulerGrpc/ExecuteQuery";
+/// Submission of a query to Volley's own service.
+const SUBMIT: &str = "/volley.v1.Queries/Submit";
 const FETCH: &str = "/arrow.flight.protocol.FlightService/DoGet";
 const LAUNCH: &str = "/ballista.protobuf.ExecutorGrpc/LaunchMultiTask";
 const ACT: &str = "/arrow.flight.protocol.FlightService/DoAction";
@@ -212,6 +214,8 @@ fn nest() {
             &executor,
         ),
         ("/volley.v1.Jobs/Follow", &client),
+        (SUBMIT, &client),
+        ("/volley.v1.Tasks/Report", &executor),
         ("/volley.v1.Rendezvous/Join", &executor),
         ("/volley.v1.Attendance/Tell", &executor),
         ("/volley.v1.Cluster/ReadTable", &client),
@@ -236,7 +240,10 @@ fn nest() {
     // This is within the limit of a ticket.
     assert!(code(flight, FETCH, field(1, &[0x0b; 60_000])).is_some());
     for (operators, expressions) in [(100_000, 0), (0, 100_000), (1_000_000, 0)] {
-        let sent = code(scheduler, EXECUTE, field(1, &plan(operators, expressions)));
+        let query = field(1, &plan(operators, expressions));
+        let submitted = code(scheduler, SUBMIT, field(1, &query));
+        assert_eq!(submitted, Some(Code::InvalidArgument));
+        let sent = code(scheduler, EXECUTE, query);
         assert_eq!(
             sent,
             Some(Code::InvalidArgument),
@@ -251,6 +258,9 @@ fn nest() {
         let sent = field(1, &plan(operators, expressions));
         let answer = runtime.block_on(call(scheduler, EXECUTE, sent, Some(&client)));
         println!("{operators} operators, {expressions} expressions: {answer:?}");
+        let submitted = field(1, &field(1, &plan(operators, expressions)));
+        let answer = runtime.block_on(call(scheduler, SUBMIT, submitted, Some(&client)));
+        println!("submitted: {answer:?}");
         assert_eq!(cluster.query("SELECT 1 AS one")[0]["one"], 1);
         assert!(cluster.scheduler().is_running());
     }

@@ -40,6 +40,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("a query waits for training", says_for_what),
     ("a client reads slowly", reads_slowly),
     ("a client is killed while it reads", stops_reading),
+    ("a small result needs no file", needs_no_file),
     ("a query is too large for an executor", too_large),
     ("a query is too large for the scheduler", refused),
     ("queries nest deeply", nest),
@@ -286,6 +287,29 @@ fn stops_reading() {
     let said = "SELECT text FROM volley.log WHERE text LIKE '%nobody has asked for them%'";
     assert_eq!(cluster.query(said).len(), 1);
     scene::is_well(&cluster, 2);
+}
+
+fn needs_no_file() {
+    let cluster = Cluster::start_with(Setup {
+        executors: 1,
+        ..Setup::default()
+    });
+    for (rows, in_files) in [(1_000, false), (100_000, true)] {
+        let read = cluster.query(&format!("SELECT value FROM range({rows})"));
+        assert_eq!(read.len(), rows);
+        let attempt = newest_job(&cluster).attempt().to_owned();
+        let holds = cluster.holds_data(0, &attempt);
+        assert_eq!(holds, in_files, "{rows} rows");
+        // They are kept for a while, for another reader.
+        let again = cluster.manage_jobs(&["attach", &attempt]);
+        assert_eq!(again.code, Some(0), "{}", again.stderr);
+        assert!(
+            again.stdout.contains(&format!("{}", rows - 1)),
+            "{}",
+            again.stdout
+        );
+    }
+    scene::is_well(&cluster, 1);
 }
 
 /// Writes a query that contains a text of this many bytes to a file.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use volley_tests::{Client, Cluster, Job, JobState, Numbers, S3Server, eventually};
 
-use crate::asking::{Asked, Phase, reach};
+use crate::asking::{Asked, Phase, reach, work};
 use crate::fault::Fault;
 use crate::scene::{self, Loss, SOON};
 
@@ -14,6 +14,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     (
         "rows are lost before the client has read any",
         lost_before_any_was_read,
+    ),
+    (
+        "executors of a small result are lost before the client asks",
+        small_results_outlive_executors,
     ),
     ("rows are lost while the client reads", lost_while_read),
     ("a single file is written", || {
@@ -57,20 +61,23 @@ fn listing(
     cluster: &Cluster,
     start: impl Fn(&Numbers) -> Client,
 ) -> (Asked, Numbers) {
+    listing_of(FACTS, phase, cluster, start)
+}
+
+fn listing_of(
+    facts: u64,
+    phase: Phase,
+    cluster: &Cluster,
+    start: impl Fn(&Numbers) -> Client,
+) -> (Asked, Numbers) {
     reach(phase, cluster, |times| {
-        let numbers = Numbers::write(cluster.dir(), FACTS * times);
+        let numbers = Numbers::write(cluster.dir(), facts * times);
         (start(&numbers), numbers)
     })
 }
 
-/// Freezes the client from the last stage on; when it comes back, the executors are gone.
-fn lost_before_any_was_read() {
-    let mut cluster = scene::cluster(2);
-    let (mut asked, numbers) = listing(Phase::Last, &cluster, |numbers| {
-        let keep = "SET volley.on_client_loss = 'keep';";
-        let sql = format!("{keep} {} {}", numbers.tables(), numbers.listing());
-        cluster.spawn(cluster.command().args(["--format", "csv", "-c", &sql]))
-    });
+/// Freezes the client of a job in its last stage until the job has succeeded, and its executors are gone.
+fn lose_executors_behind(asked: &mut Asked, cluster: &mut Cluster) {
     asked.client.process().freeze();
     let job = eventually("the job to succeed without its client", SOON, || {
         let job = cluster.job(&asked.id)?;
@@ -78,14 +85,48 @@ fn lost_before_any_was_read() {
     });
     assert_eq!(job.state, JobState::Succeeded, "{job:?}");
     for executor in 0..2 {
-        Loss::Kill.strike(&mut cluster, executor);
+        Loss::Kill.strike(cluster, executor);
         cluster.add_executor();
     }
     cluster.await_executors(2);
     asked.client.process().thaw();
+}
+
+/// A job goes on without its client.
+const KEEP: &str = "SET volley.on_client_loss = 'keep';";
+
+fn lost_before_any_was_read() {
+    let mut cluster = scene::cluster(2);
+    // More rows than a small result has.
+    let (mut asked, numbers) = listing_of(5 * FACTS, Phase::Last, &cluster, |numbers| {
+        let sql = format!("{KEEP} {} {}", numbers.tables(), numbers.listing());
+        cluster.spawn(cluster.command().args(["--format", "csv", "-c", &sql]))
+    });
+    lose_executors_behind(&mut asked, &mut cluster);
     let run = asked.client.wait(SOON);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert_eq!(run.stdout, numbers.listed());
+    assert!(run.stderr.contains("were lost with"), "{}", run.stderr);
+    scene::is_well(&cluster, 2);
+}
+
+/// The scheduler has the rows of a small result, so they are not computed again.
+fn small_results_outlive_executors() {
+    let mut cluster = scene::cluster(2);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let (mut asked, answer) = reach(Phase::Last, &cluster, |times| {
+        let work = work(times);
+        let sql = format!("{KEEP} {} {}", numbers.tables(), numbers.question(work));
+        let mut command = cluster.command();
+        let client = cluster.spawn(command.args(["--format", "json", "-c", &sql]));
+        (client, numbers.answer(work))
+    });
+    lose_executors_behind(&mut asked, &mut cluster);
+    let run = asked.client.wait(SOON);
+    assert_eq!(run.rows(), answer, "{}", run.stderr);
+    assert!(!run.stderr.contains("lost"), "{}", run.stderr);
+    let jobs = cluster.jobs().expect("the scheduler's jobs");
+    assert_eq!(jobs[0].id, asked.id, "it was not run again");
     scene::is_well(&cluster, 2);
 }
 

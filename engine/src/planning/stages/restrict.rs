@@ -27,7 +27,8 @@ use super::check::check;
 use super::enforce::without_useless_limit;
 use super::stage::{StageExec, StageInput, partitions};
 
-/// What the task of these partitions runs, below its writer.
+/// Returns the plan of the task of these partitions, below its writer. If its rows are the query's result, up to
+/// `small_result` bytes of them come with its report.
 ///
 /// # Errors
 /// When an exchange is not resolved, or the plan must not run, or cannot be sent.
@@ -35,17 +36,18 @@ pub fn task_plan(
     writer: &Arc<dyn ExecutionPlan>,
     slice: &[usize],
     stores: Option<&Stores>,
+    small_result: Option<usize>,
 ) -> Result<TaskPlan> {
     let [plan] = writer.children()[..] else {
         return internal_err!("a stage is written by an operator with one input");
     };
     let Some(stage) = plan.downcast_ref::<StageExec>() else {
         // The rows of an explanation, which Ballista makes: one partition.
-        return TaskPlan::try_new(plan, stores);
+        return TaskPlan::try_new(plan, stores, small_result);
     };
     let plan = restrict(Arc::clone(stage.plan()), slice)?;
     check(&plan)?;
-    TaskPlan::try_new(&stage.resolve(plan)?, stores)
+    TaskPlan::try_new(&stage.resolve(plan)?, stores, small_result)
 }
 
 pub(super) fn restrict(

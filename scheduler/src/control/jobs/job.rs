@@ -148,12 +148,16 @@ impl Job {
 
     /// Checks whether the job must be cancelled because its client is gone.
     pub(in crate::control) fn is_abandoned(&self, patience: Duration, now: Now) -> bool {
-        let matters = match self.on_client_loss {
+        self.ends_with_client() && !self.is_over() && now.instant - self.heard > patience
+    }
+
+    /// Checks whether the job is cancelled when its client is gone.
+    pub(in crate::control) fn ends_with_client(&self) -> bool {
+        match self.on_client_loss {
             OnClientLoss::Auto => self.train.is_none(),
             OnClientLoss::Cancel => true,
             OnClientLoss::Keep => false,
-        };
-        matters && !self.is_over() && now.instant - self.heard > patience
+        }
     }
 
     /// Returns the error that ends a job beyond its time limit, if it is.

@@ -160,6 +160,12 @@ impl Jobs {
         known.is_some_and(|attempt| matches!(attempt.state, AttemptState::Ending(_)))
     }
 
+    /// Checks whether an attempt has ended, or must end.
+    pub(crate) fn is_over(&self, attempt: &str) -> bool {
+        let known = self.attempts.get(attempt);
+        known.is_some_and(|attempt| !matches!(attempt.state, AttemptState::Running))
+    }
+
     /// Returns the attempts that must end.
     pub(in crate::control) fn ending(&self) -> impl Iterator<Item = &str> {
         let attempts = self.attempts.iter();

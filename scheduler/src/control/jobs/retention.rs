@@ -71,6 +71,11 @@ impl Rows {
         self.removed.is_some()
     }
 
+    /// Checks whether a reader has had all that it wanted, or the client has given them up.
+    pub(crate) fn are_read(&self) -> bool {
+        self.read
+    }
+
     /// Returns why they are removed.
     pub(crate) fn removed(&self) -> Option<&str> {
         self.removed.as_deref()
