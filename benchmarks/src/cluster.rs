@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::machine::peak_memory_mib;
+use crate::machine::{peak_memory_mib, processor_millis};
 
 const START: Duration = Duration::from_secs(30);
 
@@ -177,6 +177,16 @@ impl Cluster {
         let peak =
             |(name, child): &(String, Child)| Some((name.clone(), peak_memory_mib(child.id())?));
         self.processes.iter().filter_map(peak).collect()
+    }
+
+    /// Returns the processor time that the scheduler and all executors together have taken so far, in milliseconds.
+    pub(crate) fn processor_millis(&self) -> [f64; 2] {
+        let mut taken = [0.0; 2];
+        for (name, child) in &self.processes {
+            let of = usize::from(name != "scheduler");
+            taken[of] += processor_millis(child.id()).unwrap_or_default();
+        }
+        taken
     }
 
     fn spawn(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {

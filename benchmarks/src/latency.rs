@@ -2,7 +2,8 @@
 //! from the last row of one statement to the last row of the next.
 //!
 //! It measures a statement's overhead before any work: planning, the requests to the scheduler and the executors,
-//! and the return of the rows. It compares with no other system.
+//! and the return of the rows; and the processor time of the scheduler and the executors in it. It compares with no
+//! other system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,8 @@ const METHOD: &str = "One `volley` command runs a statement again and again; its
     comes first. The cluster: a scheduler and two executors of one slot as processes, as they start on \
     loopback by themselves: with tokens, and without TLS. Another asks nobody for a token (`--insecure`), and a third one \
     speaks TLS. Embedded: both inside the `volley` command, as it starts them by itself. The join is of two CSV files of ten rows. \
-    Twenty statements of each session come first and do not count. A sample is a session's p50 or p99.";
+    Twenty statements of each session come first and do not count. A sample is a session's p50 or p99, or the processor time \
+    of the scheduler or of both executors for each statement, which other work on the machine changes less.";
 
 /// Statement to measure.
 struct Smallest {
@@ -102,20 +104,33 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                     None => case,
                 }
             });
-            cases.collect::<Vec<_>>()
+            let processor = PROCESSES.map(|of| {
+                let name = format!("{name}, {}, processor of the {of}", engine.name);
+                Case::new(name, Unit::Milliseconds)
+            });
+            let processor = processor.into_iter().filter(|_| engine.cluster.is_some());
+            cases.chain(processor).collect::<Vec<_>>()
         };
         let mut cases: Vec<_> = engines.iter().map(cases_of).collect();
         let script = tables.clone() + &sql.repeat(WARM_UP + args.rounds);
         for _ in 0..args.sessions {
             for (engine, cases) in engines.iter().zip(&mut cases) {
+                let before = engine.processor_millis();
                 let session = Session::run(engine.client()?, &script, dir)?;
                 session.check()?;
+                let after = engine.processor_millis();
                 let ends: Vec<_> = session.lines.iter().map(|(at, _)| *at).collect();
                 let took = latencies(&ends, rows, args.rounds)
                     .with_context(|| format!("{name} gave {} rows", ends.len()))?;
                 let (p50, p99) = (percentile(&took, 0.5), percentile(&took, 0.99));
                 eprintln!("{name}, {}: p50 {p50:.1} ms, p99 {p99:.1} ms", engine.name);
-                for (case, figure) in cases.iter_mut().zip([p50, p99]) {
+                let each = (WARM_UP + args.rounds) as f64;
+                let taken = before
+                    .iter()
+                    .zip(&after)
+                    .map(|(from, to)| (to - from) / each);
+                let figures = [p50, p99].into_iter().chain(taken);
+                for (case, figure) in cases.iter_mut().zip(figures) {
                     case.push(VOLLEY, figure);
                 }
             }
@@ -124,6 +139,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     }
     comparison.write(results)
 }
+
+/// Processes of a cluster whose processor time is measured.
+const PROCESSES: [&str; 2] = ["scheduler", "executors"];
 
 /// Engine that answers the statements.
 struct Engine {
@@ -162,6 +180,12 @@ impl Engine {
             options: Vec::new(),
             at_most: [None; 2],
         })
+    }
+
+    /// Returns the processor time of its [`PROCESSES`] so far, in milliseconds.
+    fn processor_millis(&self) -> Vec<f64> {
+        let cluster = self.cluster.iter();
+        cluster.flat_map(Cluster::processor_millis).collect()
     }
 
     /// Returns a `volley` command, not started yet.
