@@ -15,8 +15,8 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
-use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::registry::FunctionRegistry;
+use datafusion::logical_expr::{LogicalPlan, ScalarUDF};
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
@@ -58,18 +58,32 @@ pub(crate) fn session_builder(control: Control, stores: &Stores) -> Result<Sessi
         .with_runtime_env(runtime.build_arc()?)
         .with_query_planner(Arc::new(AdmittingPlanner { control }))
         .build();
-    Ok(Arc::new(move |config| with_settings(&session, config)))
+    let dependent = dependent_functions(&session);
+    Ok(Arc::new(move |config| {
+        with_settings(&session, &dependent, config)
+    }))
 }
 
-/// Copies a session with other settings.
-fn with_settings(session: &SessionState, config: SessionConfig) -> Result<SessionState> {
+/// Returns the functions that depend on settings, as now() does on the time zone.
+fn dependent_functions(session: &SessionState) -> Vec<Arc<ScalarUDF>> {
+    let options = session.config_options();
+    let depends =
+        |function: &&Arc<ScalarUDF>| function.inner().with_updated_config(options).is_some();
+    let functions = session.scalar_functions().values();
+    functions.filter(depends).cloned().collect()
+}
+
+/// Copies a session with other settings, and sets these functions to them.
+fn with_settings(
+    session: &SessionState,
+    dependent: &[Arc<ScalarUDF>],
+    config: SessionConfig,
+) -> Result<SessionState> {
     // Ballista 55's adaptive planner repeats branches of a union, hangs if a plan that it changed fails a check, and
     // handles lost data even worse.
     let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, false);
     let mut session = session.clone();
-    let functions: Vec<_> = session.scalar_functions().values().cloned().collect();
-    for function in functions {
-        // Functions such as now() depend on the session's time zone.
+    for function in dependent {
         if let Some(set) = function.inner().with_updated_config(config.options()) {
             session.register_udf(Arc::new(set))?;
         }
@@ -152,12 +166,13 @@ mod tests {
     #[tokio::test]
     async fn settings_are_a_session_s_own() {
         let session = default_session_builder(session_config()).unwrap();
+        let dependent = dependent_functions(&session);
         let with = |zone: Option<&str>| {
             let mut config = session_config();
             let options = config.options_mut();
             options.execution.time_zone = zone.map(str::to_owned);
             let config = config.set_bool(BALLISTA_ADAPTIVE_PLANNER_ENABLED, true);
-            with_settings(&session, config).unwrap()
+            with_settings(&session, &dependent, config).unwrap()
         };
         for zone in [Some("+02:00"), None, Some("+05:30")] {
             let state = with(zone);
