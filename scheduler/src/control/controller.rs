@@ -20,8 +20,8 @@ use super::devices::{Grant, HostGpu};
 use super::event::{
     AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Topic,
 };
-use super::executors::{Executors, Presence, Profile, RegisteredExecutor};
-use super::jobs::{AttemptOutcome, Job, Jobs, Reading, RetentionPolicy};
+use super::executors::{Executors, Presence, Profile, RegisteredExecutor, process};
+use super::jobs::{AttemptOutcome, Death, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
@@ -149,6 +149,8 @@ impl Controller {
                 incarnation,
             } => {
                 if self.executors.departs(&executor, &incarnation) {
+                    // One that leaves as planned has said so before.
+                    self.executor_died(&executor, &incarnation);
                     let reason = "its connection closed".to_owned();
                     self.command(Command::RemoveExecutor { executor, reason });
                 }
@@ -463,6 +465,7 @@ impl Controller {
     /// When another process has the id.
     pub(crate) fn admit(&mut self, executor: &str, incarnation: &str) -> Result<bool, String> {
         let replaces = self.executors.admit(executor, incarnation)?;
+        self.jobs.survives(executor, process(incarnation));
         if self.executors.begins_removal(executor) {
             let (executor, reason) = (executor.to_owned(), "it has started over".to_owned());
             self.command(Command::RemoveExecutor { executor, reason });
@@ -617,6 +620,22 @@ impl Controller {
                 gpu: task.gpu.map(|gpu| gpu.uuid),
             };
             self.gang_starts(gang, attempt, ranks.map(rank).collect(), now);
+        }
+    }
+
+    /// Records which stages of a job an executor ran when it died, if it ran no other job's.
+    fn executor_died(&mut self, executor: &str, incarnation: &str) {
+        let Some((attempt, stages)) = self.slots.only_attempt(executor) else {
+            return;
+        };
+        let job = self.jobs.job_of(&attempt).to_owned();
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.died(Death {
+                attempt,
+                executor: executor.to_owned(),
+                process: process(incarnation).to_owned(),
+                stages,
+            });
         }
     }
 

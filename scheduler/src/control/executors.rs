@@ -361,7 +361,7 @@ impl Executors {
 }
 
 /// Returns the process of an incarnation.
-fn process(incarnation: &str) -> &str {
+pub(super) fn process(incarnation: &str) -> &str {
     incarnation.split('/').next().unwrap_or(incarnation)
 }
 

@@ -60,6 +60,10 @@ impl<K: Hash + Eq, V: Ends> Retained<K, V> {
         self.entries.get_mut(key)
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.values_mut()
+    }
+
     /// Returns all values, in the order in which they were added.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.entries.iter()

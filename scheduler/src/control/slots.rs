@@ -103,6 +103,18 @@ impl Slots {
         self.executors.remove(executor);
     }
 
+    /// Returns the attempt and the stages of the tasks on an executor; `None` if they are of several attempts, or some
+    /// are ranks.
+    pub(crate) fn only_attempt(&self, executor: &str) -> Option<(String, BTreeSet<usize>)> {
+        let tasks = &self.executors.get(executor)?.tasks;
+        let attempt = &tasks.keys().next()?.attempt;
+        let is_alone = tasks.iter().all(|(task, held)| {
+            task.attempt == *attempt && matches!(held.claim.holder, Holder::Query(_))
+        });
+        let stages = tasks.keys().map(|task| task.stage);
+        is_alone.then(|| (attempt.clone(), stages.collect()))
+    }
+
     /// Adds a task that is about to be sent to an executor. A query's is counted to an account.
     pub(crate) fn bind(&mut self, executor: &str, task: Task, slots: usize, claim: Claim) {
         if !self.executors.contains_key(executor) {

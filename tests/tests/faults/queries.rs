@@ -55,7 +55,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         "all executors are killed and none comes",
         all_are_lost_for_good,
     ),
-    ("executors are killed in every attempt", lost_each_time),
+    ("executors end in every attempt", lost_each_time),
+    ("a stage ends the executors that run it", ended_by_a_stage),
     ("the work folder's disk is full", work_folder_is_full),
     ("two questions lose the same executor", two_questions),
     (
@@ -183,7 +184,7 @@ fn is_lost_each_time() -> bool {
         // One executor goes and one comes, so there are always two.
         cluster.add_executor();
         let victim = victims.next().expect("there is no end of them");
-        Loss::Kill.strike(&mut cluster, victim);
+        Loss::Terminate.strike(&mut cluster, victim);
         assert!(attempt < 10, "it is run again for ever: {job:?}");
     }
     let ended = question.asked.client.process().ended();
@@ -197,6 +198,38 @@ fn is_lost_each_time() -> bool {
     assert_eq!(job.attempts.len(), 5, "{ended:?} {job:?}");
     assert!(run.error().contains("executor-"), "{}", run.stderr);
     true
+}
+
+/// Kills the only executor while it runs tasks, in each attempt, as the system does where they need too much memory.
+fn ended_by_a_stage() {
+    let mut cluster = scene::cluster(1);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let question = question(Phase::Scan, &cluster, &numbers);
+    let id = question.asked.id.clone();
+    for victim in 0.. {
+        Loss::Kill.strike(&mut cluster, victim);
+        cluster.add_executor();
+        let job = eventually("tasks of the next attempt, or the end", SOON, || {
+            let job = cluster.job(&id)?;
+            let stages = cluster.stages(job.attempt()).unwrap_or_default();
+            let runs = stages.iter().any(|stage| stage.running > 0);
+            let is_next = job.attempts.len() == victim + 2 && runs;
+            (is_next || job.state != JobState::Running).then_some(job)
+        });
+        if job.state != JobState::Running {
+            // Tasks of one of the two first stages run, or none at that moment.
+            assert!((2..5).contains(&job.attempts.len()), "{job:?}");
+            break;
+        }
+    }
+    let run = question.fails();
+    let told = ["executor-", "of stage ", "third time"];
+    assert!(
+        told.iter().all(|told| run.error().contains(told)),
+        "{}",
+        run.stderr
+    );
+    scene::is_well(&cluster, 1);
 }
 
 /// Lets one of two executors fail to write shuffle files beyond a limit.

@@ -10,6 +10,7 @@
 //! The rows of a job that has succeeded stay on executors for as long as somebody reads them; [`Rows`] decides for
 //! how long.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
@@ -54,12 +55,25 @@ pub(crate) struct Job {
     heard: Instant,
     /// Attempts that lost data since the last progress.
     fruitless: usize,
+    /// Executors that died with tasks of this job alone: one of each attempt.
+    deaths: Vec<Death>,
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
     /// Reason why none of its tasks runs yet.
     pub(crate) waits: Option<WaitReason>,
     /// Result rows, once it has succeeded.
     pub(crate) rows: Option<Rows>,
+}
+
+/// Death of an executor that ran tasks of one job and of no other.
+#[derive(Debug, Clone)]
+pub(in crate::control) struct Death {
+    pub(in crate::control) attempt: String,
+    pub(in crate::control) executor: String,
+    /// Process of the executor.
+    pub(in crate::control) process: String,
+    /// Stages of its tasks.
+    pub(in crate::control) stages: BTreeSet<usize>,
 }
 
 /// Line of a job's log.
@@ -111,6 +125,7 @@ impl Job {
             notes: Vec::new(),
             heard: now.instant,
             fruitless: 0,
+            deaths: Vec::new(),
             steps: 0,
             waits: None,
             rows: None,
@@ -144,6 +159,41 @@ impl Job {
         if let Some(rows) = &mut self.rows {
             rows.asked(now.instant);
         }
+    }
+
+    /// Records the death of an executor; others of the same attempt may have the same cause.
+    pub(in crate::control) fn died(&mut self, death: Death) {
+        if self
+            .deaths
+            .iter()
+            .all(|known| known.attempt != death.attempt)
+        {
+            self.deaths.push(death);
+        }
+    }
+
+    /// Records that a process is there: an executor that had only lost the scheduler has not died.
+    pub(super) fn survives(&mut self, executor: &str, process: &str) {
+        let is_of = |death: &Death| death.executor == executor && death.process == process;
+        self.deaths.retain(|death| !is_of(death));
+    }
+
+    /// Returns the error of a stage whose tasks ran alone on executors that died in two attempts, if there is one.
+    fn deadly_stage(&self) -> Option<String> {
+        let (last, before) = self.deaths.split_last()?;
+        let mut before = before.iter();
+        let (first, stage) = before.find_map(|first| {
+            let stage = first.stages.intersection(&last.stages).next()?;
+            Some((first, stage))
+        })?;
+        Some(format!(
+            "executors {} and {} ended while they ran tasks of stage {stage} of this job, and of no other job, in two of \
+             its attempts: the stage is not tried a third time. The system ends a process that exceeds the memory of its \
+             container or host, which the log of the system says; then a lower --memory of the executors, which leaves \
+             more for what it does not count, or more partitions (the setting target_partitions), which make tasks \
+             smaller, help",
+            first.executor, last.executor,
+        ))
     }
 
     /// Checks whether the job must be cancelled because its client is gone.
@@ -202,6 +252,10 @@ impl Job {
                  there may be incomplete, and running the job again would add to it; remove it and \
                  run the job again"
             );
+            self.fails(error, now);
+            return false;
+        }
+        if let Some(error) = self.deadly_stage() {
             self.fails(error, now);
             return false;
         }

@@ -18,6 +18,7 @@ mod registry;
 mod retention;
 mod tables;
 
+pub(in crate::control) use job::Death;
 pub(crate) use job::{Job, Note};
 pub(crate) use limits::JobLimits;
 pub(crate) use registry::{AttemptOutcome, Jobs};

@@ -99,6 +99,13 @@ impl Jobs {
         (wanted, early)
     }
 
+    /// Records that a process of an executor is there.
+    pub(in crate::control) fn survives(&mut self, executor: &str, process: &str) {
+        for job in self.jobs.values_mut() {
+            job.survives(executor, process);
+        }
+    }
+
     /// Evicts the oldest of too many jobs, once their rows are removed.
     pub(in crate::control) fn evict(&mut self) {
         self.jobs.evict();

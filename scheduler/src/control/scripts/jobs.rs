@@ -98,6 +98,102 @@ fn a_job_that_loses_data_again_and_again_fails() {
     assert!(error.contains("run 5 times"), "{error}");
 }
 
+/// Closes the connection of an executor, which the engine then removes with data of an attempt.
+fn dies(script: &mut Script, executor: &str, attempts: &[&str]) {
+    let incarnation = "p/1".to_owned();
+    let disconnected = Event::ExecutorDisconnected {
+        executor: executor.into(),
+        incarnation,
+    };
+    let removed = format!("remove {executor}: its connection closed");
+    assert_eq!(script.on(disconnected), [removed]);
+    let effects = attempts.iter();
+    let effects = effects.map(|attempt| effect(attempt, executor, None, true));
+    script.loses(executor, effects.collect());
+}
+
+#[test]
+fn a_stage_whose_tasks_end_two_executors_is_not_tried_again() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    dies(&mut script, "a", &["j"]);
+    assert_eq!(
+        script.ended("j", AttemptEnd::Cancelled),
+        ["resubmit j", "offer"]
+    );
+    script.resubmitted("j", "k");
+    script.joins("b");
+    assert_eq!(script.offer(&[slices("k", 1)]), ["bind k: b"]);
+    dies(&mut script, "b", &["k"]);
+    assert_eq!(
+        script.ended("k", AttemptEnd::Cancelled),
+        ["release j", "offer"]
+    );
+    let error = script.error("j");
+    assert!(
+        error.contains("executors a and b") && error.contains("stage 1 "),
+        "{error}"
+    );
+}
+
+#[test]
+fn other_losses_are_no_evidence_against_a_stage() {
+    // The executor leaves as planned; it ran tasks of two jobs; it held data, and ran nothing; it comes back.
+    for case in 0..4 {
+        let mut script = Script::new(&["a"]);
+        script.submit("j", None);
+        let mut attempt = "j".to_owned();
+        for number in 1..4 {
+            let executor = format!("e{number}");
+            let before = format!("e{}", number - 1);
+            let before = match number {
+                1 => "a",
+                _ => &before,
+            };
+            let other = format!("other{number}");
+            assert_eq!(
+                script.offer(&[slices(&attempt, 1)]),
+                [format!("bind {attempt}: {before}")]
+            );
+            match case {
+                0 => {
+                    script.loses(before, vec![effect(&attempt, before, None, true)]);
+                }
+                1 => {
+                    script.submit(&other, None);
+                    let claim = slots::Claim {
+                        holder: slots::Holder::Query(other.clone()),
+                        account: Some(queues::Account::new("default", "o")),
+                        gpu: None,
+                    };
+                    script
+                        .controller
+                        .slots
+                        .bind(before, task(&other, 0), 0, claim);
+                    dies(&mut script, before, &[&attempt]);
+                }
+                2 => {
+                    script.on(Event::TaskSucceeded {
+                        executor: before.into(),
+                        task: task(&attempt, 0),
+                    });
+                    dies(&mut script, before, &[&attempt]);
+                }
+                _ => {
+                    dies(&mut script, before, &[&attempt]);
+                    assert_eq!(script.controller.admit(before, "p/2"), Ok(false));
+                }
+            }
+            let ended = script.ended(&attempt, AttemptEnd::Cancelled);
+            assert_eq!(ended, ["resubmit j", "offer"], "case {case}");
+            attempt = format!("k{number}");
+            script.resubmitted("j", &attempt);
+            script.joins(&executor);
+        }
+    }
+}
+
 #[test]
 fn a_job_can_be_cancelled_at_each_state() {
     let cancel = |script: &mut Script| {
