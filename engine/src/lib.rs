@@ -65,4 +65,4 @@ pub use session::{
     mend_relations, optimized, sent_rules, statement_to_plan, with_mended_analysis, with_rules,
 };
 use write::{CommitExec, WriteExec};
-pub use write::{NULL_PARTITION, adds_files, exact_writer, replaces_file};
+pub use write::{NULL_PARTITION, adds_files, exact_writer, replaces_file, written_files};

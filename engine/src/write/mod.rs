@@ -125,6 +125,23 @@ pub(super) fn sink_places(writer: &DataSinkExec) -> Option<Vec<Url>> {
     Some(places.map(|place| place.get_url().clone()).collect())
 }
 
+/// Returns the files and folders on this host that an operator writes.
+pub fn written_files(operator: &dyn ExecutionPlan) -> Vec<PathBuf> {
+    let places = if let Some(writer) = operator.downcast_ref::<DataSinkExec>() {
+        sink_places(writer).unwrap_or_default()
+    } else if let Some(writer) = operator.downcast_ref::<WriteExec>() {
+        vec![writer.target().place()]
+    } else if let Some(commit) = operator.downcast_ref::<CommitExec>() {
+        vec![commit.target().place()]
+    } else {
+        vec![]
+    };
+    let local = places.into_iter().filter(|place| !is_remote(place));
+    local
+        .filter_map(|place| place.to_file_path().ok())
+        .collect()
+}
+
 /// Returns the target of an operator that adds files in place, as the user named it: such a write cannot be started
 /// again. Not so a single file, which is replaced as a whole, nor a committed folder, whose uncommitted files do not
 /// count, and whose commit can be finished.

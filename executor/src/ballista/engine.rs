@@ -9,8 +9,8 @@
 //!   end the task and the end of the executor's registration.
 //! - An error that DataFusion has wrapped keeps its class: a cancellation stays a cancellation. Data that an
 //!   executor no longer serves is marked as lost, so that the job runs again instead of being repaired by Ballista.
-//!   An error about a file names the file. Every other error is marked, so that the client can show its cause to the
-//!   user.
+//!   An error about a file names the file, and one of a disk the disk. Every other error is marked, so that the client
+//!   can show its cause to the user.
 
 use std::error::Error;
 use std::fmt;
@@ -43,12 +43,15 @@ use parking_lot::Mutex;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
 use volley_engine::task::{filter, rewrite};
-use volley_engine::{PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file};
+use volley_engine::{
+    PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file, written_files,
+};
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 use volley_proto::wire::PartitionRows;
 
 use super::complete::RowsMissing;
+use super::disks::Disks;
 use super::equip::{Equipment, equip};
 use super::local_files::can_be_made;
 use super::small_results::{ReadAhead, SmallResult};
@@ -62,10 +65,13 @@ pub(super) struct VolleyEngine {
     tasks: Tasks,
     /// Paths where tasks may read and write.
     paths: AllowedPaths,
+    /// Id of the executor.
+    executor: String,
 }
 
 impl VolleyEngine {
     pub(super) fn new(
+        executor: &str,
         connections: Arc<dyn BallistaClientPool>,
         tasks: Tasks,
         paths: AllowedPaths,
@@ -74,6 +80,7 @@ impl VolleyEngine {
             connections,
             tasks,
             paths,
+            executor: executor.to_owned(),
         }
     }
 
@@ -117,9 +124,10 @@ impl VolleyEngine {
             partitions: partitions.clone(),
         };
         let running = self.tasks.begin(&identity);
-        let mut file = None;
+        let (mut file, mut targets) = (None, vec![]);
         plan.apply(|node| {
             file = file.take().or_else(|| replaces_file(node.as_ref()));
+            targets.extend(written_files(node.as_ref()));
             Ok(TreeNodeRecursion::Continue)
         })?;
         // The root is the stage's writer; its input is the part that can be stopped.
@@ -193,6 +201,11 @@ impl VolleyEngine {
             result,
             running,
             file,
+            disks: Disks {
+                executor: self.executor.clone(),
+                work_dir: work_dir.into(),
+                targets,
+            },
             span,
         })
     }
@@ -309,6 +322,8 @@ pub(super) struct VolleyStage {
     running: Running,
     /// File on this host that the task writes, if any.
     file: Option<PathBuf>,
+    /// Disks that the task writes.
+    disks: Disks,
     span: Span,
 }
 
@@ -359,7 +374,7 @@ impl QueryStageExecutor for VolleyStage {
                 tracing::error!(error = chain(cause), "task failed");
             }
         })
-        .map_err(classify)
+        .map_err(|error| classify(error, &self.disks))
     }
 
     fn collect_plan_metrics(&self) -> Vec<MetricsSet> {
@@ -388,11 +403,14 @@ impl QueryStageExecutor for VolleyStage {
 }
 
 /// Gives a task's error the class that Ballista acts on, and the text that the user sees.
-fn classify(error: DataFusionError) -> DataFusionError {
+fn classify(error: DataFusionError, disks: &Disks) -> DataFusionError {
     if let Some(lost) = data_lost(&error) {
         return DataFusionError::External(Box::new(TaskFailure::new(&lost)));
     }
     let cause = unwrap(&error);
+    if let Some(failure) = disks.describe(cause) {
+        return DataFusionError::External(Box::new(TaskFailure::new(&failure)));
+    }
     match cause.downcast_ref::<BallistaError>() {
         Some(BallistaError::Cancelled) => {
             DataFusionError::External(Box::new(BallistaError::Cancelled))
@@ -465,6 +483,15 @@ mod tests {
         let shared = DataFusionError::Shared(Arc::new(DataFusionError::External(Box::new(error))));
         let ballista = BallistaError::DataFusionError(Box::new(shared));
         DataFusionError::External(Box::new(ballista)).context("while writing")
+    }
+
+    fn classify(error: DataFusionError) -> DataFusionError {
+        let disks = Disks {
+            executor: "e-1".into(),
+            work_dir: "/".into(),
+            targets: vec![],
+        };
+        super::classify(error, &disks)
     }
 
     #[test]

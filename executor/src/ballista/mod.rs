@@ -2,6 +2,7 @@
 
 mod complete;
 mod connections;
+mod disks;
 mod engine;
 mod equip;
 mod flight;

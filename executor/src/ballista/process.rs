@@ -142,6 +142,7 @@ pub(crate) async fn start(
     let attendance = Attendance::begin(config, channel.clone(), &incarnation).await?;
     let secret = attendance.secret();
     let engine = Arc::new(VolleyEngine::new(
+        &config.id,
         Arc::new(Connections::new(config.tls.clone(), secret.clone())),
         tasks.clone(),
         config.allowed_paths.clone(),
