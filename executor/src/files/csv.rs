@@ -24,17 +24,16 @@ use datafusion::datasource::physical_plan::{
     CsvSource, FileOpenFuture, FileOpener, FileScanConfig, FileSource,
 };
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
+use datafusion::object_store::{GetRange, ObjectMeta, ObjectStore};
 use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use volley_engine::{
-    CsvDialect, EmptyText, EmptyTextMark, OpenQuote, QuoteCheck, decompressed, line_of_record,
-    part_of_records,
+    CsvDialect, EmptyText, EmptyTextMark, OpenQuote, QuoteCheck, line_of_record, part_of_records,
 };
 
-use super::pieces;
+use super::bytes_of;
 
 /// Opens CSV files and parts of them.
 ///
@@ -97,18 +96,13 @@ impl Opener {
         CsvDialect::from(&self.source)
     }
 
-    /// Reads bytes of a file, which are not compressed any more; all of them if no range is given.
+    /// Reads bytes of a file, decompressed; all of them if no range is given.
     async fn bytes(
         &self,
         file: &ObjectMeta,
         range: Option<GetRange>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let options = GetOptions {
-            range,
-            ..GetOptions::default()
-        };
-        let read = self.store.get_opts(&file.location, options).await?;
-        Ok(decompressed(pieces(read)?, self.compression))
+        bytes_of(self.store.as_ref(), file, range, self.compression).await
     }
 
     /// Reads the rows from one record on up to another, or to the end of the file.

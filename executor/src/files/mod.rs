@@ -1,6 +1,8 @@
-//! Errors about files name the file, schemas of [Arrow files](arrow) are adapted to their table's, [CSV files](csv) are
-//! checked for quotes that nothing closes, and their parts begin and end with records, and values of [JSON files](json) are
-//! compared with the types of their columns.
+//! Sources of files that name the file in their errors.
+//!
+//! Schemas of [Arrow files](arrow) are adapted to the schema of their table. In [CSV files](csv), an unclosed quote is an
+//! error, and each part begins and ends with a record. Values of [JSON files](json) are checked against the types of their
+//! columns.
 //!
 //! A reader of CSV, JSON or Parquet says what is wrong and where in the file, not in which. Before a
 //! stage's plan runs here, each of its scans gets a source of files that adds it; nothing else of it
@@ -19,6 +21,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
     ArrowSource, CsvSource, FileOpener, FileScanConfig, FileScanConfigBuilder, FileSource,
@@ -27,7 +30,9 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::{GetResult, GetResultPayload, ObjectStore};
+use datafusion::object_store::{
+    GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore,
+};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
@@ -36,10 +41,25 @@ use datafusion::physical_plan::{DisplayFormatType, ExecutionPlan};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
-use volley_engine::file_name;
+use volley_engine::{decompressed, file_name};
 
 /// Bytes of a local file that one read returns.
 const PIECE: usize = 256 << 10;
+
+/// Reads bytes of a file, decompressed; all of them if no range is given.
+async fn bytes_of(
+    store: &dyn ObjectStore,
+    file: &ObjectMeta,
+    range: Option<GetRange>,
+    compression: FileCompressionType,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let options = GetOptions {
+        range,
+        ..GetOptions::default()
+    };
+    let read = store.get_opts(&file.location, options).await?;
+    Ok(decompressed(pieces(read)?, compression))
+}
 
 /// Returns the bytes of a response in pieces.
 fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {

@@ -20,16 +20,15 @@ use datafusion::datasource::physical_plan::{
     FileOpenFuture, FileOpener, FileScanConfig, FileSource, JsonSource,
 };
 use datafusion::error::{DataFusionError, Result};
-use datafusion::object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
+use datafusion::object_store::{GetRange, ObjectMeta, ObjectStore};
 use datafusion_datasource::boundary_stream::AlignedBoundaryStream;
 use datafusion_datasource::decoder::{DecoderDeserializer, deserialize_stream};
 use datafusion_datasource::projection::{ProjectionOpener, SplitProjection};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
-use volley_engine::decompressed;
 
 use self::check::{Check, Misfit, lines};
-use super::pieces;
+use super::bytes_of;
 
 /// Opens JSON files and parts of them.
 ///
@@ -65,18 +64,13 @@ struct Opener {
 }
 
 impl Opener {
-    /// Reads bytes of a file, which are not compressed any more.
+    /// Reads bytes of a file, decompressed; all of them if no range is given.
     async fn bytes(
         &self,
         file: &ObjectMeta,
         range: Option<GetRange>,
     ) -> Result<BoxStream<'static, Result<Bytes>>> {
-        let options = GetOptions {
-            range,
-            ..GetOptions::default()
-        };
-        let read = self.store.get_opts(&file.location, options).await?;
-        Ok(decompressed(pieces(read)?, self.compression))
+        bytes_of(self.store.as_ref(), file, range, self.compression).await
     }
 
     /// Reads the lines that begin in a part of a file.
