@@ -11,5 +11,6 @@ pub(crate) mod partitioned_windows;
 pub(crate) mod row_hash;
 pub(crate) mod running;
 pub(crate) mod single_value;
+mod spilled;
 pub(crate) mod stage_rows;
 pub(crate) mod window_exprs;

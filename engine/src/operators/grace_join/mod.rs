@@ -19,7 +19,7 @@ mod parts;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::UInt64Array;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -27,10 +27,7 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, internal_err};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::execution::memory_pool::{
-    FairSpillPool, MemoryConsumer, MemoryLimit, MemoryReservation,
-};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
@@ -41,24 +38,17 @@ use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::streaming::StreamingTableExec;
 use datafusion::physical_plan::{
-    EmptyRecordBatchStream, ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
+    ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
 use self::parts::GraceHash;
-use crate::runtime::context_with;
+use super::spilled::{Once, granted, is_exhausted, reserve, with_memory};
 use crate::{delegate_to, display_as};
 
 type Plan = Arc<dyn ExecutionPlan>;
-
-/// Maximum number of bytes that a join reserves before it knows whether it needs them.
-const RESERVE: usize = 2 << 20;
-/// Share of a task's memory that a join reserves so at most.
-const RESERVE_SHARE: usize = 16;
-/// Memory of a task without a limit, in bytes.
-const UNLIMITED: usize = 1 << 30;
 
 /// Makes a hash join spill when its build side does not fit into memory. Other operators stay unchanged.
 ///
@@ -157,7 +147,7 @@ impl ExecutionPlan for GraceJoin {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let reserve = reserve(&context);
+        let reserve = reserve("GraceJoin", &context);
         let mut rows = self.plan.execute(partition, Arc::clone(&context))?;
         let (plan, again) = (Arc::clone(&self.plan), Arc::clone(&self.again));
         let schema = self.schema();
@@ -242,47 +232,6 @@ impl Again {
     }
 }
 
-/// Checks whether an operator failed for lack of memory.
-fn is_exhausted(failure: &DataFusionError) -> bool {
-    matches!(failure.find_root(), DataFusionError::ResourcesExhausted(_))
-}
-
-/// Reserves a little memory while there is some: the joins around this one may use up all of it.
-fn reserve(context: &TaskContext) -> MemoryReservation {
-    let reservation = MemoryConsumer::new("GraceJoin").register(context.memory_pool());
-    reservation
-        .try_grow(RESERVE.min(limit(context) / RESERVE_SHARE))
-        .ok();
-    reservation
-}
-
-/// Adds to what is reserved up to half of the task's memory, as far as there is so much.
-fn granted(context: &TaskContext, reserve: MemoryReservation) -> MemoryReservation {
-    let mut share = limit(context) / 2;
-    while share > reserve.size() && reserve.try_resize(share).is_err() {
-        share /= 2;
-    }
-    reserve
-}
-
-/// Returns the memory of a task, in bytes.
-fn limit(context: &TaskContext) -> usize {
-    match context.memory_pool().memory_limit() {
-        MemoryLimit::Finite(limit) => limit,
-        _ => UNLIMITED,
-    }
-}
-
-/// Returns the context of operators that have this memory to themselves.
-fn with_memory(context: &TaskContext, bytes: usize) -> Result<Arc<TaskContext>> {
-    let runtime = RuntimeEnvBuilder::from_runtime_env(&context.runtime_env());
-    let runtime = runtime.with_memory_pool(Arc::new(FairSpillPool::new(bytes)));
-    let mut config = context.session_config().clone();
-    let merged = &mut config.options_mut().execution.sort_spill_reservation_bytes;
-    *merged = (*merged).min(bytes / 4);
-    Ok(context_with(context, config, runtime.build_arc()?))
-}
-
 /// Returns the join without inputs and runtime state, for a right side with these columns.
 fn alone(
     join: &HashJoinExec,
@@ -355,10 +304,7 @@ fn in_order(
     let Some(by_number) = LexOrdering::new(by_number.chain(order.iter().cloned())) else {
         return internal_err!("an order of no columns");
     };
-    let once = Once {
-        schema: Arc::clone(&schema),
-        rows: Mutex::new(Some(rows)),
-    };
+    let once = Once::new(rows);
     let once = StreamingTableExec::try_new(schema, vec![Arc::new(once)], None, None, false, None)?;
     // With a limit of its own, the sort could not spill.
     let sort = SortExec::new(by_number, Arc::new(once));
@@ -368,28 +314,4 @@ fn in_order(
     let schema = Arc::new(sorted.schema().project(&columns)?);
     let rows = sorted.map(move |batch| Ok(batch?.project(&columns)?));
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
-}
-
-/// Rows that are read once.
-struct Once {
-    schema: SchemaRef,
-    rows: Mutex<Option<SendableRecordBatchStream>>,
-}
-
-impl fmt::Debug for Once {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Once").finish_non_exhaustive()
-    }
-}
-
-impl PartitionStream for Once {
-    fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
-    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = || Box::pin(EmptyRecordBatchStream::new(Arc::clone(&self.schema))) as _;
-        rows.take().unwrap_or_else(none)
-    }
 }

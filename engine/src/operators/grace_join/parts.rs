@@ -13,46 +13,29 @@
 //!
 //! Not here: the decision to use files.
 
-use std::fmt;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, UInt32Array, new_null_array};
-use datafusion::arrow::compute::BatchCoalescer;
+use datafusion::arrow::array::{ArrayRef, new_null_array};
 use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::catalog::memory::MemorySourceConfig;
 use datafusion::common::JoinType;
-use datafusion::common::hash_utils::{RandomState, create_hashes};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, SpillFile, TaskContext};
-use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, RecordOutput, SpillMetrics,
 };
-use datafusion::physical_plan::stream::{
-    RecordBatchReceiverStreamBuilder, RecordBatchStreamAdapter,
-};
-use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
-use datafusion::physical_plan::{EmptyRecordBatchStream, ExecutionPlan, SpillManager};
-use futures::{StreamExt, stream};
+use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
+use datafusion::physical_plan::{ExecutionPlan, SpillManager};
+use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 
-use super::is_of_the_right;
-use super::{Plan, is_exhausted, limit};
+use super::super::spilled::{LEVELS, Rows, divide, is_exhausted};
+use super::{Plan, is_of_the_right};
 use crate::runtime::bytes_of;
 
-/// Number of files that a side is partitioned into.
-const FILES: usize = 16;
-/// Maximum number of times that a side is partitioned.
-const LEVELS: u64 = 5;
-/// Seed of the first level's hash, which no exchange and no hash table uses.
-const SEED: u64 = 0x6772_6163;
-/// Maximum memory of the rows that are buffered before they are written, in bytes.
-const BUFFERS: usize = 4 << 20;
-/// Share of the join's memory that is buffered at most.
-const BUFFERS_SHARE: usize = 16;
 /// Memory that a row of a block takes in a hash table, in bytes.
 const HASHED_ROW: usize = 64;
 
@@ -177,8 +160,8 @@ impl GraceHash {
         before: usize,
     ) -> Result<Vec<Part>> {
         let (left_keys, right_keys): (Vec<_>, Vec<_>) = self.join.on().iter().cloned().unzip();
-        let left = self.divide(left, &left_keys, &self.left, level).await?;
-        let right = self.divide(right, &right_keys, &self.right, level).await?;
+        let left = divide(left, &left_keys, &self.left, level, &self.context).await?;
+        let right = divide(right, &right_keys, &self.right, level, &self.context).await?;
         let parts = left.into_iter().zip(right).map(|(left, right)| Part {
             is_skewed: left.rows > before / 4 * 3,
             left: Arc::new(left),
@@ -186,57 +169,6 @@ impl GraceHash {
             level: level + 1,
         });
         Ok(parts.collect())
-    }
-
-    async fn divide(
-        &self,
-        mut rows: SendableRecordBatchStream,
-        keys: &[PhysicalExprRef],
-        manager: &SpillManager,
-        level: u64,
-    ) -> Result<Vec<Rows>> {
-        let hasher = RandomState::with_seed(SEED + level);
-        let (mut files, mut hashes) = (vec![], vec![]);
-        while let Some(batch) = rows.next().await.transpose()? {
-            let count = batch.num_rows();
-            if count == 0 {
-                continue;
-            }
-            if files.is_empty() {
-                let rows = self.buffered(&batch);
-                let file = || Writing::new(manager, rows);
-                files = (0..FILES).map(|_| file()).collect::<Result<_>>()?;
-            }
-            let keys = keys
-                .iter()
-                .map(|key| key.evaluate(&batch)?.into_array(count));
-            let keys: Vec<ArrayRef> = keys.collect::<Result<_>>()?;
-            hashes.clear();
-            hashes.resize(count, 0);
-            create_hashes(&keys, &hasher, &mut hashes)?;
-            let mut rows_of = vec![vec![]; FILES];
-            for (row, hash) in (0_u32..).zip(&hashes) {
-                rows_of[(hash >> 32) as usize % FILES].push(row);
-            }
-            for (file, rows) in files.iter_mut().zip(rows_of) {
-                if !rows.is_empty() {
-                    file.push(&batch, UInt32Array::from(rows))?;
-                }
-            }
-        }
-        if files.is_empty() {
-            let none = || Rows::none(manager);
-            return Ok((0..FILES).map(|_| none()).collect());
-        }
-        files.into_iter().map(Writing::finish).collect()
-    }
-
-    /// Returns the number of rows like these to buffer for each file.
-    fn buffered(&self, batch: &RecordBatch) -> usize {
-        let row = bytes_of(batch).div_ceil(batch.num_rows());
-        // Rows are buffered in one batch and written from another.
-        let bytes = BUFFERS.min(limit(&self.context) / BUFFERS_SHARE);
-        (bytes / (2 * FILES) / row.max(1)).clamp(1, self.context.session_config().batch_size())
     }
 
     /// Joins a part block by block.
@@ -387,115 +319,5 @@ impl GraceHash {
             None => new_null_array(field.data_type(), rows.num_rows()),
         };
         columns.map(column).collect()
-    }
-}
-
-/// Appends a batch to a file, or ends the file. The file's type has no public name.
-type File = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
-
-/// File that is written.
-struct Writing {
-    manager: SpillManager,
-    file: File,
-    buffer: BatchCoalescer,
-    rows: usize,
-}
-
-impl Writing {
-    /// Creates a file that is written in batches of `rows` rows.
-    fn new(manager: &SpillManager, rows: usize) -> Result<Self> {
-        let mut file = manager.create_in_progress_file("a part of a join")?;
-        let file: File = Box::new(move |batch| match batch {
-            Some(batch) => file.append_batch(batch).map(|_| None),
-            None => file.finish(),
-        });
-        Ok(Self {
-            file,
-            buffer: BatchCoalescer::new(Arc::clone(manager.schema()), rows),
-            manager: manager.clone(),
-            rows: 0,
-        })
-    }
-
-    fn push(&mut self, batch: &RecordBatch, rows: UInt32Array) -> Result<()> {
-        self.rows += rows.len();
-        self.buffer.push_batch_with_indices(batch.clone(), &rows)?;
-        self.write()
-    }
-
-    fn write(&mut self) -> Result<()> {
-        while let Some(batch) = self.buffer.next_completed_batch() {
-            (self.file)(Some(&batch))?;
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Rows> {
-        self.buffer.finish_buffered_batch()?;
-        self.write()?;
-        Ok(Rows {
-            file: (self.file)(None)?,
-            manager: self.manager,
-            rows: self.rows,
-        })
-    }
-}
-
-/// Rows in a file, which is removed with them.
-#[derive(Clone)]
-struct Rows {
-    manager: SpillManager,
-    /// `None` if there are no rows.
-    file: Option<Arc<dyn SpillFile>>,
-    rows: usize,
-}
-
-impl Rows {
-    fn none(manager: &SpillManager) -> Self {
-        Self {
-            manager: manager.clone(),
-            file: None,
-            rows: 0,
-        }
-    }
-
-    fn read(&self) -> Result<SendableRecordBatchStream> {
-        match &self.file {
-            Some(file) => self.manager.read_spill_as_stream(Arc::clone(file), None),
-            None => {
-                let schema = Arc::clone(self.manager.schema());
-                Ok(Box::pin(EmptyRecordBatchStream::new(schema)))
-            }
-        }
-    }
-
-    /// Returns a plan that reads the rows.
-    fn plan(self: &Arc<Self>) -> Result<Plan> {
-        let schema = Arc::clone(self.manager.schema());
-        let rows = vec![Arc::clone(self) as _];
-        let plan = StreamingTableExec::try_new(schema, rows, None, None, false, None)?;
-        Ok(Arc::new(plan))
-    }
-}
-
-impl fmt::Debug for Rows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rows")
-            .field("rows", &self.rows)
-            .finish_non_exhaustive()
-    }
-}
-
-impl PartitionStream for Rows {
-    fn schema(&self) -> &SchemaRef {
-        self.manager.schema()
-    }
-
-    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        self.read().unwrap_or_else(|failure| {
-            let failure = stream::once(async { Err(failure) });
-            let schema = Arc::clone(self.manager.schema());
-            Box::pin(RecordBatchStreamAdapter::new(schema, failure))
-        })
     }
 }
