@@ -68,6 +68,19 @@ pub fn context_with(
     ))
 }
 
+/// Advice at the end of errors about the memory of a task.
+pub const MORE_PARTITIONS: &str =
+    "; with more partitions (SET datafusion.execution.target_partitions) a task has fewer rows";
+
+/// Returns an error about the memory of a task, with what needs it and the advice that helps there.
+pub fn advised(failure: DataFusionError, needed: &str, advice: &str) -> DataFusionError {
+    let DataFusionError::ResourcesExhausted(reason) = failure.find_root() else {
+        return failure;
+    };
+    let reason = reason.trim_end_matches(MORE_PARTITIONS);
+    DataFusionError::ResourcesExhausted(format!("{needed}: {reason}; {advice}"))
+}
+
 /// Returns the bytes of a batch's rows in memory, without what others share its buffers.
 pub fn bytes_of(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes_of_column).sum()

@@ -17,6 +17,7 @@ use crate::codec::subqueries::join_scalar_subqueries;
 use crate::codec::unions::flatten_unions;
 use crate::mends::Mended;
 use crate::operators::expand::group_before_sets;
+use crate::operators::grace_aggregate::gather_values;
 use crate::planning::distinct_sets::distinct_by_sets;
 use crate::planning::estimates::{ESTIMATE_FILTERS, ESTIMATE_SCANS, estimate_scan};
 use crate::planning::join_order::order_joins;
@@ -50,6 +51,7 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
         each(ESTIMATE_SCANS, estimate_scan),
         each(ESTIMATE_FILTERS, estimate_filter),
         whole("order_joins", order_joins),
+        each("gather_values", gather_values),
     ]);
     // Stages are checked when they are made, and again when they run: a plan that a sort can still fix is not an error.
     // Dynamic filters are pushed down in tasks.

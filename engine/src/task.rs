@@ -14,6 +14,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::mends::Mended;
+use crate::operators::grace_aggregate::grace_aggregate;
 use crate::operators::grace_join::grace_join;
 use crate::operators::normalized_keys::normalize_keys;
 use crate::operators::partitioned_windows::emit_partitions;
@@ -31,7 +32,7 @@ pub fn rewrite(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let each = |node| {
         let node = grace_join(normalize_keys(emit_partitions(node))?)?;
-        Ok(Transformed::yes(node))
+        Ok(Transformed::yes(grace_aggregate(node)))
     };
     let mut plan = plan.transform_up(each)?.data;
     for mend in Mended::ALL.task() {

@@ -5,6 +5,7 @@
 pub(crate) mod expand;
 pub(crate) mod fence;
 pub(crate) mod folded;
+pub(crate) mod grace_aggregate;
 pub(crate) mod grace_join;
 pub(crate) mod normalized_keys;
 pub(crate) mod partitioned_windows;

@@ -1,7 +1,7 @@
 //! Rows in temporary files, partitioned by a hash of their keys: what operators share that start again when the memory of
 //! their task does not suffice, and the memory that they then have.
 //!
-//! Not here: the operators, such as [joins](super::grace_join).
+//! Not here: the operators, [joins](super::grace_join) and [aggregates](super::grace_aggregate).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

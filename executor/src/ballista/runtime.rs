@@ -18,6 +18,7 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
 use volley_engine::object_stores::Stores;
+use volley_engine::runtime::MORE_PARTITIONS;
 use volley_engine::settings::{JobSettings, MemoryLimit};
 
 use super::local_files::LocalFiles;
@@ -129,8 +130,7 @@ impl MemoryPool for TaskPool {
                     None => "its share of the executor's --memory".to_owned(),
                 };
                 DataFusionError::ResourcesExhausted(format!(
-                    "{reason}; a task of this query may hold {} for each of its slots, which is {share}; with more \
-                     partitions (SET datafusion.execution.target_partitions) a task has fewer rows",
+                    "{reason}; a task of this query may hold {} for each of its slots, which is {share}{MORE_PARTITIONS}",
                     size(self.per_slot),
                 ))
             }
