@@ -86,7 +86,8 @@ pub fn bytes_of(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes_of_column).sum()
 }
 
-fn bytes_of_column(column: &ArrayRef) -> usize {
+/// Returns the bytes of a column in memory, without what others share its buffers.
+pub fn bytes_of_column(column: &ArrayRef) -> usize {
     let rows = column.len();
     let list = |values: &ArrayRef, from: usize, to: usize| {
         bytes_of_column(&values.slice(from, to - from)) + rows * size_of::<i64>()

@@ -144,7 +144,7 @@ fn buffered(batch: &RecordBatch, context: &TaskContext) -> usize {
 type File = Box<dyn FnMut(Option<&RecordBatch>) -> Result<Option<Arc<dyn SpillFile>>> + Send>;
 
 /// File that is written.
-struct Writing {
+pub(super) struct Writing {
     manager: SpillManager,
     file: File,
     buffer: BatchCoalescer,
@@ -153,7 +153,7 @@ struct Writing {
 
 impl Writing {
     /// Creates a file that is written in batches of `rows` rows.
-    fn new(manager: &SpillManager, rows: usize) -> Result<Self> {
+    pub(super) fn new(manager: &SpillManager, rows: usize) -> Result<Self> {
         let mut file =
             manager.create_in_progress_file("rows of an operator that exceeds the memory")?;
         let file: File = Box::new(move |batch| match batch {
@@ -168,6 +168,14 @@ impl Writing {
         })
     }
 
+    /// Adds all rows of a batch.
+    pub(super) fn append(&mut self, batch: RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows();
+        self.buffer.push_batch(batch)?;
+        self.write()
+    }
+
+    /// Adds some rows of a batch.
     fn push(&mut self, batch: &RecordBatch, rows: UInt32Array) -> Result<()> {
         self.rows += rows.len();
         self.buffer.push_batch_with_indices(batch.clone(), &rows)?;
@@ -181,7 +189,7 @@ impl Writing {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Rows> {
+    pub(super) fn finish(mut self) -> Result<Rows> {
         self.buffer.finish_buffered_batch()?;
         self.write()?;
         Ok(Rows {

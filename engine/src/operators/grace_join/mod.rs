@@ -18,7 +18,6 @@ mod parts;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::UInt64Array;

@@ -5,20 +5,22 @@
 //! partition ends where the next one begins: rows are held until then and computed in batches of about the session's
 //! size, and a task needs the memory of its largest partition instead of all of them.
 //!
-//! The rows that are held, and their copy in one piece, count as the task's memory, which DataFusion's operator does not
-//! reserve: a partition that exceeds it fails the task, not the process. Without `PARTITION BY` the one partition ends with
-//! the input.
+//! The rows that are held, and a copy of one column at a time, count as the task's memory, which DataFusion's operator does
+//! not reserve. Without `PARTITION BY` the one partition ends with the input. A partition that exceeds the memory is written
+//! to a [file](spilled) where all windows are aggregates over whole partitions, and fails the task elsewhere.
 //!
 //! Not here: the computation of window functions, which are DataFusion's expressions; windows that only look back, which
 //! DataFusion streams itself.
+
+mod spilled;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
-use datafusion::arrow::compute::{concat, concat_batches, partition};
+use datafusion::arrow::compute::{concat, partition};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::arrow::record_batch::RecordBatch;
+use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::internal_err;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -26,14 +28,15 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::window::WindowExpr;
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput, SpillMetrics,
 };
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::{ExecutionPlan, SpillManager, replace_children_if_necessary};
 use futures::{StreamExt, stream};
 
-use crate::runtime::bytes_of;
+use self::spilled::Partition;
+use crate::runtime::{advised, bytes_of, bytes_of_column};
 use crate::{delegate_to, display_as};
 
 /// Makes a window operator emit partitions as they end, and count its memory. Other operators stay unchanged.
@@ -90,6 +93,8 @@ impl ExecutionPlan for PartitionedWindows {
         let batch_size = context.session_config().batch_size();
         let memory = MemoryConsumer::new(format!("Windows[{partition}]"));
         let memory = memory.register(context.memory_pool());
+        let spills = SpillMetrics::new(&self.metrics, partition);
+        let manager = SpillManager::new(context.runtime_env(), spills, windows.input().schema());
         let input = windows.input().execute(partition, context)?;
         let rows = Rows {
             batch_size,
@@ -101,6 +106,11 @@ impl ExecutionPlan for PartitionedWindows {
             ended: Batches::default(),
             open: Batches::default(),
             memory,
+            can_spill: spilled::can_spill(windows.window_expr()),
+            manager,
+            spilled: None,
+            emitted: None,
+            pending: None,
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
         let batches = stream::try_unfold(rows, |mut rows| async {
@@ -130,8 +140,17 @@ struct Rows {
     ended: Batches,
     /// Partition that is still open: the next row may belong to it.
     open: Batches,
-    /// Memory of the rows of both.
+    /// Memory of the rows of both, or of the values of the partition in a file.
     memory: MemoryReservation,
+    /// Whether a partition that exceeds the memory can be written to a file.
+    can_spill: bool,
+    manager: SpillManager,
+    /// Open partition that is written to a file.
+    spilled: Option<Partition>,
+    /// Rows of a partition in a file that has ended, with the windows' columns.
+    emitted: Option<SendableRecordBatchStream>,
+    /// Rows that were read, but not held.
+    pending: Option<RecordBatch>,
     metrics: BaselineMetrics,
 }
 
@@ -162,50 +181,121 @@ impl Batches {
 impl Rows {
     /// Returns the next batch of rows with the windows' columns, `None` after the last one.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        while let Some(input) = &mut self.input {
-            let read = input.next().await.transpose()?;
+        loop {
+            if let Some(rows) = &mut self.emitted {
+                match rows.next().await.transpose()? {
+                    Some(batch) => return Ok(Some(batch.record_output(&self.metrics))),
+                    None => self.emitted = None,
+                }
+            }
+            let read = match (self.pending.take(), &mut self.input) {
+                (Some(batch), _) => Some(batch),
+                (None, Some(input)) => input.next().await.transpose()?,
+                (None, None) => return Ok(None),
+            };
             let computing = self.metrics.elapsed_compute().clone();
             let _timer = computing.timer();
+            let mut due = false;
             match read {
+                Some(batch) if self.spilled.is_some() => self.spill(&batch)?,
                 Some(batch) => {
-                    self.hold(batch)?;
-                    let held = self.open.bytes + self.ended.bytes;
-                    self.memory.try_resize(held)?;
+                    let bytes = bytes_of(&batch);
+                    let held = self.open.bytes + self.ended.bytes + bytes;
+                    // A partition that would not fit a second time when it ends is written to a file.
+                    let reserved = self.reserve(if self.can_spill { 2 * held } else { held });
+                    match reserved {
+                        Ok(()) => self.hold(batch, bytes)?,
+                        Err(_) if self.can_spill && self.ended.rows > 0 => {
+                            self.pending = Some(batch);
+                            due = true;
+                        }
+                        Err(_) if self.can_spill && self.open.rows > 0 => {
+                            self.pending = Some(batch);
+                            self.begin_file()?;
+                        }
+                        Err(failure) => return Err(failure),
+                    }
                 }
                 None => {
                     self.input = None;
                     self.ended.append(&mut self.open);
+                    self.end_file()?;
+                    due = true;
                 }
             }
             // Partitions end anywhere: in most input batches a little before the end of the batch.
-            let due = self.input.is_none() || self.ended.rows > self.batch_size / 2;
+            due |= self.ended.rows > self.batch_size / 2;
             if due && self.ended.rows > 0 {
                 let batch = self.compute()?;
                 return Ok(Some(batch.record_output(&self.metrics)));
             }
         }
-        Ok(None)
+    }
+
+    /// Writes the open partition to a file.
+    fn begin_file(&mut self) -> Result<()> {
+        tracing::info!("a partition of windows that exceeds the memory is written to a file");
+        let open = std::mem::take(&mut self.open);
+        let rows = &open.batches;
+        let partition = Partition::begin(&self.windows, rows, &self.manager, self.batch_size)?;
+        self.reserve(partition.bytes())?;
+        self.spilled = Some(partition);
+        Ok(())
+    }
+
+    /// Adds rows to the partition in a file, up to the first of another partition.
+    fn spill(&mut self, batch: &RecordBatch) -> Result<()> {
+        let rows = batch.num_rows();
+        let Some(mut spilled) = self.spilled.take().filter(|_| rows > 0) else {
+            return Ok(());
+        };
+        let belong = match self.keys.is_empty() {
+            true => rows,
+            false if self.begins(&spilled.last, batch)? => 0,
+            false => {
+                let ranges = partition(&self.keys(batch)?)?.ranges();
+                ranges.first().map_or(rows, |first| first.end)
+            }
+        };
+        spilled.push(&self.windows, &batch.slice(0, belong))?;
+        self.reserve(spilled.bytes())?;
+        self.spilled = Some(spilled);
+        if belong < rows {
+            self.pending = Some(batch.slice(belong, rows - belong));
+            self.end_file()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the partition in a file, if there is one, whose rows are next.
+    fn end_file(&mut self) -> Result<()> {
+        if let Some(spilled) = self.spilled.take() {
+            self.emitted = Some(spilled.finish(Arc::clone(&self.schema))?);
+            self.memory.free();
+        }
+        Ok(())
+    }
+
+    /// Checks whether the first row of a batch begins another partition than that of a row before.
+    fn begins(&self, before: &RecordBatch, batch: &RecordBatch) -> Result<bool> {
+        let (last, first) = (self.keys(before)?, self.keys(&batch.slice(0, 1))?);
+        let both = last.iter().zip(&first);
+        let both = both.map(|(last, first)| concat(&[last.as_ref(), first.as_ref()]));
+        Ok(partition(&both.collect::<Result<Vec<_>, _>>()?)?.len() > 1)
     }
 
     /// Holds rows until their partition has ended.
-    fn hold(&mut self, batch: RecordBatch) -> Result<()> {
+    fn hold(&mut self, batch: RecordBatch, bytes: usize) -> Result<()> {
         let rows = batch.num_rows();
         if rows == 0 {
             return Ok(());
         }
-        let bytes = bytes_of(&batch);
         if self.keys.is_empty() {
             self.open.push(batch, bytes);
             return Ok(());
         }
         let begins = match self.open.batches.last() {
-            Some(before) => {
-                let last = self.keys(&before.slice(before.num_rows() - 1, 1))?;
-                let first = self.keys(&batch.slice(0, 1))?;
-                let both = last.iter().zip(&first);
-                let both = both.map(|(last, first)| concat(&[last.as_ref(), first.as_ref()]));
-                partition(&both.collect::<Result<Vec<_>, _>>()?)?.len() > 1
-            }
+            Some(before) => self.begins(&before.slice(before.num_rows() - 1, 1), &batch)?,
             None => false,
         };
         if begins {
@@ -227,9 +317,7 @@ impl Rows {
     /// be counted with the memory of the whole.
     fn compute(&mut self) -> Result<RecordBatch> {
         let ended = std::mem::take(&mut self.ended);
-        self.memory.try_grow(ended.bytes)?;
-        let batch = concat_batches(&self.input_schema, &ended.batches)?;
-        drop(ended);
+        let batch = self.concatenated(ended)?;
         let partitions = match self.keys.is_empty() {
             true => std::iter::once(0..batch.num_rows()).collect(),
             false => partition(&self.keys(&batch)?)?.ranges(),
@@ -250,6 +338,49 @@ impl Rows {
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 
+    /// Returns rows as one batch. Of their columns, one at a time is held twice.
+    fn concatenated(&self, rows: Batches) -> Result<RecordBatch> {
+        let rows_bytes = rows.bytes;
+        let mut columns = vec![vec![]; self.input_schema.fields().len()];
+        for batch in rows.batches {
+            for (pieces, piece) in columns.iter_mut().zip(batch.columns()) {
+                pieces.push(Arc::clone(piece));
+            }
+        }
+        let bytes = |pieces: &Vec<ArrayRef>| pieces.iter().map(bytes_of_column).sum();
+        let largest: usize = columns.iter().map(bytes).max().unwrap_or(0);
+        let held = rows_bytes + self.open.bytes;
+        self.reserve(held + largest)?;
+        let one = |pieces: Vec<ArrayRef>| {
+            let pieces: Vec<_> = pieces.iter().map(AsRef::as_ref).collect();
+            concat(&pieces)
+        };
+        let columns = columns.into_iter().map(one).collect::<Result<_, _>>()?;
+        self.memory.try_resize(held)?;
+        let rows = RecordBatchOptions::new().with_row_count(Some(rows.rows));
+        let schema = Arc::clone(&self.input_schema);
+        Ok(RecordBatch::try_new_with_options(schema, columns, &rows)?)
+    }
+
+    /// Reserves memory for so many bytes of rows in all.
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        let reserved = self.memory.try_resize(bytes);
+        reserved.map_err(|failure| {
+            let rows = match self.keys.is_empty() {
+                true => "a window without PARTITION BY (OVER ()) needs all rows at once",
+                false => "a window needs all rows of a partition at once",
+            };
+            advised(
+                failure,
+                rows,
+                "more partitions of the query do not divide those of a window: more memory for a slot helps (--memory of \
+                 the executor, or fewer --vcores), or a PARTITION BY with fewer rows for each value; a frame that only \
+                 looks back (ORDER BY … ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) holds few rows, and aggregates \
+                 over whole partitions in a SELECT of their own use files",
+            )
+        })
+    }
+
     fn keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let rows = batch.num_rows();
         let keys = self.keys.iter();
@@ -260,6 +391,7 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::compute::concat_batches;
     use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
     use datafusion::execution::memory_pool::FairSpillPool;
     use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -361,28 +493,82 @@ mod tests {
         );
     }
 
+    /// Returns a session whose queries may hold 24 KiB.
+    fn little(session: &SessionContext) -> SessionContext {
+        let runtime =
+            RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(24 << 10)));
+        let mut config = session.copied_config();
+        config.options_mut().execution.sort_spill_reservation_bytes = 1 << 10;
+        SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap())
+    }
+
     #[tokio::test]
-    async fn a_partition_that_exceeds_the_memory_fails() {
+    async fn a_partition_that_exceeds_the_memory_is_written_to_a_file() {
+        for (windows, in_files) in [
+            ("count(*) OVER (), max(name) OVER (), avg(v) OVER ()", 1),
+            (
+                "sum(v) OVER (PARTITION BY id / 500), min(k) OVER (PARTITION BY id / 500)",
+                2,
+            ),
+            // Small partitions before, between and after large ones.
+            (
+                "sum(v) OVER (PARTITION BY k), count(*) OVER (PARTITION BY k)",
+                2,
+            ),
+            ("sum(v) OVER (PARTITION BY (id + 200) / 300, id / 690)", 3),
+            (
+                "array_agg(v) OVER (PARTITION BY id / 500 ORDER BY v, id ROWS BETWEEN UNBOUNDED PRECEDING AND \
+                 UNBOUNDED FOLLOWING)[3]",
+                2,
+            ),
+            ("max(v) OVER (PARTITION BY id / 20)", 0),
+        ] {
+            let query = format!("SELECT *, {windows} FROM t");
+            let (session, [plan, emitting]) = plans(&query).await;
+            let little = little(&session);
+            let expected = collect(plan, session.task_ctx()).await.unwrap();
+            let batches = collect(Arc::clone(&emitting), little.task_ctx()).await;
+            let batches = batches.unwrap_or_else(|failure| panic!("{query}: {failure}"));
+            let schema = expected[0].schema();
+            let expected = concat_batches(&schema, &expected).unwrap();
+            assert_eq!(
+                concat_batches(&schema, &batches).unwrap(),
+                expected,
+                "{query}"
+            );
+            let mut files = 0;
+            emitting
+                .apply(|node| {
+                    if node.is::<PartitionedWindows>() {
+                        files += node.metrics().unwrap().spill_count().unwrap();
+                    }
+                    Ok(TreeNodeRecursion::Continue)
+                })
+                .unwrap();
+            assert_eq!(files, in_files, "{query}");
+            assert_eq!(little.runtime_env().memory_pool.reserved(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_partition_that_exceeds_the_memory_fails_where_its_rows_differ() {
         let (session, _) = plans("SELECT 1").await;
         for (windows, fits) in [
             ("PARTITION BY id / 5", true),
             ("PARTITION BY id / 500", false),
             ("", false),
         ] {
-            let query = format!("SELECT *, count(*) OVER ({windows}) FROM t");
+            let query = format!("SELECT *, ntile(3) OVER ({windows}) FROM t");
             let (_, [_, emitting]) = plans(&query).await;
-            let runtime =
-                RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(24 << 10)));
-            let mut config = session.copied_config();
-            config.options_mut().execution.sort_spill_reservation_bytes = 1 << 10;
-            let little = SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap());
+            let little = little(&session);
             match collect(emitting, little.task_ctx()).await {
                 Ok(_) => assert!(fits, "{query}"),
                 Err(failure) => {
-                    assert!(
-                        !fits && failure.to_string().contains("Windows[0]"),
-                        "{query}: {failure}"
-                    );
+                    let said = failure.to_string();
+                    let is_named = said.contains("Windows[0]")
+                        && said.contains("PARTITION BY with fewer")
+                        && said.contains("OVER ()") == windows.is_empty();
+                    assert!(!fits && is_named, "{query}: {failure}");
                 }
             }
             assert_eq!(little.runtime_env().memory_pool.reserved(), 0);
