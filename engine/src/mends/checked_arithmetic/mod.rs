@@ -1,10 +1,12 @@
-//! Sums, differences and products of whole numbers that overflow are errors.
+//! Sums, differences, products and negatives of whole numbers that overflow are errors.
 //!
 //! DataFusion 55 computes them modulo 2^64 where no option of the expression says otherwise, which neither SQL nor a plan on
 //! the wire can. Here a task's expressions get it where they are [decoded](crate::codec), and constants are computed by it
-//! before they are folded. Decimals overflow with an error as they are; floats become infinite. The negative of the least
-//! number, and plans of system tables, which no task runs, are the engine's. To be dropped when an option or the SQL planner
+//! before they are folded. Decimals overflow with an error as they are, and so do negatives of constants; floats become
+//! infinite. Plans of system tables, which no task runs, are the engine's. To be dropped when an option or the SQL planner
 //! makes overflow an error.
+
+mod negative;
 
 use std::sync::Arc;
 
@@ -18,16 +20,19 @@ use datafusion::logical_expr::execution_props::ExecutionProps;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion::physical_expr::expressions::BinaryExpr as PhysicalBinaryExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr as PhysicalBinaryExpr, NegativeExpr as PhysicalNegativeExpr,
+};
 use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 
+use self::negative::NegativeExpr;
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::rules::logical::{LogicalRule, top_down};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
     name: "checked_arithmetic",
-    wrong: "sums, differences and products of whole numbers wrap around where they overflow",
+    wrong: "sums, differences, products and negatives of whole numbers wrap around where they overflow",
     upstream: Upstream::Report(include_str!("upstream.md")),
     query: include_str!("query.sql"),
     acts: &[
@@ -44,6 +49,12 @@ pub(crate) fn checked(
     expr: Arc<dyn PhysicalExpr>,
     schema: &Schema,
 ) -> Result<Arc<dyn PhysicalExpr>> {
+    if let Some(negative) = expr.downcast_ref::<PhysicalNegativeExpr>() {
+        return Ok(match negative.data_type(schema)?.is_signed_integer() {
+            true => Arc::new(NegativeExpr::new(Arc::clone(negative.arg()))),
+            false => expr,
+        });
+    }
     let Some(binary) = expr.downcast_ref::<PhysicalBinaryExpr>() else {
         return Ok(expr);
     };

@@ -222,4 +222,10 @@ pub(super) const KNOWN: &[Known] = &[
         error: Some("verflow"),
         ..ASKED
     },
+    Known {
+        name: "minus of the least number of a small type",
+        query: "SELECT -arrow_cast(s * 0 - 128, 'Int8') AS n FROM t",
+        refused: Some("verflow"),
+        ..ASKED
+    },
 ];
