@@ -7,16 +7,16 @@ use crate::{Error, Result};
 
 /// Source of a process's token. It is looked up repeatedly, as files and schedulers change.
 ///
-/// A scheduler of the same user on this host that has made its own tokens accepts no others, so its token takes
-/// precedence.
+/// A scheduler of the same user on this host has made its own tokens, which are found without an option. A token that is
+/// given is used instead, and refused if the scheduler does not know it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Credential {
     /// Only the token that the scheduler has made, if any.
     #[default]
     Found,
-    /// The scheduler's own token, or else this one.
+    /// This token.
     Given(Token),
-    /// The scheduler's own token, or else the one in this file.
+    /// The token in this file.
     File(PathBuf),
 }
 
@@ -44,14 +44,14 @@ impl Credential {
     /// # Errors
     /// When the file cannot be read, or does not hold a token.
     pub fn token(&self, scheduler: &str, holder: Holder) -> Result<Option<Token>> {
-        if let Some(found) = LocalTokens::find(scheduler) {
-            return Ok(Some(match holder {
-                Holder::Client => found.client,
-                Holder::Executor => found.executor,
-            }));
-        }
         match self {
-            Self::Found => Ok(None),
+            Self::Found => {
+                let found = LocalTokens::find(scheduler);
+                Ok(found.map(|found| match holder {
+                    Holder::Client => found.client,
+                    Holder::Executor => found.executor,
+                }))
+            }
             Self::Given(token) => Ok(Some(token.clone())),
             Self::File(path) => {
                 let unreadable =

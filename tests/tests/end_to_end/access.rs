@@ -359,6 +359,13 @@ fn a_scheduler_of_one_s_own_answers_to_its_user_only() {
     let mut own = cluster.command();
     own.env_remove("VOLLEY_TOKEN_FILE").args(["-c", "SELECT 1"]);
     assert_eq!(cluster.spawn(&mut own).wait(SOON).code, Some(0));
+    // A token that is given is used, not passed over.
+    let mut wrong = cluster.command();
+    wrong
+        .env_remove("VOLLEY_TOKEN_FILE")
+        .env("VOLLEY_TOKEN", Token::generate().reveal())
+        .args(["-c", "SELECT 1"]);
+    assert_ne!(cluster.spawn(&mut wrong).wait(SOON).code, Some(0));
 
     let state = tempfile::tempdir().unwrap();
     let address = state.path().join("address");
