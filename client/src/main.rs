@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Context;
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use tracing_subscriber::EnvFilter;
 use volley_proto::limits::STACK;
 
@@ -18,7 +18,8 @@ use cli::{Args, Config, Ended};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let matches = Args::command().get_matches();
+    let command = cli::command().unwrap_or_else(|mistake| mistake.exit());
+    let matches = command.get_matches();
     let config = Args::from_arg_matches(&matches)
         .and_then(|args| Config::resolve(args, &matches, &cli::Surroundings::of_process()))
         .unwrap_or_else(|mistake| mistake.exit());

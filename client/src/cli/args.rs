@@ -25,6 +25,8 @@ Examples:
   volley demo rossmann                       from seven tables to submission.csv
   volley doctor --scheduler host:50050       look for what is wrong with a cluster
 
+Defaults of options: config.toml in ~/.config/volley, or the file in VOLLEY_CONFIG, has lines such as
+format = \"box\"; an environment variable wins over it, and an option over both.
 Exit code: 0, or 1 after an error, 2 for a mistake in the arguments, 130 after Ctrl-C.
 Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; the default is warn.";
 
@@ -227,6 +229,9 @@ pub(super) struct QueryArgs {
     /// The prompt's history [default: history in the state directory]
     #[arg(long, value_name = "FILE", env = "VOLLEY_HISTORY")]
     pub(super) history: Option<PathBuf>,
+    /// Statements and commands that the prompt runs first [default: ~/.volleyrc, if there is one]
+    #[arg(long, value_name = "FILE", env = "VOLLEY_RC")]
+    pub(super) rc: Option<PathBuf>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     #[command(flatten)]
@@ -254,7 +259,7 @@ pub(super) struct TokenArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct EngineArgs {
-    /// Use a running cluster instead of one inside this process
+    /// Use a running cluster instead of one inside this process [default: that of volley cluster up, if it runs]
     #[arg(long, value_name = "HOST:PORT", env = "VOLLEY_SCHEDULER")]
     pub(super) scheduler: Option<String>,
     /// Executors inside this process; training has at most one rank on each [default: 2]
@@ -374,17 +379,13 @@ administer (also everybody's jobs), executor (volley-executor --join-token FILE)
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterTokenArgs {
     /// Whose it is
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "role",
-        required_unless_present = "scheduler"
-    )]
+    #[arg(long, value_name = "NAME", requires = "role")]
     pub(super) name: Option<String>,
     /// What they may do: read, run, administer or executor
     #[arg(long, value_name = "ROLE", requires = "name")]
     pub(super) role: Option<Role>,
-    /// Show the token of the scheduler that you have started there, for the login of its web page
+    /// Show the token of the scheduler that you have started there, for the login of its web page [default: that of
+    /// volley cluster up]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["name", "role"])]
     pub(super) scheduler: Option<String>,
 }

@@ -82,6 +82,14 @@ pub(crate) enum Describe {
 pub(crate) struct Surroundings {
     /// True if standard input is a terminal.
     pub(super) stdin_is_terminal: bool,
+    /// True if standard output is a terminal.
+    pub(super) stdout_is_terminal: bool,
+    /// Command line of the pager that the user prefers; empty for none.
+    pub(super) pager: Option<String>,
+    /// Address of the scheduler that `volley cluster up` has started, if it is alive.
+    pub(super) cluster: Option<String>,
+    /// Home directory of the user.
+    pub(super) home: Option<PathBuf>,
     /// Directory for state that is neither data nor cache, by the XDG rules.
     pub(super) state_dir: Option<PathBuf>,
     /// Current directory, the base of relative paths.
@@ -120,6 +128,8 @@ pub(super) enum EngineConfig {
     Embedded(Embedded),
     /// A running cluster, by its scheduler's `host:port`.
     Scheduler(String),
+    /// A running cluster that nobody named: `volley cluster up` has started it.
+    Found(String),
 }
 
 /// Cluster inside this process.
@@ -135,7 +145,11 @@ pub(super) struct Embedded {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// Statements typed at a terminal.
-    Terminal { history: Option<PathBuf> },
+    Terminal {
+        history: Option<PathBuf>,
+        /// File of statements and commands to run first.
+        rc: Option<PathBuf>,
+    },
     /// Scripts, in order.
     Sources(Vec<Source>),
 }
@@ -151,12 +165,21 @@ pub(super) enum Source {
 }
 
 /// Output options of a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Output {
+    /// Terminal that standard output is.
+    pub(super) terminal: Option<Terminal>,
     pub(super) format: Format,
     pub(super) quiet: bool,
     pub(super) timing: bool,
     pub(super) progress: Style,
+}
+
+/// Terminal that results are shown on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Terminal {
+    /// Command line of the pager for more than a screen of text.
+    pub(super) pager: Option<String>,
 }
 
 /// Tables to generate.
@@ -265,10 +288,21 @@ impl Surroundings {
                 .map(PathBuf::from)
                 .filter(|path| path.is_absolute())
         };
+        let home = std::env::home_dir();
         let state_home = absolute("XDG_STATE_HOME")
-            .or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+            .or_else(|| home.as_ref().map(|home| home.join(".local/state")));
         Self {
             stdin_is_terminal: std::io::stdin().is_terminal(),
+            stdout_is_terminal: std::io::stdout().is_terminal(),
+            pager: std::env::var("PAGER").ok(),
+            cluster: {
+                let dir = std::env::var_os("VOLLEY_CLUSTER_DIR").map(PathBuf::from);
+                let state = state_home
+                    .as_ref()
+                    .map(|state| state.join("volley/cluster"));
+                dir.or(state).as_deref().and_then(super::cluster::find)
+            },
+            home,
             state_dir: state_home.map(|state| state.join("volley")),
             directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -334,6 +368,16 @@ impl Config {
 }
 
 impl Connection {
+    /// Returns a note about a cluster that nobody named.
+    pub(super) fn note(&self) -> Option<String> {
+        match &self.engine {
+            EngineConfig::Found(address) => Some(format!(
+                "on the cluster at {address}, which `volley cluster up` has started (--executors N runs one in this process)"
+            )),
+            EngineConfig::Embedded(_) | EngineConfig::Scheduler(_) => None,
+        }
+    }
+
     fn resolve(engine: EngineArgs, session: SessionArgs, around: &Surroundings) -> Result<Self> {
         let timeout = engine.connect_timeout;
         let (engine, tls, credential) = EngineConfig::resolve(engine, around)?;
@@ -356,8 +400,14 @@ impl Query {
         } else if around.stdin_is_terminal {
             let history = args.history.map(|path| around.absolute(&path));
             let default = || around.state_dir.as_ref().map(|state| state.join("history"));
+            let rc = args.rc.map(|path| around.absolute(&path));
+            let default_rc = || {
+                let path = around.home.as_ref()?.join(".volleyrc");
+                path.exists().then_some(path)
+            };
             Input::Terminal {
                 history: history.or_else(default),
+                rc: rc.or_else(default_rc),
             }
         } else {
             Input::Sources(vec![Source::Stdin])
@@ -379,7 +429,21 @@ impl Query {
                 return Err(mistake("--detach: expected the statements in -c or -f"));
             }
         }
+        let terminal = around.stdout_is_terminal.then(|| {
+            let pager = around.pager.clone().unwrap_or_else(|| "less".to_owned());
+            let pages = around.stdin_is_terminal && !pager.trim().is_empty();
+            Terminal {
+                pager: pages.then_some(pager),
+            }
+        });
+        if args.format.is_binary() && terminal.is_some() {
+            return Err(mistake(format!(
+                "--format {}: expected standard output to be a file, such as > rows.{0}; a terminal cannot show it",
+                args.format.name()
+            )));
+        }
         let output = Output {
+            terminal,
             format: args.format,
             quiet: args.quiet,
             timing,
@@ -445,7 +509,11 @@ impl Jobs {
             )
         };
         Ok(Self {
-            scheduler: checked_address(args.scheduler.ok_or_else(missing)?)?,
+            scheduler: match (args.scheduler, &around.cluster) {
+                (Some(scheduler), _) => checked_address(scheduler)?,
+                (None, Some(found)) => found.clone(),
+                (None, None) => return Err(missing()),
+            },
             tls: tls.resolve(around)?,
             credential: {
                 let (token, token_file) = (args.token, args.token_file);
@@ -494,7 +562,15 @@ impl Cluster {
                 let token = match (args.scheduler, args.name, args.role) {
                     (Some(scheduler), ..) => NewToken::Show(checked_address(scheduler)?),
                     (None, Some(name), Some(role)) => NewToken::Make { name, role },
-                    _ => return Err(mistake("cluster token: expected --name and --role")),
+                    _ => match &around.cluster {
+                        Some(found) => NewToken::Show(found.clone()),
+                        None => {
+                            return Err(mistake(
+                                "cluster token: expected --name and --role, or --scheduler HOST:PORT: no cluster of \
+                                 `volley cluster up` runs",
+                            ));
+                        }
+                    },
                 };
                 (ClusterDirArgs { dir: None }, ClusterAction::Token(token))
             }
@@ -546,7 +622,7 @@ impl Demo {
         let (engine, tls, credential) = EngineConfig::resolve(args.engine, around)?;
         let executors = match &engine {
             EngineConfig::Embedded(embedded) => Some(embedded.executors),
-            EngineConfig::Scheduler(_) => None,
+            EngineConfig::Scheduler(_) | EngineConfig::Found(_) => None,
         };
         let ranks = args.ranks.or(executors).unwrap_or(2);
         if let Some(executors) = executors.filter(|executors| *executors < ranks) {

@@ -197,7 +197,9 @@ impl fmt::Display for Plan<'_> {
         write!(f, "batch {batch_size} a rank, on ")?;
         match &connection.engine {
             EngineConfig::Embedded(e) => write!(f, "{} executors in this process", e.executors),
-            EngineConfig::Scheduler(address) => write!(f, "the cluster at {address}"),
+            EngineConfig::Scheduler(address) | EngineConfig::Found(address) => {
+                write!(f, "the cluster at {address}")
+            }
         }
     }
 }

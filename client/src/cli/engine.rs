@@ -27,7 +27,9 @@ impl Engine {
     /// When the cluster does not start or does not answer.
     pub(super) async fn open(connection: &Connection) -> anyhow::Result<Self> {
         let (embedded, scheduler) = match &connection.engine {
-            EngineConfig::Scheduler(address) => (None, address.clone()),
+            EngineConfig::Scheduler(address) | EngineConfig::Found(address) => {
+                (None, address.clone())
+            }
             EngineConfig::Embedded(config) => {
                 let embedded = embedded::start(config).await?;
                 let scheduler = embedded.scheduler().to_owned();

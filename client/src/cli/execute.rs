@@ -1,30 +1,146 @@
 //! Execution of one statement, with progress, and its rows printed as they come.
+//!
+//! On a terminal the first rows are shown, within its width and in a pager where they are too many, and all are counted.
 
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::execution::SendableRecordBatchStream;
 use futures::TryStreamExt;
+use terminal_size::{Height, Width, terminal_size};
 use tokio::io::AsyncWriteExt;
 use volley::Statement;
 
 use super::config::Output as Show;
 use super::engine::Engine;
-use super::format::{Format, Formatter};
+use super::format::{Formatter, TABLE_ROWS};
 use super::progress::{Progress, Style};
 use super::report::Stdout;
+
+/// Number of lines below a table on a terminal: its footer, an empty line and the next prompt.
+const FOOTER: usize = 3;
+
+/// Destination of results.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Stdout,
+    File(tokio::fs::File),
+}
 
 /// Runs a statement and prints its result. Dropping the future cancels the statement.
 ///
 /// # Errors
-/// When the statement fails, or standard output cannot be written to.
+/// When the statement fails, or its result cannot be written.
 pub(super) async fn execute(
     engine: &Engine,
     statement: Statement,
-    output: Show,
+    show: &Show,
+    sink: &mut Sink,
 ) -> anyhow::Result<()> {
-    print(engine, statement, output).await
+    let started = Instant::now();
+    let ran = run(engine, statement, show.progress).await?;
+    let progress = Progress::of_query(&engine.scheduler, ran.job(), show.progress);
+    let terminal = show.terminal.as_ref();
+    let terminal = terminal.filter(|_| matches!(sink, Sink::Stdout) && show.format.is_for_people());
+    let screen = terminal.and_then(|terminal| Some((terminal, terminal_size()?)));
+    let mut formatter = Formatter::new(show.format);
+    let mut text = Vec::new();
+    let mut count = Count::default();
+    if let Some((terminal, (Width(width), Height(height)))) = screen {
+        formatter = formatter.within(Some(width.into()));
+        let rows = first_rows(ran.schema, ran.rows, &mut formatter);
+        (text, count) = progress.beside(rows).await?;
+        let lines = text.iter().filter(|byte| **byte == b'\n').count();
+        if lines + FOOTER > height.into() && terminal.page(&text)? {
+            text.clear();
+        }
+    } else {
+        count.rows = all_rows(ran.schema, ran.rows, &mut formatter, progress, sink).await?;
+    }
+    count.left_out = formatter.left_out();
+    let elapsed = show.timing.then(|| started.elapsed());
+    if !show.quiet && show.format.is_for_people() {
+        if let Some(message) = ran.message {
+            text.extend(format!("{message}\n").bytes());
+        }
+        text.extend(footer(&count, elapsed).bytes());
+        if count.rows.is_some() {
+            text.push(b'\n');
+        }
+    } else if !show.quiet && show.timing {
+        eprint!("{}", footer(&count, elapsed));
+    }
+    sink.write(&text).await
+}
+
+/// Writes all rows as they come, and returns their number, unless the statement has none.
+async fn all_rows(
+    schema: SchemaRef,
+    mut rows: SendableRecordBatchStream,
+    formatter: &mut Formatter,
+    progress: Progress,
+    sink: &mut Sink,
+) -> anyhow::Result<Option<usize>> {
+    let mut count = None;
+    // Progress is cleared before the first rows are printed.
+    let mut next = progress.beside(rows.try_next()).await;
+    while let Some(batch) = next.map_err(volley::Error::from)? {
+        *count.get_or_insert(0) += batch.num_rows();
+        let text = formatter.push(&batch).context("cannot format the rows")?;
+        sink.write(&text).await?;
+        next = rows.try_next().await;
+    }
+    if count.is_none() && !schema.fields().is_empty() {
+        count = Some(0);
+        let text = formatter.push(&RecordBatch::new_empty(schema))?;
+        sink.write(&text).await?;
+    }
+    let text = formatter.finish().context("cannot format the rows")?;
+    sink.write(&text).await?;
+    Ok(count)
+}
+
+/// Formats the first rows, as many as are aligned together, and counts all.
+async fn first_rows(
+    schema: SchemaRef,
+    mut rows: SendableRecordBatchStream,
+    formatter: &mut Formatter,
+) -> anyhow::Result<(Vec<u8>, Count)> {
+    let mut text = Vec::new();
+    let mut count = Count::default();
+    while let Some(batch) = rows.try_next().await.map_err(volley::Error::from)? {
+        let before = count.rows.unwrap_or(0);
+        let shown = (TABLE_ROWS - count.shown).min(batch.num_rows());
+        let batch_shown = batch.slice(0, shown);
+        text.extend(
+            formatter
+                .push(&batch_shown)
+                .context("cannot format the rows")?,
+        );
+        count.shown += shown;
+        count.rows = Some(before + batch.num_rows());
+    }
+    if count.rows.is_none() && !schema.fields().is_empty() {
+        count.rows = Some(0);
+        text.extend(formatter.push(&RecordBatch::new_empty(schema))?);
+    }
+    text.extend(formatter.finish().context("cannot format the rows")?);
+    Ok((text, count))
+}
+
+/// Size of a result.
+#[derive(Debug, Default)]
+struct Count {
+    /// Number of rows, unless the statement has none.
+    rows: Option<usize>,
+    /// Number of rows that are shown, unless all are.
+    shown: usize,
+    /// Number of columns that are not shown.
+    left_out: usize,
 }
 
 /// Runs a statement with its progress, and returns its rows instead of printing them.
@@ -56,54 +172,50 @@ async fn run(
     }
 }
 
-async fn print(engine: &Engine, statement: Statement, output: Show) -> anyhow::Result<()> {
-    let started = Instant::now();
-    let ran = run(engine, statement, output.progress).await?;
-    let job = ran.job();
-    let volley::Output {
-        schema,
-        mut rows,
-        message,
-        ..
-    } = ran;
-    let mut formatter = Formatter::new(output.format);
-    let mut count = None;
-    // Progress is cleared before the first rows are printed.
-    let progress = Progress::of_query(&engine.scheduler, job, output.progress);
-    let mut next = progress.beside(rows.try_next()).await;
-    while let Some(batch) = next.map_err(volley::Error::from)? {
-        *count.get_or_insert(0) += batch.num_rows();
-        write(&formatter.push(&batch).context("cannot format the rows")?).await?;
-        next = rows.try_next().await;
-    }
-    if count.is_none() && !schema.fields().is_empty() {
-        count = Some(0);
-        write(&formatter.push(&RecordBatch::new_empty(schema))?).await?;
-    }
-    write(&formatter.finish().context("cannot format the rows")?).await?;
-    let footer = footer(count, output.timing.then(|| started.elapsed()));
-    match output.format {
-        _ if output.quiet => {}
-        Format::Table => {
-            let message = message.map(|message| message + "\n");
-            let gap = if count.is_some() { "\n" } else { "" };
-            write(format!("{}{footer}{gap}", message.unwrap_or_default()).as_bytes()).await?;
+/// Returns the footer, such as `(3 rows in 0.123 s)` with a newline; empty without a count and a time.
+fn footer(count: &Count, elapsed: Option<Duration>) -> String {
+    let mut parts = Vec::new();
+    if let Some(rows) = count.rows {
+        let mut part = format!("{rows} {}", if rows == 1 { "row" } else { "rows" });
+        if (1..rows).contains(&count.shown) {
+            part = format!("first {} of {part}", count.shown);
         }
-        Format::Csv | Format::Json if output.timing => eprint!("{footer}"),
-        Format::Csv | Format::Json => {}
+        parts.push(part);
     }
-    Ok(())
+    if count.left_out > 0 {
+        let left_out = count.left_out;
+        parts.push(format!(
+            "with {left_out} columns left out (\\x or --format line shows them)"
+        ));
+    }
+    if let Some(elapsed) = elapsed {
+        parts.push(format!("in {:.3} s", elapsed.as_secs_f64()));
+    }
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("({})\n", parts.join(" ")),
+    }
 }
 
-/// Returns the footer, such as `(3 rows in 0.123 s)` with a newline; empty without a count and a time.
-fn footer(rows: Option<usize>, elapsed: Option<Duration>) -> String {
-    let rows = rows.map(|rows| format!("{rows} {}", if rows == 1 { "row" } else { "rows" }));
-    let elapsed = elapsed.map(|elapsed| format!("in {:.3} s", elapsed.as_secs_f64()));
-    let parts: Vec<_> = rows.into_iter().chain(elapsed).collect();
-    if parts.is_empty() {
-        String::new()
-    } else {
-        format!("({})\n", parts.join(" "))
+impl Sink {
+    /// Opens a file, which is made anew.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) async fn file(path: &Path) -> anyhow::Result<Self> {
+        let file = tokio::fs::File::create(path).await;
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self::File(file))
+    }
+
+    async fn write(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::Stdout => Ok(write(text).await?),
+            Self::File(file) => {
+                file.write_all(text).await.context("cannot write results")?;
+                file.flush().await.context("cannot write results")
+            }
+        }
     }
 }
 
@@ -128,9 +240,19 @@ mod tests {
     #[test]
     fn footers_say_what_there_is() {
         let time = Some(Duration::from_millis(1230));
-        assert_eq!(footer(Some(3), time), "(3 rows in 1.230 s)\n");
-        assert_eq!(footer(Some(1), None), "(1 row)\n");
-        assert_eq!(footer(None, time), "(in 1.230 s)\n");
-        assert_eq!(footer(None, None), "");
+        let count = |rows, shown, left_out| Count {
+            rows,
+            shown,
+            left_out,
+        };
+        assert_eq!(footer(&count(Some(3), 3, 0), time), "(3 rows in 1.230 s)\n");
+        assert_eq!(footer(&count(Some(1), 0, 0), None), "(1 row)\n");
+        assert_eq!(footer(&count(None, 0, 0), time), "(in 1.230 s)\n");
+        assert_eq!(footer(&count(None, 0, 0), None), "");
+        let much = footer(&count(Some(2500), 1000, 13), time);
+        assert!(
+            much.starts_with("(first 1000 of 2500 rows with 13 columns left out"),
+            "{much}"
+        );
     }
 }

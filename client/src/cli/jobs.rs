@@ -63,7 +63,7 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
 
 async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
     let mut list = jobs.list().await?;
-    if config.format == Format::Table {
+    if config.format.is_for_people() {
         // A very wide table is unreadable; programs get the full name.
         for job in &mut list {
             job.name = shorten(&job.name);

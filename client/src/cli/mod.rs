@@ -1,10 +1,10 @@
 //! Command line: `volley [OPTIONS] [COMMAND]`.
 //!
 //! ```text
-//! argv, VOLLEY_* -> Args (what was typed) -> Config (what it means) -> run
+//! argv, VOLLEY_*, config.toml -> Args (what was typed) -> Config (what it means) -> run
 //!                                                  │
 //!       ┌──────────────┬───────────┬──────────┴┬────────────┐
-//!    script / repl   generate    cluster      jobs         demo
+//!    script / prompt generate    cluster      jobs         demo
 //!       └── execute: one statement, its progress, its rows, on an Engine
 //! ```
 //!
@@ -15,6 +15,7 @@ mod args;
 mod certs;
 mod cluster;
 mod config;
+mod defaults;
 mod define;
 mod demo;
 mod doctor;
@@ -23,17 +24,18 @@ mod engine;
 mod execute;
 mod format;
 mod generate;
-mod input;
 mod jobs;
 mod model_report;
+mod pager;
 mod progress;
-mod repl;
+mod prompt;
 mod report;
 mod script;
 mod signals;
 
 pub(crate) use args::Args;
 pub(crate) use config::{Config, Surroundings};
+pub(crate) use defaults::command;
 pub(crate) use report::{is_broken_pipe, report};
 
 use clap::CommandFactory;
@@ -81,7 +83,9 @@ async fn describe(whom: Describe) -> anyhow::Result<()> {
 
 async fn run_query(query: Query) -> anyhow::Result<Ended> {
     match &query.input {
-        Input::Terminal { history } => repl::run(&query, history.as_deref()).await,
+        Input::Terminal { history, rc } => {
+            prompt::run(&query, history.as_deref(), rc.as_deref()).await
+        }
         Input::Sources(sources) => {
             let scripts = script::load(sources, &query.defines)?;
             script::run(&query, &scripts).await

@@ -11,7 +11,7 @@ use super::Ended;
 use super::config::{Defines, Query, Source};
 use super::define::Script;
 use super::engine::Engine;
-use super::execute::{execute, write};
+use super::execute::{Sink, execute, write};
 use super::signals::Interrupts;
 
 /// Script with its name in messages.
@@ -38,6 +38,9 @@ pub(super) fn load(sources: &[Source], defines: &Defines) -> anyhow::Result<Vec<
 /// Returns the first error, with the file, line and statement where it happened.
 pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
+    if let Some(note) = query.connection.note().filter(|_| !query.output.quiet) {
+        eprintln!("{note}");
+    }
     let engine = match interrupts.stop(Engine::open(&query.connection)).await {
         ControlFlow::Continue(engine) => engine?,
         ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
@@ -52,7 +55,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
             .then(|| take_last(&mut statements))
             .transpose()?;
         for (place, statement) in statements {
-            execute(&engine, statement, query.output)
+            execute(&engine, statement, &query.output, &mut Sink::Stdout)
                 .await
                 .context(place)?;
         }
@@ -138,7 +141,11 @@ impl Source {
         }
     }
 
-    fn read(&self) -> anyhow::Result<String> {
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub(super) fn read(&self) -> anyhow::Result<String> {
         let mut text = match self {
             Self::Command(text) => text.clone(),
             Self::File(path) => fs::read_to_string(path)

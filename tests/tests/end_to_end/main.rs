@@ -27,6 +27,7 @@ mod models;
 mod numbers;
 mod page;
 mod places;
+mod prompt;
 mod quantiles;
 mod queues;
 /// Layer of an example, whose test runs here.

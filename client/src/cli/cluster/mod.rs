@@ -51,6 +51,16 @@ pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
     }
 }
 
+/// Returns the scheduler's address of a cluster that was started in a directory and is alive. One that speaks TLS is not
+/// used without its certificates.
+pub(super) fn find(dir: &Path) -> Option<String> {
+    let state = State::read(dir).ok().flatten()?;
+    let mut schedulers = state.processes.iter();
+    let scheduler = schedulers.find(|process| process.component == Component::Scheduler)?;
+    let address = scheduler.address.clone()?;
+    (!state.tls && scheduler.is_alive()).then_some(address)
+}
+
 fn status(dir: &Path) -> anyhow::Result<Ended> {
     let state = State::read(dir)?.with_context(|| no_cluster(dir))?;
     print!("{}", state.table(Process::is_alive));

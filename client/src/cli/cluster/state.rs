@@ -13,6 +13,9 @@ const FILE: &str = "cluster.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
+    /// Whether it speaks TLS only.
+    #[serde(default)]
+    pub(super) tls: bool,
     pub(super) processes: Vec<Process>,
 }
 
@@ -161,6 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), None);
         let state = State {
+            tls: false,
             processes: vec![executor(dir.path())],
         };
         state.write(dir.path()).unwrap();
@@ -178,6 +182,7 @@ mod tests {
             ..executor(dir.path())
         };
         let state = State {
+            tls: false,
             processes: vec![executor(dir.path()), foreign],
         };
         state.write(dir.path()).unwrap();
@@ -189,6 +194,7 @@ mod tests {
     #[test]
     fn the_table_is_aligned() {
         let state = State {
+            tls: false,
             processes: vec![executor(Path::new("/d"))],
         };
         let expected = "\

@@ -38,16 +38,18 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
             let state = starting.state;
             print!("{}", state.table(Process::is_alive));
             let scheduler = state.scheduler().unwrap_or("?");
-            println!(
-                "\nUse it with --scheduler {scheduler}, or:\n  export VOLLEY_SCHEDULER={scheduler}"
-            );
-            if let Some(tls) = &up.tls {
-                println!("  export VOLLEY_TLS_CA={}", tls.ca.display());
-            }
             let page = url(scheduler, up.tls.is_some());
-            println!(
-                "It answers to you only. Its page, {page}/, asks for a token: volley cluster token --scheduler {scheduler}"
-            );
+            match &up.tls {
+                Some(tls) => println!(
+                    "\nUse it with:\n  export VOLLEY_SCHEDULER={scheduler} VOLLEY_TLS_CA={}\nIt answers to you only. Its \
+                     page, {page}/, asks for a token: volley cluster token --scheduler {scheduler}",
+                    tls.ca.display()
+                ),
+                None => println!(
+                    "\nUse it with `volley`; on other hosts with --scheduler {scheduler}.\nIt answers to you only. Its \
+                     page, {page}/, asks for a token: volley cluster token"
+                ),
+            }
             Ok(Ended::Done)
         }
         ControlFlow::Continue(Err(error)) => {
@@ -97,7 +99,10 @@ impl<'a> Starting<'a> {
         Ok(Self {
             dir,
             programs,
-            state: State::default(),
+            state: State {
+                tls: up.tls.is_some(),
+                ..State::default()
+            },
             children: Vec::new(),
         })
     }

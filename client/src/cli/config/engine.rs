@@ -20,14 +20,24 @@ impl EngineConfig {
         args: EngineArgs,
         around: &Surroundings,
     ) -> Result<(Self, Option<TlsFiles>, Credential)> {
-        let engine = match args.scheduler {
-            Some(scheduler) => Self::Scheduler(checked_address(scheduler)?),
-            None if !cfg!(feature = "standalone") => {
+        let is_embedded =
+            args.executors.is_some() || args.vcores.is_some() || args.device.is_some();
+        let engine = match (args.scheduler, &around.cluster) {
+            // The command line refuses both, but a configuration file may name the scheduler.
+            (Some(scheduler), _) if is_embedded => {
+                return Err(mistake(format!(
+                    "--executors, --vcores and --device are of a cluster inside this process, not of the scheduler at \
+                     {scheduler}"
+                )));
+            }
+            (Some(scheduler), _) => Self::Scheduler(checked_address(scheduler)?),
+            (None, Some(found)) if !is_embedded => Self::Found(found.clone()),
+            (None, _) if !cfg!(feature = "standalone") => {
                 return Err(mistake(
                     "this build has no cluster inside: give --scheduler HOST:PORT",
                 ));
             }
-            None => {
+            (None, _) => {
                 let executors = args.executors.unwrap_or(2);
                 Self::Embedded(Embedded {
                     executors,

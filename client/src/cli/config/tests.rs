@@ -7,6 +7,10 @@ use super::*;
 fn around() -> Surroundings {
     Surroundings {
         stdin_is_terminal: true,
+        stdout_is_terminal: true,
+        pager: None,
+        home: None,
+        cluster: None,
         state_dir: Some("/state/volley".into()),
         directory: "/here".into(),
         cores: 8,
@@ -37,7 +41,9 @@ fn refused(line: &str) -> String {
 fn a_terminal_gets_a_prompt_with_timing() {
     let query = query("volley");
     let history = Some("/state/volley/history".into());
-    assert_eq!(query.input, Input::Terminal { history });
+    assert_eq!(query.input, Input::Terminal { history, rc: None });
+    let pager = Some("less".into());
+    assert_eq!(query.output.terminal, Some(Terminal { pager }));
     assert!(query.output.timing);
     assert_eq!(
         query.connection.store.as_str(),
@@ -52,6 +58,33 @@ fn a_terminal_gets_a_prompt_with_timing() {
 }
 
 #[test]
+fn a_cluster_that_is_up_is_used_unless_another_is_named() {
+    let up = Surroundings {
+        cluster: Some("127.0.0.1:7".into()),
+        ..around()
+    };
+    let engine = |line: &str| match resolve_in(&up, line).unwrap() {
+        Config::Query(query) => query.connection.engine,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(engine("volley"), EngineConfig::Found("127.0.0.1:7".into()));
+    assert_eq!(
+        engine("volley --scheduler h:1"),
+        EngineConfig::Scheduler("h:1".into())
+    );
+    assert!(matches!(
+        engine("volley --executors 1"),
+        EngineConfig::Embedded(_)
+    ));
+    let Config::Jobs(jobs) = resolve_in(&up, "volley jobs").unwrap() else {
+        panic!("not jobs")
+    };
+    assert_eq!(jobs.scheduler, "127.0.0.1:7");
+    assert!(resolve_in(&up, "volley cluster token").is_ok());
+    assert!(refused("volley cluster token").contains("--name and --role"));
+}
+
+#[test]
 fn anything_else_is_a_script() {
     let piped = Surroundings {
         stdin_is_terminal: false,
@@ -62,6 +95,17 @@ fn anything_else_is_a_script() {
     };
     assert_eq!(query.input, Input::Sources(vec![Source::Stdin]));
     assert!(!query.output.timing);
+    assert_eq!(query.output.terminal, Some(Terminal { pager: None }));
+}
+
+#[test]
+fn a_terminal_is_not_shown_files() {
+    assert!(refused("volley --format parquet -c x").contains("> rows.parquet"));
+    let piped = Surroundings {
+        stdout_is_terminal: false,
+        ..around()
+    };
+    assert!(resolve_in(&piped, "volley --format arrow -c x").is_ok());
 }
 
 #[test]

@@ -92,7 +92,9 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
         .await?;
     findings.check("store", store(doctor).await).await?;
     match &doctor.connection.engine {
-        EngineConfig::Scheduler(address) => cluster(&mut findings, doctor, address).await?,
+        EngineConfig::Scheduler(address) | EngineConfig::Found(address) => {
+            cluster(&mut findings, doctor, address).await?;
+        }
         EngineConfig::Embedded(_) => {
             let text = "none named: --scheduler HOST:PORT looks at a running one";
             findings.say(CheckStatus::Fine, "cluster", text).await?;

@@ -36,6 +36,9 @@ use super::signals::Interrupts;
 pub(super) async fn run(report: &ModelReport) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let scripts = script::load(&report.sources, &report.defines)?;
+    if let Some(note) = report.connection.note() {
+        eprintln!("{note}");
+    }
     let engine = match interrupts.stop(Engine::open(&report.connection)).await {
         ControlFlow::Continue(engine) => engine?,
         ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),

@@ -1,0 +1,334 @@
+//! Rows as an aligned table: numbers to the right, within the width of a terminal where there is one.
+//!
+//! Where a table is too wide, long cells are cut, and then columns in the middle are left out. Elsewhere everything is
+//! printed. Borders and alignment are comfy-table's.
+
+use arrow::array::{Array, RecordBatch};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Width to which cells are cut before columns are left out.
+const CUT: usize = 16;
+/// Sign of what is cut or left out.
+const MORE: &str = "…";
+/// Text of NULL. The same text as a value is quoted.
+const NULL: &str = "NULL";
+
+/// Lines around the cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Borders {
+    Ascii,
+    Box,
+    Markdown,
+}
+
+/// Column of texts.
+struct Column {
+    name: String,
+    cells: Vec<String>,
+    alignment: CellAlignment,
+}
+
+/// Table as text, with a newline at its end.
+#[derive(Debug)]
+pub(super) struct Printed {
+    pub(super) text: String,
+    /// Number of columns that were left out.
+    pub(super) left_out: usize,
+}
+
+/// Prints batches of one schema, of which there is at least one, as a table of this many characters at most.
+///
+/// # Errors
+/// When a value has no text.
+pub(super) fn print(
+    batches: &[RecordBatch],
+    borders: Borders,
+    width: Option<usize>,
+) -> Result<Printed, ArrowError> {
+    let mut columns = columns(batches)?;
+    let mut left_out = 0..0;
+    if let Some(width) = width {
+        for column in &mut columns {
+            column.to_one_line();
+        }
+        let widths: Vec<_> = columns.iter().map(Column::width).collect();
+        let (cut, without) = fit(&widths, width);
+        for column in &mut columns {
+            column.cut(cut);
+        }
+        left_out = without;
+    }
+    let mut table = Table::new();
+    table.load_preset(match borders {
+        Borders::Ascii => "||--+-++|    ++++++",
+        Borders::Box => presets::UTF8_FULL_CONDENSED,
+        Borders::Markdown => presets::ASCII_MARKDOWN,
+    });
+    let kept = |row: Vec<Cell>| {
+        let mut row: Vec<_> = row.into_iter().map(Some).collect();
+        if !left_out.is_empty() {
+            row[left_out.start] = Some(Cell::new(MORE));
+            row[left_out.start + 1..left_out.end].fill_with(|| None);
+        }
+        row.into_iter().flatten().collect::<Vec<_>>()
+    };
+    let escaped = |text: &str| match borders {
+        Borders::Markdown => text.replace('|', "\\|").replace('\n', "<br>"),
+        _ => text.to_owned(),
+    };
+    table.set_header(kept(
+        columns
+            .iter()
+            .map(|column| Cell::new(escaped(&column.name)).set_alignment(column.alignment))
+            .collect(),
+    ));
+    let rows = columns.first().map_or(0, |column| column.cells.len());
+    for row in 0..rows {
+        table.add_row(kept(
+            columns
+                .iter()
+                .map(|column| {
+                    Cell::new(escaped(&column.cells[row])).set_alignment(column.alignment)
+                })
+                .collect(),
+        ));
+    }
+    Ok(Printed {
+        text: format!("{table}\n"),
+        left_out: left_out.len(),
+    })
+}
+
+/// Prints batches of one schema as a line for each value, under a line for each row, of which `first` were printed before.
+///
+/// # Errors
+/// When a value has no text.
+pub(super) fn lines(batches: &[RecordBatch], first: usize) -> Result<String, ArrowError> {
+    let columns = columns(batches)?;
+    let widths = columns.iter().map(|column| column.name.width());
+    let width = widths.max().unwrap_or(0);
+    let rows = columns.first().map_or(0, |column| column.cells.len());
+    let mut text = String::new();
+    for row in 0..rows {
+        text += &format!("-[ row {} ]-\n", first + row + 1);
+        for column in &columns {
+            let pad = width - column.name.width();
+            // Further lines of a value stand below its first.
+            let value = column.cells[row].replace('\n', &format!("\n{:width$} | ", ""));
+            text += &format!("{}{:pad$} | {value}\n", column.name, "");
+        }
+    }
+    Ok(text)
+}
+
+/// Formats all values.
+fn columns(batches: &[RecordBatch]) -> Result<Vec<Column>, ArrowError> {
+    let options = FormatOptions::default().with_display_error(true);
+    let Some(first) = batches.first() else {
+        return Ok(Vec::new());
+    };
+    let schema = first.schema();
+    let columns = schema.fields().iter().enumerate().map(|(at, field)| {
+        let mut cells = Vec::new();
+        for batch in batches {
+            let column = batch.column(at);
+            let nulls = column.logical_nulls();
+            let values = ArrayFormatter::try_new(column, &options)?;
+            for row in 0..column.len() {
+                cells.push(match &nulls {
+                    Some(nulls) if nulls.is_null(row) => NULL.to_owned(),
+                    _ => match values.value(row).try_to_string()? {
+                        text if text == NULL => format!("\"{NULL}\""),
+                        text => text,
+                    },
+                });
+            }
+        }
+        Ok(Column {
+            name: field.name().clone(),
+            cells,
+            alignment: match field.data_type().is_numeric() {
+                true => CellAlignment::Right,
+                false => CellAlignment::Left,
+            },
+        })
+    });
+    columns.collect()
+}
+
+impl Column {
+    fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+        std::iter::once(&mut self.name).chain(&mut self.cells)
+    }
+
+    fn to_one_line(&mut self) {
+        for text in self.texts() {
+            if text.contains(['\n', '\r', '\t']) {
+                *text = text.replace(['\n', '\r', '\t'], "␤");
+            }
+        }
+    }
+
+    fn width(&self) -> usize {
+        let cells = self.cells.iter().map(|cell| cell.width());
+        cells.fold(self.name.width(), usize::max)
+    }
+
+    fn cut(&mut self, width: usize) {
+        for text in self.texts() {
+            if text.width() <= width {
+                continue;
+            }
+            let mut kept = 0;
+            let end = text.char_indices().find(|(_, character)| {
+                kept += character.width().unwrap_or(0);
+                kept >= width
+            });
+            if let Some((end, _)) = end {
+                text.truncate(end);
+                text.push_str(MORE);
+            }
+        }
+    }
+}
+
+/// Returns the width to which columns of these widths are cut, and the columns that are left out for one that says so, for
+/// all to fit into `room` characters.
+fn fit(widths: &[usize], room: usize) -> (usize, std::ops::Range<usize>) {
+    // Each cell has a line and two spaces around it; the last line ends the row.
+    let total = |cut: usize, widths: &[usize]| {
+        1 + widths
+            .iter()
+            .map(|width| width.min(&cut) + 3)
+            .sum::<usize>()
+    };
+    let widest = widths.iter().copied().max().unwrap_or(0);
+    if total(widest, widths) <= room {
+        return (widest, 0..0);
+    }
+    let cut = (CUT..widest).rev().find(|cut| total(*cut, widths) <= room);
+    if let Some(cut) = cut {
+        return (cut, 0..0);
+    }
+    // Columns of both ends are kept, those at the beginning first.
+    let left = room.saturating_sub(1 + 4);
+    let (mut begin, mut end, mut used) = (0, widths.len(), 0);
+    while begin < end {
+        let is_first = begin <= widths.len() - end;
+        let next = if is_first { begin } else { end - 1 };
+        used += widths[next].min(CUT) + 3;
+        if used > left {
+            break;
+        }
+        match is_first {
+            true => begin += 1,
+            false => end -= 1,
+        }
+    }
+    match begin {
+        // One column is always there.
+        0 => (
+            room.saturating_sub(4 + 4).clamp(1, CUT),
+            1.min(widths.len())..widths.len(),
+        ),
+        _ => (CUT, begin..end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+
+    use super::*;
+
+    fn row(values: &[(&str, &str)]) -> RecordBatch {
+        let columns = values.iter().map(|(name, value)| {
+            let column: ArrayRef = match value.parse() {
+                Ok(number) => Arc::new(Int64Array::from(vec![number, 1])),
+                Err(_) => Arc::new(StringArray::from(vec![Some(*value), None])),
+            };
+            (*name, column, true)
+        });
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    }
+
+    fn printed(rows: &RecordBatch, width: usize) -> (String, usize) {
+        let Printed { text, left_out } =
+            print(std::slice::from_ref(rows), Borders::Ascii, Some(width)).unwrap();
+        assert!(
+            text.lines().all(|line| line.width() <= width),
+            "{width}:\n{text}"
+        );
+        (text, left_out)
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right_and_null_is_told_apart() {
+        let rows = row(&[("n", "1234"), ("s", "NULL")]);
+        let (text, _) = printed(&rows, 80);
+        let expected = "\
++------+--------+
+|    n | s      |
++------+--------+
+| 1234 | \"NULL\" |
+|    1 | NULL   |
++------+--------+
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn long_cells_are_cut_before_columns_are_left_out() {
+        let long = "äö".repeat(50);
+        let rows = row(&[("a", "1"), ("long", &long), ("z", "2")]);
+        let (text, left_out) = printed(&rows, 60);
+        assert!(text.contains("ö…") || text.contains("ä…"), "{text}");
+        assert!(left_out == 0 && text.contains("| z |"), "{text}");
+        let (text, left_out) = printed(&rows, 200);
+        assert!(left_out == 0 && text.contains(&long), "{text}");
+    }
+
+    #[test]
+    fn columns_in_the_middle_are_left_out() {
+        let names: Vec<_> = (0..22).map(|n| format!("column_{n}")).collect();
+        let values: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), "1234567"))
+            .collect();
+        let rows = row(&values);
+        for width in [1, 5, 9, 12, 20, 40, 80, 120, 200] {
+            let printed = print(std::slice::from_ref(&rows), Borders::Box, Some(width)).unwrap();
+            let lines: Vec<_> = printed.text.lines().collect();
+            assert!(
+                width < 9 || lines.iter().all(|line| line.width() <= width),
+                "{}",
+                printed.text
+            );
+            assert_eq!(lines.len(), 6);
+            assert!(printed.left_out > 0 && lines[1].contains('…'));
+            assert!(width < 40 || lines[1].contains("column_0 ") && lines[1].contains("column_21"));
+            let shown = lines[1].matches('1').count().max(1);
+            assert!(shown + printed.left_out >= 20, "{}", printed.text);
+        }
+    }
+
+    #[test]
+    fn lines_number_rows_and_align_names() {
+        let rows = row(&[("n", "5"), ("name", "a\nb")]);
+        let expected = "\
+-[ row 8 ]-
+n    | 5
+name | a
+     | b
+-[ row 9 ]-
+n    | 1
+name | NULL
+";
+        assert_eq!(lines(&[rows], 7).unwrap(), expected);
+    }
+}

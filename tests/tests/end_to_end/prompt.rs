@@ -1,0 +1,257 @@
+//! The prompt on a terminal: keys, completion, commands, and tables within its width.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use volley_tests::binary;
+
+/// Deadline of an answer, which only a hang exceeds.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Prompt on a terminal of its own.
+struct Terminal {
+    keys: File,
+    process: Child,
+    screen: Arc<(Mutex<String>, Condvar)>,
+    /// Bytes of the screen that were looked at.
+    seen: usize,
+}
+
+impl Terminal {
+    fn open(dir: &Path, columns: u16, arguments: &[&str]) -> Self {
+        let size = Winsize {
+            ws_row: 40,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(Some(&size), None).unwrap();
+        let terminal = || File::from(pty.slave.try_clone().unwrap());
+        let process = Command::new(binary("volley"))
+            .args(["--executors", "1", "--history", "history"])
+            .args(arguments)
+            .current_dir(dir)
+            .env("TERM", "xterm")
+            .env("NO_COLOR", "1")
+            .env("PAGER", "cat")
+            .env("HOME", dir)
+            .env("VOLLEY_CLUSTER_DIR", dir)
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal())
+            .spawn()
+            .unwrap();
+        drop(pty.slave);
+        let screen = Arc::new((Mutex::new(String::new()), Condvar::new()));
+        let mut output = File::from(pty.master.try_clone().unwrap());
+        let shown = Arc::clone(&screen);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // Reading fails when the process has ended.
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]);
+                shown.0.lock().unwrap().push_str(&text);
+                shown.1.notify_all();
+            }
+        });
+        Self {
+            keys: pty.master.into(),
+            process,
+            screen,
+            seen: 0,
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until a text is shown, and returns what is shown up to its end.
+    fn sees(&mut self, text: &str) -> String {
+        let began = Instant::now();
+        let mut screen = self.screen.0.lock().unwrap();
+        loop {
+            if let Some(at) = screen[self.seen..].find(text) {
+                let end = self.seen + at + text.len();
+                let shown = screen[self.seen..end].to_owned();
+                self.seen = end;
+                return shown;
+            }
+            let left = DEADLINE.saturating_sub(began.elapsed());
+            assert!(!left.is_zero(), "no {text:?} in:\n{}", &screen[self.seen..]);
+            screen = self.screen.1.wait_timeout(screen, left).unwrap().0;
+        }
+    }
+
+    /// Types a line and returns what is shown until the next prompt.
+    fn answers(&mut self, line: &str) -> String {
+        self.press(&format!("{line}\r"));
+        self.sees("\nvolley> ")
+    }
+
+    fn quits(mut self) {
+        self.press("quit\r");
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_prompt_answers_what_people_type() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join(".volleyrc"),
+        "CREATE VIEW sales AS\nSELECT 7 AS amount;\n\\timing off\n",
+    )
+    .unwrap();
+    let mut terminal = Terminal::open(dir.path(), 80, &[]);
+    terminal.sees("Type help for help");
+    terminal.sees("volley> ");
+
+    let help = terminal.answers("help");
+    assert!(
+        help.contains(r"\timing") && help.contains("Ctrl-R"),
+        "{help}"
+    );
+    assert!(
+        terminal
+            .answers(r"\h drop model")
+            .contains("DROP MODEL [IF EXISTS] name;")
+    );
+    assert!(
+        terminal
+            .answers(r"\h model_type")
+            .contains("'dnn_classifier'")
+    );
+    assert!(
+        terminal
+            .answers(r"\formt")
+            .contains(r"did you mean \format")
+    );
+
+    // Commands in the middle of a statement leave it as it is.
+    terminal.press("SELECT 'a' AS one,\r");
+    terminal.sees("   ...> ");
+    terminal.press("\\p\r");
+    terminal.sees("SELECT 'a' AS one,");
+    terminal.sees("   ...> ");
+    terminal.press("\r");
+    terminal.sees("a statement ends with ;");
+    terminal.sees("   ...> ");
+    let rows = terminal.answers("2 AS two;");
+    assert!(
+        rows.contains("| one | two |") && rows.contains("| a   |   2 |"),
+        "{rows}"
+    );
+    assert!(rows.contains("(1 row)\r\n"), "{rows}");
+    assert!(terminal.answers(r"\g").contains("| a   |   2 |"));
+
+    // The file of the user's own has run.
+    assert!(terminal.answers(r"\d").contains("sales"));
+    assert!(!terminal.answers(r"\d").contains("training_runs"));
+    assert!(terminal.answers(r"\dS").contains("training_runs"));
+
+    // Tab completes.
+    terminal.press("SELECT am\t");
+    terminal.press("\x15SELECT amount FROM sal\t");
+    terminal.sees("FROM sales");
+    assert!(terminal.answers(";").contains("|      7 |"));
+    terminal.press("select * from volley.exec\t");
+    terminal.sees("volley.executors");
+    assert!(terminal.answers(" limit 0;").contains("(0 rows"));
+
+    // An error leaves the prompt as it was.
+    assert!(terminal.answers("SELECT nothing;").contains("error:"));
+    assert!(
+        terminal
+            .answers(r"\i nowhere.sql")
+            .contains("cannot read nowhere.sql")
+    );
+    fs::write(dir.path().join("a.sql"), "SELECT 40 + 2 AS answer;").unwrap();
+    assert!(terminal.answers(r"\i a.sql").contains("|     42 |"));
+    terminal.quits();
+
+    let history = fs::read_to_string(dir.path().join("history")).unwrap();
+    assert!(
+        history.contains("2 AS two;") && history.contains(r"\timing") == help.is_empty(),
+        "{history}"
+    );
+}
+
+#[test]
+fn tables_fit_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    for columns in [80_u16, 200] {
+        let mut terminal = Terminal::open(dir.path(), columns, &[]);
+        terminal.sees("volley> ");
+        let wide: Vec<_> = (0..40).map(|n| format!("{n}23456 AS column_{n}")).collect();
+        let wide = format!("SELECT {};", wide.join(", "));
+        fs::write(dir.path().join("wide.sql"), &wide).unwrap();
+        let shown = terminal.answers(r"\i wide.sql");
+        let table: Vec<_> = shown
+            .lines()
+            .filter(|line| line.starts_with(['|', '+']))
+            .collect();
+        assert_eq!(table.len(), 5, "{shown}");
+        let fits = |line: &&str| line.chars().count() <= columns.into();
+        assert!(table.iter().all(fits) && table[1].contains('…'), "{shown}");
+        assert!(
+            table[1].contains("column_0 ") && table[1].contains("column_39 "),
+            "{shown}"
+        );
+        assert!(shown.contains("columns left out"), "{shown}");
+        terminal.answers(r"\x");
+        let shown = terminal.answers(r"\i wide.sql");
+        assert!(
+            shown.contains("-[ row 1 ]-") && shown.contains("column_20 | 2023456"),
+            "{shown}"
+        );
+        terminal.answers(r"\x");
+        let shown = terminal.answers("SELECT * FROM range(200000);");
+        assert!(
+            shown.contains("(first 1000 of 200000 rows"),
+            "{}",
+            shown.lines().count()
+        );
+        assert_eq!(
+            shown.lines().filter(|line| line.starts_with('|')).count(),
+            1001
+        );
+        terminal.quits();
+    }
+}
+
+#[test]
+fn rows_go_to_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::open(dir.path(), 100, &["--quiet"]);
+    terminal.sees("volley> ");
+    assert!(
+        terminal
+            .answers(r"\format parquet")
+            .contains("cannot show parquet")
+    );
+    for line in [
+        r"\o rows.csv",
+        r"\format csv",
+        "SELECT CAST(NULL AS VARCHAR) AS a, '' AS b, 1 AS c;",
+        r"\o rows.parquet",
+        r"\format parquet",
+        "SELECT value FROM range(5000);",
+        r"\o",
+        r"\format table",
+    ] {
+        let shown = terminal.answers(line);
+        assert!(!shown.contains("error"), "{shown}");
+    }
+    let shown = terminal.answers("SELECT sum(value) AS s FROM 'rows.parquet';");
+    assert!(shown.contains("| 12497500 |"), "{shown}");
+    terminal.quits();
+    let csv = fs::read_to_string(dir.path().join("rows.csv")).unwrap();
+    assert_eq!(csv, "a,b,c\n,\"\",1\n");
+}
