@@ -26,7 +26,7 @@ use super::of_window;
 use crate::operators::window_exprs;
 
 /// What the names of these functions start with, before the aggregate's own.
-const PREFIX: &str = "volley_filtered_";
+const PREFIX: &str = window_exprs::FILTERED;
 
 /// An aggregate with its condition as the last argument.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

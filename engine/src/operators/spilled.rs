@@ -98,6 +98,8 @@ pub(super) async fn divide(
 ) -> Result<Vec<Rows>> {
     let hasher = RandomState::with_seed(SEED + level);
     let (mut files, mut hashes) = (vec![], vec![]);
+    // The hash of a file's first row, and whether all have it.
+    let mut of_files = [(None, true); FILES];
     while let Some(batch) = rows.next().await.transpose()? {
         let count = batch.num_rows();
         if count == 0 {
@@ -117,7 +119,10 @@ pub(super) async fn divide(
         create_hashes(&keys, &hasher, &mut hashes)?;
         let mut rows_of = vec![vec![]; FILES];
         for (row, hash) in (0_u32..).zip(&hashes) {
-            rows_of[(hash >> 32) as usize % FILES].push(row);
+            let file = (hash >> 32) as usize % FILES;
+            rows_of[file].push(row);
+            let (first, is_one) = &mut of_files[file];
+            *is_one &= first.get_or_insert(*hash) == hash;
         }
         for (file, rows) in files.iter_mut().zip(rows_of) {
             if !rows.is_empty() {
@@ -129,7 +134,12 @@ pub(super) async fn divide(
         let none = || Rows::none(manager);
         return Ok((0..FILES).map(|_| none()).collect());
     }
-    files.into_iter().map(Writing::finish).collect()
+    let files = files.into_iter().zip(of_files);
+    let files = files.map(|(file, (_, is_one))| {
+        let rows = file.finish()?;
+        Ok(Rows { is_one, ..rows })
+    });
+    files.collect()
 }
 
 /// Returns the number of rows like these to buffer for each file.
@@ -196,6 +206,7 @@ impl Writing {
             file: (self.file)(None)?,
             manager: self.manager,
             rows: self.rows,
+            is_one: false,
         })
     }
 }
@@ -207,6 +218,8 @@ pub(super) struct Rows {
     /// `None` if there are no rows.
     file: Option<Arc<dyn SpillFile>>,
     pub(super) rows: usize,
+    /// Whether their keys have one hash: partitioning them again would leave them together.
+    pub(super) is_one: bool,
 }
 
 impl Rows {
@@ -215,6 +228,7 @@ impl Rows {
             manager: manager.clone(),
             file: None,
             rows: 0,
+            is_one: true,
         }
     }
 
@@ -266,9 +280,10 @@ pub(super) struct Once {
 }
 
 impl Once {
-    pub(super) fn new(rows: SendableRecordBatchStream) -> Self {
+    /// Rows with the columns of a plan; those of its stream may be described otherwise.
+    pub(super) fn new(schema: SchemaRef, rows: SendableRecordBatchStream) -> Self {
         Self {
-            schema: rows.schema(),
+            schema,
             rows: Mutex::new(Some(rows)),
         }
     }

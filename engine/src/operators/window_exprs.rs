@@ -14,6 +14,9 @@ use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::windows::WindowUDFExpr;
 use serde::{Deserialize, Serialize};
 
+/// What the names of aggregates start with whose last argument is the `FILTER` of their window.
+pub(crate) const FILTERED: &str = "volley_filtered_";
+
 /// Options of a window function, which its message leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowOptions {

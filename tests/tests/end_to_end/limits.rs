@@ -64,12 +64,16 @@ fn a_querys_memory_is_limited_for_the_role_that_has_a_limit() {
         scheduler_args: limit.to_vec(),
         ..Setup::default()
     });
-    let held = "SELECT count(DISTINCT s) AS n FROM (SELECT value, sum(value) OVER () AS s FROM range(5000000))";
+    let held = "SELECT count(DISTINCT s) AS n FROM (SELECT value, ntile(4) OVER (ORDER BY value) AS s FROM range(5000000))";
     let run = guarded.run("alice", held);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let run = guarded.run("rita", held);
     assert_ne!(run.code, Some(0));
     said(&run, &["64.0 MiB, the limit query_memory of the role read"]);
+    let whole = "SELECT count(DISTINCT s) AS n FROM (SELECT value, sum(value) OVER () AS s FROM range(5000000))";
+    let run = guarded.run("rita", whole);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(run.rows(), [serde_json::json!({"n": 1})]);
     let hashed = "SELECT count(*) AS n FROM range(5000000) a JOIN range(5000000) b USING (value)";
     let run = guarded.run("rita", hashed);
     assert_eq!(run.code, Some(0), "{}", run.stderr);

@@ -104,7 +104,7 @@ async fn middle(
     if count > 0 {
         let all = values(call, condition, rows)?;
         let schema = all.schema();
-        let once = vec![Arc::new(Once::new(all)) as _];
+        let once = vec![Arc::new(Once::new(Arc::clone(&schema), all)) as _];
         let once = StreamingTableExec::try_new(schema, once, None, None, false, None)?;
         let column = Arc::new(Column::new(VALUE, 0));
         let order = PhysicalSortExpr::new(column, SortOptions::default());

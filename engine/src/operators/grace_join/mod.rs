@@ -303,7 +303,7 @@ fn in_order(
     let Some(by_number) = LexOrdering::new(by_number.chain(order.iter().cloned())) else {
         return internal_err!("an order of no columns");
     };
-    let once = Once::new(rows);
+    let once = Once::new(Arc::clone(&schema), rows);
     let once = StreamingTableExec::try_new(schema, vec![Arc::new(once)], None, None, false, None)?;
     // With a limit of its own, the sort could not spill.
     let sort = SortExec::new(by_number, Arc::new(once));

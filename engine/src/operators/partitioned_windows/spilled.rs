@@ -18,13 +18,13 @@ use datafusion::physical_plan::SpillManager;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 
+use super::super::grace_aggregate::keeps_values;
 use super::super::spilled::Writing;
 
 type Windows = [Arc<dyn WindowExpr>];
 
-/// Returns the aggregate of a window over whole partitions, and `None` for other windows.
-///
-/// A window's `FILTER` is an argument of its aggregate in the plan of a task.
+/// Returns the aggregate of a window over whole partitions, and `None` for other windows, for those whose value has all
+/// values of the partition, and for those with a `FILTER`: in the plan of a task, that is an argument of the aggregate.
 fn whole(window: &Arc<dyn WindowExpr>) -> Option<&PlainAggregateWindowExpr> {
     let frame = window.get_window_frame();
     // Without an order, all rows of the partition are peers of the current one.
@@ -33,8 +33,12 @@ fn whole(window: &Arc<dyn WindowExpr>) -> Option<&PlainAggregateWindowExpr> {
         bound.is_unbounded() || has_peers && matches!(bound, WindowFrameBound::CurrentRow)
     };
     let is_whole = is_end(&frame.start_bound) && is_end(&frame.end_bound);
-    let aggregate = window.as_any().downcast_ref();
-    aggregate.filter(|_| is_whole)
+    let aggregate: Option<&PlainAggregateWindowExpr> = window.as_any().downcast_ref();
+    aggregate.filter(|window| {
+        // The condition itself is not public.
+        let is_filtered = !format!("{window:?}").ends_with("filter: None }");
+        is_whole && !is_filtered && !keeps_values(window.get_aggregate_expr())
+    })
 }
 
 /// Checks whether all windows are over whole partitions.
