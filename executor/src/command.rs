@@ -94,6 +94,9 @@ struct Args {
     /// Its private key, PEM
     #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Form of the log on standard error: a line of text or a JSON object for each event
+    #[arg(long, env = "VOLLEY_LOG_FORMAT", value_parser = ["text", "json"], default_value = "text")]
+    log_format: String,
 }
 
 /// Runs a complete executor binary: reads the arguments and the environment, and runs an executor with these custom
@@ -112,18 +115,20 @@ pub fn run(layers: CustomLayers) -> ExitCode {
 }
 
 fn start(layers: CustomLayers) -> anyhow::Result<()> {
+    let args = Args::parse();
     let filter = EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let (collector, notices) = notices();
+    let log = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let log = match args.log_format.as_str() {
+        "json" => log.json().flatten_event(true).boxed(),
+        _ => log.boxed(),
+    };
     tracing_subscriber::registry()
-        .with(
-            fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(std::io::stderr().is_terminal())
-                .with_filter(filter),
-        )
+        .with(log.with_filter(filter))
         .with(collector.with_filter(LevelFilter::WARN))
         .init();
-    let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK)

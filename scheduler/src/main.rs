@@ -10,7 +10,8 @@ use anyhow::Context;
 use clap::Parser;
 use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
@@ -104,6 +105,9 @@ struct Args {
     /// File to write HOST:PORT to once the scheduler listens
     #[arg(long)]
     address_file: Option<PathBuf>,
+    /// Form of the log on standard error: a line of text or a JSON object for each event
+    #[arg(long, env = "VOLLEY_LOG_FORMAT", value_parser = ["text", "json"], default_value = "text")]
+    log_format: String,
 }
 
 /// Log filter without `VOLLEY_LOG`. Ballista expects metrics for its own plan of a stage, and complains about each
@@ -123,12 +127,17 @@ fn main() -> ExitCode {
 fn start() -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_from_env("VOLLEY_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
     let args = Args::parse();
+    let log = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let log = match args.log_format.as_str() {
+        "json" => log.json().flatten_event(true).boxed(),
+        _ => log.boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(log.with_filter(filter))
+        .init();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK)

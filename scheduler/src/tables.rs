@@ -12,9 +12,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 use url::Url;
 use volley_proto::store::ModelStore;
-use volley_proto::tables::{Model, Stage, Table};
+use volley_proto::tables::{Executor, Job, Model, Run, Stage, Table};
 use volley_proto::{ModelName, TrainId};
 
+pub(crate) use crate::control::Totals;
 use crate::control::{Controller, JobsFilter};
 use crate::handle::Control;
 
@@ -56,6 +57,28 @@ pub(crate) struct Only {
     pub(crate) after: Option<u64>,
     /// Principal whose rows are wanted, together with rows that have no owner.
     pub(crate) owner: Option<String>,
+}
+
+/// Figures of the cluster at one moment.
+pub(crate) struct Figures {
+    pub(crate) totals: Totals,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) executors: Vec<Executor>,
+    pub(crate) runs: Vec<Run>,
+}
+
+impl Figures {
+    pub(crate) fn of(control: &Controller) -> Self {
+        let active = JobsFilter::default();
+        let jobs = control.jobs().wanted(&active);
+        let jobs = jobs.filter(|job| !job.state.has_ended());
+        Self {
+            totals: control.jobs().totals(),
+            jobs: control.rows(jobs, SystemTime::now()),
+            executors: control.executor_rows(),
+            runs: control.runs().run_rows(None),
+        }
+    }
 }
 
 impl Tables {
@@ -135,6 +158,11 @@ impl Tables {
             }),
             Table::Stages | Table::Models => json::<()>(&[]),
         }
+    }
+
+    /// Returns the figures of the cluster.
+    pub(crate) fn figures(&self) -> Figures {
+        self.control.look(Figures::of)
     }
 
     fn stores(&self) -> Vec<Url> {

@@ -97,9 +97,13 @@ pub(crate) async fn admit(
     }
     let path = request.uri().path().to_owned();
     let is_grpc = is_grpc(request.headers());
+    let need = needs(&path);
+    if need == Need::Unknown {
+        return nothing_there(is_grpc, &path);
+    }
     let identified = access.identify(request.headers()).await;
     let principal = identified.as_ref().ok();
-    if let Need::Role(needed) = needs(&path) {
+    if let Need::Role(needed) = need {
         let is_member = connection.is_none_or(|peer| !peer.encrypted || peer.member);
         if needed == Role::Executor && !is_member {
             let outcome = Outcome::Refused(CERTIFICATE_WANTED);
@@ -138,7 +142,21 @@ pub(crate) async fn admit(
         };
         request.extensions_mut().insert(caller);
     }
-    next.run(request).await
+    let answer = next.run(request).await;
+    // The services answer a path of none of them in gRPC: not implemented.
+    let status = answer.headers().get("grpc-status");
+    match !is_grpc && status.is_some_and(|status| status == "12") {
+        true => nothing_there(false, &path),
+        false => answer,
+    }
+}
+
+fn nothing_there(is_grpc: bool, path: &str) -> Response {
+    let reason = format!("nothing is at {path}");
+    match is_grpc {
+        true => Status::unimplemented(reason).into_http::<Body>(),
+        false => (StatusCode::NOT_FOUND, reason + "\n").into_response(),
+    }
 }
 
 impl Access {

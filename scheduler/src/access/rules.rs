@@ -1,4 +1,4 @@
-//! Requirements of request paths, as pure code. A path that is not listed needs an administrator.
+//! Requirements of request paths, as pure code. A call or table that is not listed needs an administrator.
 
 use volley_proto::access::Role;
 
@@ -9,7 +9,14 @@ pub(super) enum Need {
     Nothing,
     /// A principal with this role.
     Role(Role),
+    /// A path at which there is nothing, for anybody.
+    Unknown,
 }
+
+/// Paths that tell whether the process is alive, without a token.
+const PROBES: [&str; 2] = ["/livez", "/readyz"];
+/// Prefixes of all other paths that services answer.
+const KNOWN: [&str; 4] = ["/ballista.protobuf.", "/volley.v1.", "/api/", "/reports/"];
 
 /// Files of the page, which hold no data of the cluster.
 const PAGE: [&str; 5] = ["/", "/login", "/volley.js", "/volley.css", "/favicon.svg"];
@@ -41,12 +48,18 @@ const ABOUT_THE_CLUSTER: [&str; 5] = [
     "/api/openapi.json",
 ];
 
+/// Path of the metrics.
+const METRICS: &str = "/metrics";
+
 /// Path of the probe, which takes the network of all executors, as training does.
 const PROBE: &str = "/volley.v1.Cluster/Probe";
 
 pub(super) fn needs(path: &str) -> Need {
-    if PAGE.contains(&path) || path == "/logout" {
+    if PAGE.contains(&path) || PROBES.contains(&path) || path == "/logout" {
         return Need::Nothing;
+    }
+    if path != METRICS && !KNOWN.iter().any(|known| path.starts_with(known)) {
+        return Need::Unknown;
     }
     let below = |prefix: &str| path.strip_prefix(prefix);
     let role = if let Some(call) = below("/ballista.protobuf.SchedulerGrpc/") {
@@ -70,6 +83,7 @@ pub(super) fn needs(path: &str) -> Need {
         || below("/reports/").is_some()
         || below("/api/executor/").is_some()
         || ABOUT_THE_CLUSTER.contains(&path)
+        || path == METRICS
     {
         Role::Read
     } else {
@@ -107,18 +121,30 @@ mod tests {
             ("/api/jobs".to_owned(), Role::Administer),
             ("/api/job/J1".to_owned(), Role::Administer),
             ("/api/job/J1/config".to_owned(), Role::Administer),
-            ("/ballista".to_owned(), Role::Administer),
-            ("/anything".to_owned(), Role::Administer),
-            ("//".to_owned(), Role::Administer),
-            ("/volley.js/".to_owned(), Role::Administer),
+            ("/metrics".to_owned(), Role::Read),
+            ("/volley.v1.Other/Call".to_owned(), Role::Administer),
         ] {
             assert_eq!(needs(&path), Need::Role(needed), "{path}");
         }
     }
 
     #[test]
-    fn only_files_of_the_page_need_nothing() {
-        for path in PAGE {
+    fn nothing_is_at_other_paths() {
+        for path in [
+            "/anything",
+            "//",
+            "/volley.js/",
+            "/ballista",
+            "/metrics/",
+            "/livez/x",
+        ] {
+            assert_eq!(needs(path), Need::Unknown, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_files_of_the_page_and_probes_need_nothing() {
+        for path in PAGE.into_iter().chain(PROBES) {
             assert_eq!(needs(path), Need::Nothing);
         }
         assert_eq!(needs("/logout"), Need::Nothing);

@@ -44,7 +44,7 @@ pub(crate) use event::{
     Stage, Submission, Topic, Work,
 };
 pub(crate) use executors::{ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
-pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy};
+pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
 pub use queues::Queue;

@@ -1,9 +1,10 @@
-//! The web page: the work on the cluster, drawn by a browser from the tables.
+//! The web page: the work on the cluster, drawn by a browser from the tables; and metrics and probes for programs.
 //!
 //! Its files are part of the program and refer to nothing else, so the page works without a network. It only reads.
 //! Reports of models are separate pages, kept beside the models.
 
 mod hosts;
+mod metrics;
 
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
@@ -62,6 +63,10 @@ pub(crate) fn routes(tables: Tables) -> Router {
     routes
         .route("/api/volley/{table}", get(rows))
         .route("/reports/{model}/{version}/{train}", get(report))
+        .route("/metrics", get(metrics::metrics))
+        // A scheduler that answers is ready: it needs nothing else to accept jobs.
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(|| async { "ok\n" }))
         .with_state(tables)
 }
 

@@ -224,16 +224,41 @@ fn tokens_and_roles_say_what_one_may() {
         "/api/jobs",
         "/api/state",
         "/reports/m/1/x",
-        "/none",
+        "/metrics",
     ] {
         assert!(get(None, path).starts_with("HTTP/1.1 401"), "{path}");
     }
-    for path in ["/api/jobs", &format!("/api/job/{job}"), "/none"] {
+    for path in ["/api/jobs", &format!("/api/job/{job}")] {
         assert!(
             get(Some("alice"), path).starts_with("HTTP/1.1 403"),
             "{path}"
         );
     }
+    // Nothing is there for anybody, and probes are for everybody.
+    for path in ["/none", "/metrics/x", "/api/none", "/volley.v1.None/Call"] {
+        let answer = get(Some("root"), path);
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+    }
+    assert!(get(None, "/none").starts_with("HTTP/1.1 404"));
+    for path in ["/livez", "/readyz"] {
+        let answer = get(None, path);
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
+            "{answer}"
+        );
+    }
+    let metrics = get(Some("rita"), "/metrics");
+    for line in [
+        "volley_jobs_ended_total{state=\"succeeded\"} ",
+        "volley_executor_slots{executor=\"executor-0\"} ",
+        "# TYPE volley_executors gauge",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    assert!(
+        !metrics.contains("volley_jobs_ended_total{state=\"succeeded\"} 0"),
+        "{metrics}"
+    );
     assert!(get(Some("root"), "/api/jobs").starts_with("HTTP/1.1 200"));
     assert!(!get(Some("bob"), "/api/volley/jobs").contains(&job));
     assert!(get(Some("alice"), "/api/volley/jobs").contains(&job));

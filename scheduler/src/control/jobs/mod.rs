@@ -21,6 +21,6 @@ mod tables;
 pub(in crate::control) use job::Death;
 pub(crate) use job::{Job, Note};
 pub(crate) use limits::JobLimits;
-pub(crate) use registry::{AttemptOutcome, Jobs};
+pub(crate) use registry::{AttemptOutcome, Jobs, Totals};
 pub(crate) use retention::{Reading, RetentionPolicy};
 pub(crate) use tables::JobsFilter;

@@ -20,6 +20,7 @@ pub(crate) struct Jobs {
     jobs: Retained<String, Job>,
     /// Attempts by id, in the order in which they were made.
     attempts: IndexMap<String, Attempt>,
+    totals: Totals,
 }
 
 /// Job of the engine.
@@ -52,7 +53,34 @@ pub(crate) enum AttemptOutcome {
     Resubmit,
 }
 
+/// Number of jobs since the scheduler started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) submitted: u64,
+    /// Attempts after the first one.
+    pub(crate) reruns: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) failed: u64,
+    pub(crate) cancelled: u64,
+}
+
+impl Totals {
+    fn count(&mut self, state: JobState) {
+        match state {
+            JobState::Succeeded => self.succeeded += 1,
+            JobState::Failed => self.failed += 1,
+            JobState::Cancelled => self.cancelled += 1,
+            JobState::Running | JobState::Rerunning => {}
+        }
+    }
+}
+
 impl Jobs {
+    /// Returns the numbers of jobs since the scheduler started.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
     /// Returns the job with this id.
     pub(crate) fn get(&self, id: &str) -> Option<&Job> {
         self.jobs.get(id)
@@ -81,6 +109,7 @@ impl Jobs {
     /// Adds a job. Returns the end of its attempt, if it has ended already.
     pub(in crate::control) fn open(&mut self, job: Job) -> Option<AttemptEnd> {
         let id = job.id.clone();
+        self.totals.submitted += 1;
         self.jobs.add(id.clone(), job);
         self.assign(&id, &id)
     }
@@ -96,6 +125,7 @@ impl Jobs {
         let early = self.assign(attempt, job);
         let wanted = self.get_mut(job);
         let wanted = wanted.is_some_and(|job| job.resubmitted(attempt.to_owned(), now));
+        self.totals.reruns += u64::from(wanted);
         (wanted, early)
     }
 
@@ -209,7 +239,10 @@ impl Jobs {
         }
         match job.attempt_ends(attempt, end, steps, now) {
             true => AttemptOutcome::Resubmit,
-            false if job.is_over() => AttemptOutcome::JobEnded,
+            false if job.is_over() => {
+                self.totals.count(job.state);
+                AttemptOutcome::JobEnded
+            }
             false => AttemptOutcome::Nothing,
         }
     }
@@ -227,7 +260,11 @@ impl Jobs {
             Some(error) => job.fails(error, now),
             None => job.ends(JobState::Cancelled, now),
         };
-        ends.then(|| job.attempt().to_owned())
+        let (attempt, state) = (job.attempt().to_owned(), job.state);
+        if ends {
+            self.totals.count(state);
+        }
+        ends.then_some(attempt)
     }
 
     /// Counts the known attempts.
