@@ -98,10 +98,12 @@ pub enum Error {
         table: String,
     },
     /// A place where a table's files were to be.
-    #[error("no file that can be read is at {place}")]
+    #[error("{place}: {reason}")]
     NoFiles {
         /// The place as typed.
         place: String,
+        /// What is there instead, and a file with a similar name.
+        reason: String,
     },
     /// A pattern of file names that is none.
     #[error("{pattern} is no pattern of file names: {reason}")]

@@ -19,7 +19,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let command = cli::command().unwrap_or_else(|mistake| mistake.exit());
-    let matches = command.get_matches();
+    let matches = command.try_get_matches();
+    let matches = matches.unwrap_or_else(|mistake| cli::explained(mistake).exit());
     let config = Args::from_arg_matches(&matches)
         .and_then(|args| Config::resolve(args, &matches, &cli::Surroundings::of_process()))
         .unwrap_or_else(|mistake| mistake.exit());

@@ -8,7 +8,31 @@ use volley_proto::failure::{DataLost, TaskFailure};
 
 /// Returns the part of an engine error's text that is worth showing.
 pub(crate) fn plain(text: &str) -> String {
-    said_by_executor(text).unwrap_or_else(|| root_cause(text))
+    let cause = said_by_executor(text).unwrap_or_else(|| root_cause(text));
+    let hint = hint(&cause);
+    cause + &hint
+}
+
+/// Returns what a beginner may have meant, or nothing.
+fn hint(cause: &str) -> String {
+    let quoted = |before: &str, (open, close): (char, char)| {
+        let name = cause.strip_prefix(before)?.strip_prefix(open)?;
+        Some(name.split_once(close)?.0)
+    };
+    let is_suggested = cause.contains("Did you mean");
+    if let Some(name) = quoted("No field named ", ('"', '"'))
+        && !is_suggested
+    {
+        return format!(
+            "\nText is written in single quotes, '{name}'; double quotes are for names."
+        );
+    }
+    match quoted("Invalid function ", ('\'', '\'')) {
+        Some("predict" | "evaluate" | "ml_predict" | "ai_predict") => {
+            "\nModels predict in FROM: SELECT * FROM ML.PREDICT(MODEL name, (SELECT …)).".to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 /// Returns the error that an executor marked in the text, if there is one.
@@ -146,6 +170,29 @@ mod tests {
 
     use super::*;
     use crate::Error;
+
+    #[test]
+    fn beginners_are_told_what_they_may_have_meant() {
+        for (text, due) in [
+            (
+                "Schema error: No field named \"A\".\nValid fields are t.city.",
+                "single quotes, 'A'",
+            ),
+            (
+                "Error during planning: Invalid function 'predict'.\nDid you mean 'repeat'?",
+                "ML.PREDICT",
+            ),
+        ] {
+            assert!(plain(text).contains(due), "{text}");
+        }
+        for text in [
+            "No field named cty. Did you mean 'city'?",
+            "No field named \"City\". Did you mean 'city'?",
+            "Invalid function 'sun'.\nDid you mean 'sum'?",
+        ] {
+            assert_eq!(plain(text), text);
+        }
+    }
 
     #[test]
     fn takes_off_layers_that_say_nothing() {

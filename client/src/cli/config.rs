@@ -560,8 +560,8 @@ impl Cluster {
             ClusterCommand::Certs(_) => unreachable!("it is no command about one cluster"),
             ClusterCommand::Token(args) => {
                 let token = match (args.scheduler, args.name, args.role) {
+                    (_, Some(name), Some(role)) => NewToken::Make { name, role },
                     (Some(scheduler), ..) => NewToken::Show(checked_address(scheduler)?),
-                    (None, Some(name), Some(role)) => NewToken::Make { name, role },
                     _ => match &around.cluster {
                         Some(found) => NewToken::Show(found.clone()),
                         None => {

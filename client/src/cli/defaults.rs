@@ -1,4 +1,4 @@
-//! Defaults of options, from a file of the user.
+//! The command with defaults of options from a file of the user, and mistakes in its arguments explained.
 //!
 //! Each key is an option's long name; it is the default of that option in all subcommands. An environment variable wins
 //! over it, and what is typed wins over both.
@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::io::ErrorKind as IoErrorKind;
 use std::path::{Path, PathBuf};
 
-use clap::builder::OsStr;
-use clap::error::ErrorKind;
+use clap::builder::{ArgPredicate, OsStr};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use toml::{Table, Value};
 use volley_proto::did_you_mean;
@@ -39,6 +39,20 @@ pub(crate) fn command() -> Result<Command, clap::Error> {
         Ok(text) => with_defaults(command, &text, &path),
         Err(error) if error.kind() == IoErrorKind::NotFound && named.is_none() => Ok(command),
         Err(error) => Err(mistake(&path, error)),
+    }
+}
+
+/// Returns a mistake in the arguments, or what was probably meant: SQL without `-c`.
+pub(crate) fn explained(mistake: clap::Error) -> clap::Error {
+    let typed = mistake.get(ContextKind::InvalidSubcommand);
+    match (mistake.kind(), typed) {
+        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(sql)))
+            if sql.trim().contains(char::is_whitespace) =>
+        {
+            let message = format!("expected -c before SQL: volley -c '{}'", sql.trim());
+            Args::command().error(ErrorKind::InvalidSubcommand, message)
+        }
+        _ => mistake,
     }
 }
 
@@ -98,9 +112,21 @@ fn options(command: &Command, known: &mut BTreeSet<String>) {
 }
 
 fn with_default(command: Command, option: &str, values: &[OsStr]) -> Command {
+    // A cluster in this process that is typed excludes a scheduler that is not, and the other way round.
+    let others: &[&str] = match option {
+        "scheduler" => &["executors", "vcores", "device"],
+        "executors" | "vcores" | "device" => &["scheduler"],
+        _ => &[],
+    };
+    let has = |id: &&&str| command.get_arguments().any(|known| known.get_id() == **id);
+    let others: Vec<_> = others.iter().filter(has).copied().collect();
     let command = command.mut_args(|argument| match argument.get_long() == Some(option) {
-        // A value is there then.
-        true => argument.required(false).default_values(values.to_vec()),
+        true => {
+            let argument = argument.required(false).default_values(values.to_vec());
+            others.iter().fold(argument, |argument, other| {
+                argument.default_value_if(other, ArgPredicate::IsPresent, None::<&'static str>)
+            })
+        }
         false => argument,
     });
     command.mut_subcommands(|subcommand| with_default(subcommand, option, values))
@@ -135,6 +161,14 @@ mod tests {
             (query.format, query.engine.executors),
             (Format::Csv, Some(1))
         );
+        let both = "executors = 3\nscheduler = \"h:1\"";
+        let query = args(both, "volley --executors 1").unwrap().query;
+        assert_eq!(
+            (query.engine.executors, query.engine.scheduler),
+            (Some(1), None)
+        );
+        let query = args(both, "volley --scheduler g:2").unwrap().query;
+        assert_eq!(query.engine.scheduler.as_deref(), Some("g:2"));
         // Of subcommands too.
         assert!(args("timeout = \"1s\"", "volley cluster up").is_ok());
     }
@@ -142,7 +176,7 @@ mod tests {
     #[test]
     fn mistakes_name_the_file_and_the_key() {
         for (text, due) in [
-            ("formt = \"csv\"", "did you mean format"),
+            ("formt = \"csv\"", "did you mean \"format\""),
             ("format = ", "config.toml"),
             ("format = { a = 1 }", "format: expected a text"),
             ("format = \"excel\"", "excel"),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use volley::{SchedulerAddress, Session, SessionConfig};
+use volley_proto::access::Credential;
 
 use super::config::{Connection, EngineConfig};
 use super::embedded::{self, Standalone};
@@ -68,9 +69,12 @@ async fn connect(
     connection: &Connection,
     scheduler: String,
 ) -> anyhow::Result<(Session, SchedulerAddress)> {
-    let Connection {
-        tls, credential, ..
-    } = connection;
+    let Connection { tls, .. } = connection;
+    // A cluster of this process, or of this user's `volley cluster up`, has made its own token.
+    let credential = match &connection.engine {
+        EngineConfig::Scheduler(_) => &connection.credential,
+        EngineConfig::Embedded(_) | EngineConfig::Found(_) => &Credential::Found,
+    };
     let session = Session::connect(SessionConfig {
         scheduler: scheduler.clone(),
         store: connection.store.clone(),

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
@@ -26,9 +26,11 @@ const FOOTER: usize = 3;
 
 /// Destination of results.
 #[derive(Debug)]
-pub(super) enum Sink {
-    Stdout,
-    File(tokio::fs::File),
+pub(super) struct Sink {
+    /// File, instead of standard output.
+    file: Option<tokio::fs::File>,
+    /// Whether rows of a statement were written to it.
+    has_rows: bool,
 }
 
 /// Runs a statement and prints its result. Dropping the future cancels the statement.
@@ -43,9 +45,18 @@ pub(super) async fn execute(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let ran = run(engine, statement, show.progress).await?;
+    if !ran.schema.fields().is_empty()
+        && std::mem::replace(&mut sink.has_rows, true)
+        && show.format.is_binary()
+    {
+        let format = show.format.name();
+        bail!(
+            "format {format}: a file has the rows of one statement, and these would be a second one's"
+        );
+    }
     let progress = Progress::of_query(&engine.scheduler, ran.job(), show.progress);
     let terminal = show.terminal.as_ref();
-    let terminal = terminal.filter(|_| matches!(sink, Sink::Stdout) && show.format.is_for_people());
+    let terminal = terminal.filter(|_| sink.is_stdout() && show.format.is_for_people());
     let screen = terminal.and_then(|terminal| Some((terminal, terminal_size()?)));
     let mut formatter = Formatter::new(show.format);
     let mut text = Vec::new();
@@ -198,6 +209,17 @@ fn footer(count: &Count, elapsed: Option<Duration>) -> String {
 }
 
 impl Sink {
+    pub(super) fn stdout() -> Self {
+        Self {
+            file: None,
+            has_rows: false,
+        }
+    }
+
+    pub(super) fn is_stdout(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Opens a file, which is made anew.
     ///
     /// # Errors
@@ -205,13 +227,16 @@ impl Sink {
     pub(super) async fn file(path: &Path) -> anyhow::Result<Self> {
         let file = tokio::fs::File::create(path).await;
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self::File(file))
+        Ok(Self {
+            file: Some(file),
+            has_rows: false,
+        })
     }
 
     async fn write(&mut self, text: &[u8]) -> anyhow::Result<()> {
-        match self {
-            Self::Stdout => Ok(write(text).await?),
-            Self::File(file) => {
+        match &mut self.file {
+            None => Ok(write(text).await?),
+            Some(file) => {
                 file.write_all(text).await.context("cannot write results")?;
                 file.flush().await.context("cannot write results")
             }

@@ -35,7 +35,7 @@ mod signals;
 
 pub(crate) use args::Args;
 pub(crate) use config::{Config, Surroundings};
-pub(crate) use defaults::command;
+pub(crate) use defaults::{command, explained};
 pub(crate) use report::{is_broken_pipe, report};
 
 use clap::CommandFactory;

@@ -28,16 +28,15 @@ impl Terminal {
             }
             let cannot = || format!("cannot run the pager {pager:?} (PAGER)");
             let mut running = command.spawn().with_context(cannot)?;
-            if let Some(mut rows) = running.stdin.take() {
-                match rows.write_all(text) {
-                    // The user has left before the end.
-                    Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                        return Err(error).with_context(cannot);
-                    }
-                    _ => {}
-                }
-            }
+            let written = running.stdin.take().map(|mut rows| rows.write_all(text));
             let ended = running.wait().with_context(cannot)?;
+            match written {
+                // Unless the user has left before the end.
+                Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
+                    return Err(error).with_context(cannot);
+                }
+                _ => {}
+            }
             Ok(ended.code() != Some(NOT_FOUND))
         })
     }

@@ -54,8 +54,9 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
             .detach
             .then(|| take_last(&mut statements))
             .transpose()?;
+        let mut sink = Sink::stdout();
         for (place, statement) in statements {
-            execute(&engine, statement, &query.output, &mut Sink::Stdout)
+            execute(&engine, statement, &query.output, &mut sink)
                 .await
                 .context(place)?;
         }
@@ -114,7 +115,11 @@ impl Named {
                 column,
                 message,
             } => {
-                anyhow!("{name}:{}:{column}: {message}", script.origin(line))
+                let pointed = pointed(&script.text, line, column);
+                anyhow!(
+                    "{name}:{}:{column}: {message}{pointed}",
+                    script.origin(line)
+                )
             }
             other => anyhow::Error::from(other).context(name.clone()),
         })?;
@@ -160,6 +165,25 @@ impl Source {
     }
 }
 
+/// Returns a line of a script with a caret below a column, each on a line of its own; nothing if there is no such place.
+fn pointed(text: &str, line: u64, column: u64) -> String {
+    /// Characters that are shown before the column and after it.
+    const AROUND: usize = 60;
+    let number = usize::try_from(line).unwrap_or(0).wrapping_sub(1);
+    let before = usize::try_from(column).unwrap_or(0).wrapping_sub(1);
+    let Some(line) = text
+        .lines()
+        .nth(number)
+        .filter(|line| before <= line.chars().count())
+    else {
+        return String::new();
+    };
+    let first = before.saturating_sub(AROUND);
+    let shown: String = line.chars().skip(first).take(2 * AROUND).collect();
+    let shown = shown.replace('\t', " ");
+    format!("\n  {}\n  {:2$}^", shown.trim_end(), "", before - first)
+}
+
 /// Returns a statement on one line, shortened to 60 characters.
 pub(super) fn shorten(statement: &str) -> String {
     const WIDTH: usize = 60;
@@ -180,6 +204,21 @@ mod tests {
         let long = shorten(&"ü ".repeat(100));
         assert_eq!(long.chars().count(), 61);
         assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn a_caret_points_at_the_column() {
+        assert_eq!(pointed("a\n\tb é x", 2, 6), "\n   b é x\n       ^");
+        assert_eq!(pointed("SELECT", 1, 7), "\n  SELECT\n        ^");
+        assert_eq!(pointed("SELECT", 1, 9), "");
+        assert_eq!(pointed("SELECT", 0, 0), "");
+        let long = format!("{}x{}", "a".repeat(500), "b".repeat(500));
+        let shown = pointed(&long, 1, 501);
+        let caret = shown.lines().nth(2).unwrap().chars().count();
+        assert_eq!(
+            shown.lines().nth(1).unwrap().chars().nth(caret - 1),
+            Some('x')
+        );
     }
 
     #[test]

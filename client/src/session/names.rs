@@ -39,12 +39,24 @@ pub(super) fn missing_table(
         if hint.is_empty() && !names.is_empty() && names.len() <= 12 {
             hint = format!("; there are {}", names.join(", "));
         }
+        // `FROM sales.csv` is a table of a schema.
+        if is_file_name(&of.table) {
+            hint = format!("; a file is written in single quotes: '{table}'");
+        }
         return Some(Error::UnknownTable {
             table: table.to_string(),
             hint,
         });
     }
     None
+}
+
+/// Checks whether a table has the name of an ending of files.
+fn is_file_name(table: &str) -> bool {
+    const ENDINGS: [&str; 9] = [
+        "csv", "tsv", "json", "jsonl", "ndjson", "parquet", "avro", "arrow", "gz",
+    ];
+    ENDINGS.contains(&table)
 }
 
 /// Refuses places that the cluster cannot read from or write to, formats that it cannot write, and statements about

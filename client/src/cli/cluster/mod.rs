@@ -58,7 +58,7 @@ pub(super) fn find(dir: &Path) -> Option<String> {
     let mut schedulers = state.processes.iter();
     let scheduler = schedulers.find(|process| process.component == Component::Scheduler)?;
     let address = scheduler.address.clone()?;
-    (!state.tls && scheduler.is_alive()).then_some(address)
+    (state.tls == Some(false) && scheduler.is_alive()).then_some(address)
 }
 
 fn status(dir: &Path) -> anyhow::Result<Ended> {

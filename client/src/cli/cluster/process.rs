@@ -53,6 +53,8 @@ impl Launch {
             .args(arguments)
             // The logs are files, so no colours.
             .env("NO_COLOR", "1")
+            // The cluster makes its own tokens.
+            .env_remove("VOLLEY_JOIN_TOKEN_FILE")
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(stderr)

@@ -13,9 +13,9 @@ const FILE: &str = "cluster.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    /// Whether it speaks TLS only.
+    /// Whether it speaks TLS only; `None` if another version has started it.
     #[serde(default)]
-    pub(super) tls: bool,
+    pub(super) tls: Option<bool>,
     pub(super) processes: Vec<Process>,
 }
 
@@ -164,7 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(State::read(dir.path()).unwrap(), None);
         let state = State {
-            tls: false,
+            tls: Some(false),
             processes: vec![executor(dir.path())],
         };
         state.write(dir.path()).unwrap();
@@ -182,7 +182,7 @@ mod tests {
             ..executor(dir.path())
         };
         let state = State {
-            tls: false,
+            tls: Some(false),
             processes: vec![executor(dir.path()), foreign],
         };
         state.write(dir.path()).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn the_table_is_aligned() {
         let state = State {
-            tls: false,
+            tls: Some(false),
             processes: vec![executor(Path::new("/d"))],
         };
         let expected = "\

@@ -23,13 +23,6 @@ impl EngineConfig {
         let is_embedded =
             args.executors.is_some() || args.vcores.is_some() || args.device.is_some();
         let engine = match (args.scheduler, &around.cluster) {
-            // The command line refuses both, but a configuration file may name the scheduler.
-            (Some(scheduler), _) if is_embedded => {
-                return Err(mistake(format!(
-                    "--executors, --vcores and --device are of a cluster inside this process, not of the scheduler at \
-                     {scheduler}"
-                )));
-            }
             (Some(scheduler), _) => Self::Scheduler(checked_address(scheduler)?),
             (None, Some(found)) if !is_embedded => Self::Found(found.clone()),
             (None, _) if !cfg!(feature = "standalone") => {

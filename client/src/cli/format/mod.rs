@@ -297,7 +297,7 @@ mod tests {
     fn tables_align_rows_of_several_batches() {
         let expected = "\
 +-----+-------+
-| id  | name  |
+|  id | name  |
 +-----+-------+
 |   1 | NULL  |
 | 100 | n,100 |
@@ -314,10 +314,10 @@ mod tests {
     fn large_tables_come_in_parts() {
         let ids: Vec<_> = (0..2500).collect();
         let text = print(Format::Table, &[batch(&ids[..700]), batch(&ids[700..])]);
-        assert_eq!(text.matches("| id ").count(), 3);
+        assert_eq!(text.matches(" id |").count(), 3);
         assert_eq!(text.lines().count(), 2500 + 3 * 4);
         let exact = print(Format::Table, &[batch(&ids[..1000]), batch(&[])]);
-        assert_eq!(exact.matches("| id ").count(), 1);
+        assert_eq!(exact.matches(" id |").count(), 1);
     }
 
     #[test]

@@ -161,11 +161,10 @@ impl Command {
             "g" => Self::Go,
             "r" => Self::Clear,
             unknown => {
-                let unknown = format!(r"\{unknown}");
                 let known = COMMANDS.iter().filter_map(|(usage, _)| usage.split(' ').next());
-                let hint = did_you_mean(&unknown, known);
+                let hint = did_you_mean(unknown, known.map(|name| &name[1..]));
                 return Err(format!(
-                    r"unknown command {unknown}{hint}; \? lists the commands"
+                    r"unknown command \{unknown}{hint}; \? lists the commands"
                 ));
             }
         })
@@ -259,7 +258,7 @@ mod tests {
             (r"\x maybe", "expected on or off"),
             (r"\format excel", "box, markdown, line"),
             (r"\i", "expected a file"),
-            (r"\formt", r"did you mean \format"),
+            (r"\formt", "did you mean \"format\""),
         ] {
             let Line::Unknown(said) = Line::read(line, "") else {
                 panic!("{line}")

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use datafusion::execution::FunctionRegistry;
+use tokio::time::Instant;
 use volley::{Session, train_options};
 
 use super::commands::COMMANDS;
@@ -147,8 +148,8 @@ const ML: [&str; 10] = [
 ];
 /// Maximum number of tables whose columns are completed.
 const TABLES: usize = 1000;
-/// Time limit for the names of models, which may be far away.
-const MODELS: Duration = Duration::from_millis(300);
+/// Time limit for names that may be far away.
+const FAR: Duration = Duration::from_millis(300);
 
 /// Checks whether a word is one of SQL's.
 pub(super) fn is_keyword(word: &str) -> bool {
@@ -183,19 +184,22 @@ pub(super) enum Candidates {
 }
 
 impl Names {
-    /// Collects the names that a session knows now. Names that cannot be had are left out.
-    pub(super) async fn of(session: &Session) -> Self {
+    /// Collects the names that a session knows now, in place of those before. Names that cannot be had are left out; those
+    /// of models far away are asked for once.
+    pub(super) async fn of(session: &Session, before: Option<Self>) -> Self {
         let context = session.context();
         let state = context.state();
         let own = &state.config_options().catalog;
         let mut tables = Vec::new();
+        let deadline = Instant::now() + FAR;
         for (schema, prefix) in [(own.default_schema.as_str(), ""), ("volley", "volley.")] {
             let catalog = context.catalog(&own.default_catalog);
             let Some(schema) = catalog.and_then(|catalog| catalog.schema(schema)) else {
                 continue;
             };
             for name in schema.table_names().into_iter().take(TABLES) {
-                let table = schema.table(&name).await.ok().flatten();
+                let table = tokio::time::timeout_at(deadline, schema.table(&name)).await;
+                let table = table.ok().and_then(Result::ok).flatten();
                 let columns = table.map(|table| table.schema());
                 let columns = columns.iter().flat_map(|columns| columns.fields());
                 let columns = columns.map(|column| quoted(column.name())).collect();
@@ -206,15 +210,20 @@ impl Names {
         functions.extend(state.udafs());
         functions.extend(state.udwfs());
         functions.retain(|name| !name.starts_with("volley_"));
-        let models = tokio::time::timeout(MODELS, session.store().list()).await;
-        let models = models.into_iter().flatten().flatten();
+        let is_near = session.store().url().scheme() == "file";
+        let models = match before {
+            Some(before) if !is_near => before.models,
+            _ => {
+                let models = tokio::time::timeout(FAR, session.store().list()).await;
+                let models = models.into_iter().flatten().flatten();
+                models.map(|model| quoted(model.name.as_str())).collect()
+            }
+        };
         let settings = state.config_options().entries().into_iter();
         Self {
             tables,
             functions,
-            models: models
-                .map(|model| quoted(&model.name.to_string()))
-                .collect(),
+            models,
             settings: settings.map(|setting| setting.key).collect(),
         }
     }
@@ -308,6 +317,11 @@ fn of_word(word: &str, before: &str, names: &Names) -> Vec<String> {
             .map(|option| format!("{} = ", option.name))
             .collect();
     }
+    match last[..] {
+        ["MODEL", ..] => return names.models.clone(),
+        ["SET" | "RESET", ..] => return names.settings.clone(),
+        _ => {}
+    }
     if let Some((of, _)) = word.rsplit_once('.') {
         if of.eq_ignore_ascii_case("ml") {
             return ML
@@ -320,8 +334,6 @@ fn of_word(word: &str, before: &str, names: &Names) -> Vec<String> {
         return columns.chain(tables()).collect();
     }
     match last[..] {
-        ["MODEL", ..] => return names.models.clone(),
-        ["SET" | "RESET", ..] => return names.settings.clone(),
         [
             "FROM" | "JOIN" | "INTO" | "TABLE" | "DESCRIBE" | "UPDATE",
             ..,
@@ -488,7 +500,7 @@ mod tests {
         for (typed, due) in [
             ("SEL", &["SELECT"][..]),
             ("sel", &["select"]),
-            ("SELECT * FROM s", &["sales", "stores"]),
+            ("SELECT * FROM s", &["sales", "select", "stores"]),
             ("SELECT * FROM sales s JOIN st", &["stores"]),
             ("SELECT am", &[]),
             ("SELECT x FROM sales WHERE am", &["amount"]),

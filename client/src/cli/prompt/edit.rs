@@ -24,7 +24,7 @@ const COMMAND: &str = "\x1b[35m";
 pub(super) struct Helper {
     /// Lines of the statement above the one that is typed.
     pub(super) before: String,
-    pub(super) names: Names,
+    pub(super) names: Option<Names>,
     has_colours: bool,
     files: FilenameCompleter,
 }
@@ -33,7 +33,7 @@ impl Helper {
     pub(super) fn new(has_colours: bool) -> Self {
         Self {
             before: String::new(),
-            names: Names::default(),
+            names: None,
             has_colours,
             files: FilenameCompleter::new(),
         }
@@ -61,7 +61,13 @@ impl Completer for Helper {
             display: text.clone(),
             replacement: text,
         };
-        Ok(match candidates(&self.typed(&line[..at]), &self.names) {
+        let none = Names::default();
+        let names = self.names.as_ref().unwrap_or(&none);
+        Ok(match candidates(&self.typed(&line[..at]), names) {
+            // A text in quotes may have begun on a line above.
+            Candidates::Words { length, .. } | Candidates::Files { length } if length > at => {
+                (at, Vec::new())
+            }
             Candidates::Words { length, words } => {
                 (at - length, words.into_iter().map(pair).collect())
             }

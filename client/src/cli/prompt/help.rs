@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn statements_and_options_have_entries() {
         for (name, _) in STATEMENTS {
+            let first = name.split(' ').next().unwrap();
             assert!(
-                syntax(&name.to_lowercase())
-                    .unwrap()
-                    .contains(name.split('.').next_back().unwrap())
+                syntax(&name.to_lowercase()).unwrap().contains(first),
+                "{name}"
             );
             assert!(syntax("").unwrap().contains(name));
         }
@@ -151,6 +151,6 @@ mod tests {
             assert!(syntax(option.name).unwrap().contains(option.about));
         }
         let error = syntax("SELCT").unwrap_err().to_string();
-        assert!(error.contains("did you mean SELECT"), "{error}");
+        assert!(error.contains("did you mean \"SELECT\""), "{error}");
     }
 }

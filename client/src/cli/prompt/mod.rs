@@ -73,6 +73,8 @@ struct Prompt<'a> {
     engine: &'a Engine,
     editor: Editor<Helper, DefaultHistory>,
     history: Option<&'a Path>,
+    /// Whether lines go to the history.
+    remembers: bool,
     output: Output,
     /// Format of rows while `\x` is off.
     format: Format,
@@ -112,7 +114,8 @@ impl<'a> Prompt<'a> {
             engine,
             editor,
             history,
-            sink: Sink::Stdout,
+            remembers: true,
+            sink: Sink::stdout(),
             statement: String::new(),
             last: String::new(),
             initial: String::new(),
@@ -125,11 +128,13 @@ impl<'a> Prompt<'a> {
             return Ok(());
         };
         let text = Source::File(path.to_owned()).read()?;
+        self.remembers = false;
         for line in text.lines() {
             if !self.take(line).await? {
                 return Ok(());
             }
         }
+        self.remembers = true;
         let rest = std::mem::take(&mut self.statement);
         match tokens::is_empty(&rest) {
             true => Ok(()),
@@ -142,7 +147,8 @@ impl<'a> Prompt<'a> {
             let is_first = self.statement.is_empty();
             if let Some(helper) = self.editor.helper_mut() {
                 if is_first {
-                    helper.names = Names::of(&self.engine.session).await;
+                    let before = helper.names.take();
+                    helper.names = Some(Names::of(&self.engine.session, before).await);
                 }
                 helper.before.clone_from(&self.statement);
             }
@@ -254,29 +260,37 @@ impl<'a> Prompt<'a> {
             }
             Command::Format(None) => println!("format: {}", self.output.format.name()),
             Command::Format(Some(format)) => {
-                if format.is_binary() && matches!(self.sink, Sink::Stdout) {
+                if format.is_binary() && self.sink.is_stdout() {
                     bail!(r"a terminal cannot show {}: \o FILE first", format.name());
                 }
                 self.format = format;
                 self.output.format = format;
             }
             Command::Output(path) => {
-                if path.is_none() && self.output.format.is_binary() {
+                if path.is_none() && self.format.is_binary() {
+                    self.format = Format::Table;
                     self.output.format = Format::Table;
                 }
                 self.sink = match &path {
                     Some(path) => Sink::file(path).await?,
-                    None => Sink::Stdout,
+                    None => Sink::stdout(),
                 };
             }
             Command::Include(path) => {
                 let text = Source::File(path.clone()).read()?;
                 let name = path.display().to_string();
                 let script = Named::new(name, &text, &self.query.defines)?;
-                for (place, statement) in script.parse(&self.engine.session)? {
-                    execute(self.engine, statement, &self.output, &mut self.sink)
-                        .await
-                        .context(place)?;
+                let run = async {
+                    for (place, statement) in script.parse(&self.engine.session)? {
+                        execute(self.engine, statement, &self.output, &mut self.sink)
+                            .await
+                            .context(place)?;
+                    }
+                    anyhow::Ok(())
+                };
+                tokio::select! {
+                    ran = run => ran?,
+                    _ = tokio::signal::ctrl_c() => eprintln!("cancelled"),
                 }
             }
             Command::Edit(path) => self.edit(path)?,
@@ -327,6 +341,9 @@ impl<'a> Prompt<'a> {
     /// Keeps the input, without credentials, in the history of this session and the next. A failure to keep it is not
     /// an error.
     fn remember(&mut self, input: &str) {
+        if !self.remembers {
+            return;
+        }
         let input = redacted(input.trim_end());
         let added = self.editor.add_history_entry(input);
         let Some(path) = self.history.filter(|_| added.is_ok_and(|added| added)) else {

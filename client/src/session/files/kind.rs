@@ -113,6 +113,7 @@ impl Kind {
         }
         first.map(|(_, kind)| kind).ok_or_else(|| Error::NoFiles {
             place: String::new(),
+            reason: "no file that can be read".to_owned(),
         })
     }
 

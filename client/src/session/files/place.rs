@@ -11,6 +11,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use glob::{MatchOptions, Pattern};
 use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
+use volley_proto::did_you_mean;
 use volley_proto::object_stores::SCHEMES;
 
 use super::delta::{LOG, Snapshot};
@@ -24,6 +25,9 @@ pub(super) const MATCH: MatchOptions = MatchOptions {
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
+
+/// Number of files in a folder that are compared with one that is not there.
+const NEARBY: usize = 10_000;
 
 /// A place in the file system, absolute, or in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,6 +205,7 @@ impl Place {
         if files.is_empty() {
             return Err(Error::NoFiles {
                 place: self.typed.clone(),
+                reason: self.missing(),
             });
         }
         if let Some(file) = files.iter().find(|file| file.to_str().is_none()) {
@@ -209,6 +214,30 @@ impl Place {
         }
         files.sort_unstable();
         Ok(files)
+    }
+
+    /// Returns the reason why there is no file, with a file of a similar name in its folder.
+    fn missing(&self) -> String {
+        if self.is_pattern {
+            return "no file that can be read matches".to_owned();
+        }
+        if self.path.is_dir() {
+            return "the folder has no file that can be read".to_owned();
+        }
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return "no such file".to_owned();
+        };
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => return format!("no such file: {}: {error}", folder.display()),
+        };
+        let names = entries
+            .take(NEARBY)
+            .flatten()
+            .map(|entry| entry.file_name());
+        let names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
+        let similar = did_you_mean(&name.to_string_lossy(), names.iter().map(String::as_str));
+        format!("no such file in {}{similar}", folder.display())
     }
 
     /// Returns the paths that the pattern matches. The `glob` crate would do, but panics at names that are not UTF-8.

@@ -284,6 +284,7 @@ impl RemotePlace {
         if files.is_empty() {
             return Err(Error::NoFiles {
                 place: self.typed.clone(),
+                reason: "no file that can be read".to_owned(),
             });
         }
         let has_files = |table: &&String| {

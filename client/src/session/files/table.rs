@@ -317,6 +317,7 @@ async fn heads(
         .map(|url| state.runtime_env().object_store(url));
     let store = store.ok_or_else(|| Error::NoFiles {
         place: String::new(),
+        reason: "no file that can be read".to_owned(),
     })??;
     if let Some(metas) = metas {
         return Ok((store, metas));
