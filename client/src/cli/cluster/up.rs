@@ -46,7 +46,7 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
                     tls.ca.display()
                 ),
                 None => println!(
-                    "\nUse it with `volley`; on other hosts with --scheduler {scheduler}.\nIt answers to you only. Its \
+                    "\nUse it with `volley`, which finds it, or name it: --scheduler {scheduler}\nIt answers to you only. Its \
                      page, {page}/, asks for a token: volley cluster token"
                 ),
             }
