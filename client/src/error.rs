@@ -102,7 +102,7 @@ pub enum Error {
     NoFiles {
         /// The place as typed.
         place: String,
-        /// What is there instead, and a file with a similar name.
+        /// Reason, with a file of a similar name.
         reason: String,
     },
     /// A pattern of file names that is none.

@@ -436,12 +436,7 @@ impl Query {
                 pager: pages.then_some(pager),
             }
         });
-        if args.format.is_binary() && terminal.is_some() {
-            return Err(mistake(format!(
-                "--format {}: expected standard output to be a file, such as > rows.{0}; a terminal cannot show it",
-                args.format.name()
-            )));
-        }
+        check_format(args.format, around)?;
         let output = Output {
             terminal,
             format: args.format,
@@ -478,6 +473,17 @@ impl ModelReport {
     }
 }
 
+/// Refuses a binary format on a terminal.
+fn check_format(format: Format, around: &Surroundings) -> Result<()> {
+    if !format.is_binary() || !around.stdout_is_terminal {
+        return Ok(());
+    }
+    Err(mistake(format!(
+        "--format {}: expected standard output to be a file, such as > rows.{0}; a terminal cannot show it",
+        format.name()
+    )))
+}
+
 /// Collects the variables, and refuses duplicates.
 fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
     let mut defines = Defines::new();
@@ -508,6 +514,7 @@ impl Jobs {
                  process ends with it, and so do its jobs",
             )
         };
+        check_format(args.format, around)?;
         Ok(Self {
             scheduler: match (args.scheduler, &around.cluster) {
                 (Some(scheduler), _) => checked_address(scheduler)?,

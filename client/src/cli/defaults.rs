@@ -112,7 +112,7 @@ fn options(command: &Command, known: &mut BTreeSet<String>) {
 }
 
 fn with_default(command: Command, option: &str, values: &[OsStr]) -> Command {
-    // A cluster in this process that is typed excludes a scheduler that is not, and the other way round.
+    // Options of an embedded cluster on the command line override a scheduler in the file, and vice versa.
     let others: &[&str] = match option {
         "scheduler" => &["executors", "vcores", "device"],
         "executors" | "vcores" | "device" => &["scheduler"],

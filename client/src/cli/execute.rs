@@ -29,7 +29,7 @@ const FOOTER: usize = 3;
 pub(super) struct Sink {
     /// File, instead of standard output.
     file: Option<tokio::fs::File>,
-    /// Whether rows of a statement were written to it.
+    /// True if it has rows of a statement.
     has_rows: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Rows in temporary files, partitioned by a hash of their keys: what operators share that start again when the memory of
-//! their task does not suffice, and the memory that they then have.
+//! Spill files that are partitioned by a hash of keys, and the memory reservation of operators that restart with them when
+//! their task runs out of memory.
 //!
 //! Not here: the operators, [joins](super::grace_join) and [aggregates](super::grace_aggregate).
 
@@ -98,7 +98,7 @@ pub(super) async fn divide(
 ) -> Result<Vec<Rows>> {
     let hasher = RandomState::with_seed(SEED + level);
     let (mut files, mut hashes) = (vec![], vec![]);
-    // The hash of a file's first row, and whether all have it.
+    // Hash of a file's first row; true while all rows have it.
     let mut of_files = [(None, true); FILES];
     while let Some(batch) = rows.next().await.transpose()? {
         let count = batch.num_rows();
@@ -218,7 +218,7 @@ pub(super) struct Rows {
     /// `None` if there are no rows.
     file: Option<Arc<dyn SpillFile>>,
     pub(super) rows: usize,
-    /// Whether their keys have one hash: partitioning them again would leave them together.
+    /// True if all keys have the same hash, so that another round of partitioning would not separate the rows.
     pub(super) is_one: bool,
 }
 

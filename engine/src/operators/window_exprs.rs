@@ -14,7 +14,7 @@ use datafusion::physical_expr::window::{StandardWindowExpr, WindowExpr};
 use datafusion::physical_plan::windows::WindowUDFExpr;
 use serde::{Deserialize, Serialize};
 
-/// What the names of aggregates start with whose last argument is the `FILTER` of their window.
+/// Prefix of the names of aggregates that take the `FILTER` of their window as the last argument.
 pub(crate) const FILTERED: &str = "volley_filtered_";
 
 /// Options of a window function, which its message leaves out.

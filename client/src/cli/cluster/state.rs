@@ -13,7 +13,7 @@ const FILE: &str = "cluster.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    /// Whether it speaks TLS only; `None` if another version has started it.
+    /// True if it speaks TLS only; `None` if another version started it.
     #[serde(default)]
     pub(super) tls: Option<bool>,
     pub(super) processes: Vec<Process>,

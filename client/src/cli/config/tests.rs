@@ -101,6 +101,7 @@ fn anything_else_is_a_script() {
 #[test]
 fn a_terminal_is_not_shown_files() {
     assert!(refused("volley --format parquet -c x").contains("> rows.parquet"));
+    assert!(refused("volley jobs --scheduler h:1 --format arrow").contains("> rows.arrow"));
     let piped = Surroundings {
         stdout_is_terminal: false,
         ..around()

@@ -23,7 +23,7 @@ use self::table::{Borders, Printed};
 /// Number of rows of a table that are aligned together.
 pub(super) const TABLE_ROWS: usize = 1000;
 
-/// How rows are printed.
+/// Format of printed rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// An aligned table

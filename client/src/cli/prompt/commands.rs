@@ -32,7 +32,7 @@ pub(super) const COMMANDS: [(&str, &str); 19] = [
         "write rows to a file, or to the terminal again",
     ),
     (r"\e [FILE]", "edit the statement, or a file, in $EDITOR"),
-    (r"\p", "print the statement that is typed, or the last one"),
+    (r"\p", "print the unfinished statement, or the last one"),
     (r"\g", "run it"),
     (r"\r", "clear it, as Ctrl-C does"),
 ];

@@ -249,7 +249,7 @@ pub(super) fn candidates(typed: &str, names: &Names) -> Candidates {
     if line.trim_start().starts_with('\\') && !is_quoted(&typed[..typed.len() - line.len()]) {
         return of_command(line.trim_start(), names);
     }
-    // The statement that is typed, without those before it.
+    // The unfinished statement, without those before it.
     let begin = statement_begin(typed);
     let statement = &typed[begin..];
     if let Some(text) = open_text(statement) {
@@ -333,15 +333,13 @@ fn of_word(word: &str, before: &str, names: &Names) -> Vec<String> {
         let columns = columns.map(|column| format!("{of}.{column}"));
         return columns.chain(tables()).collect();
     }
-    match last[..] {
-        [
-            "FROM" | "JOIN" | "INTO" | "TABLE" | "DESCRIBE" | "UPDATE",
-            ..,
-        ] => {
-            let functions = ["ML.", "SELECT"].map(|text| cased(text, word));
-            return tables().chain(functions).collect();
-        }
-        _ => {}
+    if let [
+        "FROM" | "JOIN" | "INTO" | "TABLE" | "DESCRIBE" | "UPDATE",
+        ..,
+    ] = last[..]
+    {
+        let functions = ["ML.", "SELECT"].map(|text| cased(text, word));
+        return tables().chain(functions).collect();
     }
     let named = names
         .tables

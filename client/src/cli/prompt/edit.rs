@@ -1,4 +1,4 @@
-//! What the line editor knows of SQL: completion and colours.
+//! SQL in the line editor: completion and colours.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ const COMMAND: &str = "\x1b[35m";
 
 /// Helper of the line editor.
 pub(super) struct Helper {
-    /// Lines of the statement above the one that is typed.
+    /// Lines of the unfinished statement above the current line.
     pub(super) before: String,
     pub(super) names: Option<Names>,
     has_colours: bool,

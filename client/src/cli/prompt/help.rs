@@ -66,7 +66,7 @@ pub(super) fn help() -> String {
         help.push_str(&format!("  {usage:<18} {about}\n"));
     }
     help.push_str(
-        "\nCtrl-C clears the statement that is typed, or cancels the one that runs; Ctrl-R searches the history.\n\
+        "\nCtrl-C clears the unfinished statement, or cancels the running one; Ctrl-R searches the history.\n\
          Files:  SELECT * FROM 'sales.csv' LIMIT 10;\n\
          Models: CREATE MODEL sales OPTIONS (input_label_cols = ['amount']) AS SELECT …;\n",
     );

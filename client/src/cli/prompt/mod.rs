@@ -73,13 +73,13 @@ struct Prompt<'a> {
     engine: &'a Engine,
     editor: Editor<Helper, DefaultHistory>,
     history: Option<&'a Path>,
-    /// Whether lines go to the history.
+    /// True if lines are added to the history.
     remembers: bool,
     output: Output,
     /// Format of rows while `\x` is off.
     format: Format,
     sink: Sink,
-    /// Lines of the statement that is typed.
+    /// Lines of the unfinished statement.
     statement: String,
     /// Statement that ran last.
     last: String,
@@ -298,7 +298,7 @@ impl<'a> Prompt<'a> {
         Ok(())
     }
 
-    /// Returns the statement that is typed, or else the one that ran last.
+    /// Returns the unfinished statement, or else the one that ran last.
     fn current(&self) -> &str {
         match self.statement.is_empty() {
             true => &self.last,

@@ -1,4 +1,4 @@
-//! Tokens of SQL that is typed: where it ends, and what is still open.
+//! Tokens of unfinished SQL: the end of a statement, open quotes and comments.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};

@@ -142,7 +142,7 @@ struct Rows {
     open: Batches,
     /// Memory of the rows of both, or of the values of the partition in a file.
     memory: MemoryReservation,
-    /// Whether a partition that exceeds the memory can be written to a file.
+    /// True if a partition that exceeds the memory can be spilled to a file.
     can_spill: bool,
     manager: SpillManager,
     /// Open partition that is written to a file.
