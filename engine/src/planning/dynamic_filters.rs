@@ -48,7 +48,9 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// # Errors
 /// When an operator does not accept its inputs again.
 pub fn push_dynamic_filters(plan: Plan, config: &ConfigOptions) -> Result<Plan> {
-    if !config.optimizer.enable_dynamic_filter_pushdown {
+    // Only scans skip rows.
+    let has_scan = plan.exists(|node| Ok(node.is::<DataSourceExec>()))?;
+    if !has_scan || !config.optimizer.enable_dynamic_filter_pushdown {
         return Ok(plan);
     }
     // Minimum and maximum over all rows come from statistics or take one pass.
