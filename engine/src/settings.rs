@@ -92,7 +92,7 @@ pub const STAGE_BYTES_MEANS: &str =
     "What another stage of a query is taken to cost, in bytes that are read and hashed";
 /// Description of [`SINGLE_TASK_BYTES`] in lists of settings.
 pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read (of text \
-     four times as many): where all of them cost more than they take off the first task, one task answers without; 0 where all queries have stages";
+     four times as many): where all of them cost more than they take off the first task, one task answers without; partitions share a task up to as many; 0 where all queries have stages, and each partition a task";
 /// Description of [`QUEUE`] in lists of settings.
 pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
 /// Description of [`PRIORITY`] in lists of settings.

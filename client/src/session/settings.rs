@@ -224,7 +224,7 @@ pub(super) fn check_config(config: &SessionConfig) -> Result<()> {
     check(SCALAR_SUBQUERIES, &value.to_string())
 }
 
-/// Maximum number of partitions of a query: each is a task, and an exchange has as many pieces as their product.
+/// Maximum number of partitions of a query: each may be a task, and an exchange has as many pieces as their product.
 const MOST_PARTITIONS: usize = 10_000;
 
 fn check(key: &str, value: &str) -> Result<()> {

@@ -61,9 +61,14 @@ fn estimated(scan: &FileScanConfig) -> Option<FileScanConfig> {
 pub(crate) fn text_bytes(scan: &FileScanConfig) -> u64 {
     let files = scan.file_groups.iter().flat_map(|group| group.iter());
     let bytes: u64 = files.map(|file| file.effective_size()).sum();
+    bytes.saturating_mul(compression_ratio(scan))
+}
+
+/// Returns the assumed compression ratio of a scan's files.
+pub(crate) fn compression_ratio(scan: &FileScanConfig) -> u64 {
     match scan.file_compression_type {
-        FileCompressionType::UNCOMPRESSED => bytes,
-        _ => bytes.saturating_mul(COMPRESSED),
+        FileCompressionType::UNCOMPRESSED => 1,
+        _ => COMPRESSED,
     }
 }
 

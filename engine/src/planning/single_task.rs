@@ -37,7 +37,7 @@ use crate::{PredictNode, TrainNode};
 
 /// Cost of reading a byte of text, in bytes of Parquet: 6 ns against 1.5 ns (a CSV file of numbers, dates and short
 /// text, and columns of `lineitem`, each with a core of Zen 4).
-const TEXT: u64 = 4;
+pub(crate) const TEXT: u64 = 4;
 
 /// Returns the assumed cost of an exchange, in bytes that are read, when one task could answer instead; 0 without job
 /// settings.
@@ -231,7 +231,8 @@ fn parsed(leaf: &Arc<dyn ExecutionPlan>) -> u64 {
     text.unwrap_or(0).saturating_mul(TEXT - 1)
 }
 
-fn is_text(files: &FileScanConfig) -> bool {
+/// Checks whether files are of text, which is parsed.
+pub(crate) fn is_text(files: &FileScanConfig) -> bool {
     files.file_source().is::<CsvSource>() || files.file_source().is::<JsonSource>()
 }
 

@@ -273,8 +273,9 @@ impl TaskResult {
         task_id: usize,
         context: &Arc<TaskContext>,
     ) -> Result<Option<Vec<ShuffleWritePartition>>> {
+        // Where partitions were put together, the first numbers stand for all.
         let partitioning = self.plan.properties().output_partitioning();
-        if self.partitions.len() != partitioning.partition_count() {
+        if self.partitions.len() < partitioning.partition_count() {
             return Ok(None);
         }
         let Some(read) = self.plan.read(self.small, context).await? else {

@@ -11,6 +11,7 @@ use ballista_scheduler::state::execution_stage::{PendingPartitions, RunningStage
 use datafusion::physical_plan::replace_children_if_necessary;
 use volley_engine::object_stores::Stores;
 
+use super::demands::slices;
 use super::launch::task_fits;
 use crate::control::{self, Binding, Event, PlacedTask};
 use crate::handle::Control;
@@ -18,11 +19,11 @@ use volley_engine::settings::JobSettings;
 use volley_engine::stages::task_plan;
 use volley_proto::limits::SMALL_RESULT;
 
-/// Carries out a binding on its attempt's graph, and tells the controller.
+/// Carries out a binding on its attempt's graph, in a cluster of so many slots, and tells the controller.
 pub(super) fn carry_out(
     binding: Binding,
     graph: &mut ExecutionGraphBox,
-    control: &Control,
+    (control, slots): (&Control, usize),
 ) -> Vec<BoundTask> {
     let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
     let running = graph.running_stages();
@@ -36,7 +37,7 @@ pub(super) fn carry_out(
     let (mut bound, mut tasks) = (Vec::new(), Vec::new());
     for (at, task) in binding.tasks.iter().enumerate() {
         let shards = binding.gang.as_ref().map(|gang| &gang.shards[at][..]);
-        match bind(stage, &session_id, &job_id, (task, shards)) {
+        match bind(stage, &session_id, &job_id, (task, shards), slots) {
             Ok(Some((executor, description))) => {
                 tasks.push(control::BoundTask {
                     executor: executor.clone(),
@@ -61,7 +62,7 @@ pub(super) fn carry_out(
     bound
 }
 
-/// Takes the task's partitions off the stage, the given shards or the next ones, and describes the task for launch;
+/// Takes the task's partitions off the stage, the given shards or the next slices, and describes the task for launch;
 /// returns `None` if there are none.
 ///
 /// # Errors
@@ -71,10 +72,19 @@ fn bind(
     session_id: &str,
     job_id: &ballista_core::JobId,
     (task, shards): (&PlacedTask, Option<&[usize]>),
+    slots: usize,
 ) -> Result<Option<BoundTask>, String> {
-    let mut partitions = match shards {
-        Some(shards) => take(&mut stage.pending, shards)?,
-        None => stage.pending.next_slice(task.partitions),
+    let (mut partitions, sizes) = match shards {
+        Some(shards) => {
+            let taken = take(&mut stage.pending, shards)?;
+            let sizes = vec![1; taken.len()];
+            (taken, sizes)
+        }
+        None => {
+            let mut sizes = slices(stage, slots);
+            sizes.truncate(task.partitions);
+            (stage.pending.next_slice(sizes.iter().sum()), sizes)
+        }
     };
     if partitions.is_empty() {
         return Ok(None);
@@ -82,7 +92,8 @@ fn bind(
     partitions.sort_unstable();
     let stores = Stores::of(&stage.session_config).ok();
     let small_result = small_result(stage, partitions.len());
-    let plan = task_plan(&stage.plan, &partitions, stores.as_deref(), small_result)
+    let slice = (&partitions[..], &sizes[..]);
+    let plan = task_plan(&stage.plan, slice, stores.as_deref(), small_result)
         .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
     task_fits(stage.stage_id, plan.message_bytes())?;
     let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])

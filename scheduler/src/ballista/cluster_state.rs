@@ -85,16 +85,17 @@ impl ClusterState for VolleyClusterState {
             self.control
                 .ask(|control, now| control.could_regroup(train, now))
         };
+        let slots = self.control.look(Controller::query_slots);
         let stages = graphs
             .values()
-            .flat_map(|graph| demands(graph, could_regroup));
+            .flat_map(|graph| demands(graph, slots, could_regroup));
         let stages = stages.collect();
         let mut bound = Vec::new();
         let alive = alive.as_ref();
         for binding in self.control.place(Offer { stages, alive }) {
             let attempt = JobId::from(binding.attempt.clone());
             if let Some(graph) = graphs.get_mut(&attempt) {
-                bound.extend(carry_out(binding, graph, &self.control));
+                bound.extend(carry_out(binding, graph, (&self.control, slots)));
             }
         }
         Ok(bound)

@@ -15,11 +15,16 @@ use volley_proto::spec::{Start, TrainSpec};
 
 use super::losses::written;
 use crate::control::{DeviceRequest, Gang, GangStage, Memory, Stage, Work};
-use volley_engine::stages::find;
+use volley_engine::settings::JobSettings;
+use volley_engine::stages::{find, task_partitions};
 
-/// Returns the graph's running stages that need a decision, by stage number. A gang whose ranks all run is among them
-/// only if `regroups` says so.
-pub(super) fn demands(graph: &ExecutionGraphBox, regroups: impl Fn(TrainId) -> bool) -> Vec<Stage> {
+/// Returns the graph's running stages that need a decision, by stage number, in a cluster of so many slots. A gang whose
+/// ranks all run is among them only if `regroups` says so.
+pub(super) fn demands(
+    graph: &ExecutionGraphBox,
+    slots: usize,
+    regroups: impl Fn(TrainId) -> bool,
+) -> Vec<Stage> {
     let running = graph.stages().values().filter_map(|stage| match stage {
         ExecutionStage::Running(stage) => Some(stage),
         _ => None,
@@ -28,7 +33,7 @@ pub(super) fn demands(graph: &ExecutionGraphBox, regroups: impl Fn(TrainId) -> b
         Some(Stage {
             attempt: graph.job_id().to_string(),
             stage: stage.stage_id,
-            work: work(graph, stage, &regroups)?,
+            work: work(graph, stage, slots, &regroups)?,
         })
     };
     let mut demands: Vec<_> = running.filter_map(demand).collect();
@@ -39,6 +44,7 @@ pub(super) fn demands(graph: &ExecutionGraphBox, regroups: impl Fn(TrainId) -> b
 fn work(
     graph: &ExecutionGraphBox,
     stage: &RunningStage,
+    slots: usize,
     regroups: impl Fn(TrainId) -> bool,
 ) -> Option<Work> {
     let pending = !stage.pending.is_empty();
@@ -67,16 +73,31 @@ fn work(
     if collapses_input(&stage.plan) {
         return Some(Work::Whole);
     }
-    let options = stage.session_config.options();
-    let most = options
-        .extensions
-        .get::<BallistaConfig>()
-        .map(BallistaConfig::max_partitions_per_task)
-        .filter(|most| *most > 0);
     Some(Work::Slices {
-        pending: stage.pending.remaining(),
-        most,
+        pending: slices(stage, slots).len(),
+        most: most_partitions(stage),
     })
+}
+
+/// Returns the sizes of the slices that a stage's pending partitions make, in their order: each is the work of one slot
+/// in a cluster of so many. Small partitions share a slice, unless the session limits the partitions of a task.
+pub(super) fn slices(stage: &RunningStage, slots: usize) -> Vec<usize> {
+    let settings: Option<&JobSettings> = stage.session_config.options().extensions.get();
+    let exchange_bytes = settings.map_or(0, |job| job.single_task_bytes);
+    let exchange_bytes = match most_partitions(stage) {
+        Some(_) => 0,
+        None => exchange_bytes,
+    };
+    let pending = stage.pending.clone().next_slice(usize::MAX);
+    task_partitions(&stage.plan, &pending, exchange_bytes, slots)
+}
+
+/// Returns the session's limit on the partitions of a task, if it has one.
+fn most_partitions(stage: &RunningStage) -> Option<usize> {
+    let options = stage.session_config.options();
+    let ballista: Option<&BallistaConfig> = options.extensions.get();
+    let most = ballista.map(BallistaConfig::max_partitions_per_task);
+    most.filter(|most| *most > 0)
 }
 
 /// Returns the gang of a training specification, reduced to what placement needs.

@@ -193,10 +193,10 @@ pub(crate) struct Stage {
 /// Work that a stage has left.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
-    /// Partitions that no task has taken.
+    /// Slices of the partitions that no task has taken.
     Slices {
         pending: usize,
-        /// Most partitions for one task; `None` for as many as there are slots.
+        /// Most slices for one task; `None` for as many as there are slots.
         most: Option<usize>,
     },
     /// All partitions in one task, because the plan collapses its input.

@@ -125,7 +125,7 @@ impl Setting {
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     let mut settings = Vec::new();
     if dice.chance(60) {
-        settings.push(Setting::of(PARTITIONS, dice.pick(&[1, 2, 2, 3, 4, 6])));
+        settings.push(Setting::of(PARTITIONS, dice.pick(&[1, 2, 2, 3, 4, 6, 24])));
     }
     if dice.chance(25) {
         settings.push(Setting::of(BATCH, dice.pick(&[1, 2, 7, 64])));
@@ -141,9 +141,10 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Setting> {
     if dice.chance(30) {
         settings.push(Setting::of("volley.stage_bytes", 0));
     }
-    // By default, small tables are processed by one task.
+    // By default, small tables are processed by one task. With few bytes, small partitions share tasks.
     if dice.chance(80) {
-        settings.push(Setting::of("volley.single_task_bytes", 0));
+        let bytes = dice.pick(&[0, 0, 0, 3000]);
+        settings.push(Setting::of("volley.single_task_bytes", bytes));
     }
     while dice.chance(30) {
         let setting = match dice.below(3) {

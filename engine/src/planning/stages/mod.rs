@@ -12,7 +12,8 @@
 //!   StageExec ── exchange ── StageExec ── …      the engine below sees no operator to change
 //!     │  reuse       one exchange where several would have the same rows
 //!     │  resolve     inputs that are known now
-//!     │  restrict    to a task's partitions, then check again
+//!     │  restrict    to a task's partitions
+//!     │  merge       small partitions put together, then check again
 //!     ▼
 //!   TaskPlan
 //! ```
@@ -22,6 +23,7 @@
 mod check;
 mod cut;
 mod enforce;
+mod merge;
 mod restrict;
 mod reuse;
 mod runs;
@@ -30,6 +32,7 @@ mod stage;
 mod tests;
 
 pub use cut::{order_to_keep, stages};
+pub use merge::task_partitions;
 pub use restrict::{reporting_operators, task_plan};
 pub use reuse::reuse_exchanges;
 pub use stage::{find, in_stages};

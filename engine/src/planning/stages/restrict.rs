@@ -25,16 +25,17 @@ use datafusion::physical_plan::{
 
 use super::check::check;
 use super::enforce::without_useless_limit;
+use super::merge::merge;
 use super::stage::{StageExec, StageInput, partitions};
 
-/// Returns the plan of the task of these partitions, below its writer. If its rows are the query's result, up to
-/// `small_result` bytes of them come with its report.
+/// Returns the plan of the task of these partitions, below its writer: put together, `sizes` of them at a time. If its
+/// rows are the query's result, up to `small_result` bytes of them come with its report.
 ///
 /// # Errors
 /// When an exchange is not resolved, or the plan must not run, or cannot be sent.
 pub fn task_plan(
     writer: &Arc<dyn ExecutionPlan>,
-    slice: &[usize],
+    (slice, sizes): (&[usize], &[usize]),
     stores: Option<&Stores>,
     small_result: Option<usize>,
 ) -> Result<TaskPlan> {
@@ -46,6 +47,7 @@ pub fn task_plan(
         return TaskPlan::try_new(plan, stores, small_result);
     };
     let plan = restrict(Arc::clone(stage.plan()), slice)?;
+    let plan = merge(plan, sizes)?;
     check(&plan)?;
     TaskPlan::try_new(&stage.resolve(plan)?, stores, small_result)
 }
@@ -70,13 +72,7 @@ pub(super) fn restrict(
     if plan.is::<CoalescePartitionsExec>() || plan.is::<SortPreservingMergeExec>() {
         return internal_err!("{} has one partition, not {slice:?}", plan.name());
     }
-    let whole = plan.input_distribution_requirements();
-    let whole: Vec<_> = whole
-        .per_child_distributions()
-        .map(|needed| matches!(needed, Distribution::SinglePartition))
-        .collect();
-    let inputs = plan.children().into_iter().zip(whole);
-    let inputs = inputs.map(|(input, whole)| match whole {
+    let inputs = inputs(&plan).map(|(input, is_whole)| match is_whole {
         true => Ok(Arc::clone(input)),
         false if partitions(input) != count => internal_err!(
             "{} makes {count} partitions of {}",
@@ -88,6 +84,18 @@ pub(super) fn restrict(
     let inputs = inputs.collect::<Result<Vec<_>>>()?;
     // A file group of one file may have the declared order that larger groups lack.
     replace_children_if_necessary(plan, inputs).map(without_useless_limit)
+}
+
+/// The inputs of an operator, and whether each is whole in every task.
+pub(super) fn inputs(
+    plan: &Arc<dyn ExecutionPlan>,
+) -> impl Iterator<Item = (&Arc<dyn ExecutionPlan>, bool)> {
+    let needed = plan.input_distribution_requirements();
+    let whole: Vec<_> = needed
+        .per_child_distributions()
+        .map(|needed| matches!(needed, Distribution::SinglePartition))
+        .collect();
+    plan.children().into_iter().zip(whole)
 }
 
 fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {

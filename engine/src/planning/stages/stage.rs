@@ -6,7 +6,7 @@
 //! each of them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ballista_core::execution_plans::ShuffleReaderExec;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -22,6 +22,7 @@ use datafusion::physical_plan::{
     displayable,
 };
 
+use super::merge::input_bytes;
 use crate::operator;
 
 /// A stage's plan. Its children are the exchanges that it reads.
@@ -31,6 +32,8 @@ pub(crate) struct StageExec {
     inputs: Vec<Arc<dyn ExecutionPlan>>,
     /// The plan as it is sent, but for what it reads.
     message: Arc<[u8]>,
+    /// Input bytes of each partition, once asked for: see [`input_bytes`].
+    bytes: OnceLock<Option<Vec<u64>>>,
     properties: Arc<PlanProperties>,
 }
 
@@ -50,8 +53,15 @@ impl StageExec {
             plan,
             inputs,
             message,
+            bytes: OnceLock::new(),
             properties,
         }
+    }
+
+    /// Returns the input bytes of each partition; `None` if they are unknown or partitions must stay apart.
+    pub(super) fn bytes(&self) -> Option<&[u64]> {
+        let bytes = self.bytes.get_or_init(|| input_bytes(self));
+        bytes.as_deref()
     }
 
     /// The same over other exchanges of the same rows.
@@ -127,8 +137,8 @@ pub fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
 #[derive(Debug)]
 pub(super) struct StageInput {
     index: usize,
-    /// The exchange's partitions.
-    partitions: Vec<usize>,
+    /// The exchange's partitions that each of its own has the rows of.
+    partitions: Vec<Vec<usize>>,
     order: Option<LexOrdering>,
     /// What is known of the rows' values, such as columns that are equal: an exchange changes none.
     values: EquivalenceProperties,
@@ -144,7 +154,9 @@ impl StageInput {
         partitioning: Partitioning,
         order: Option<LexOrdering>,
     ) -> Self {
-        let partitions = (0..partitioning.partition_count()).collect();
+        let partitions = (0..partitioning.partition_count())
+            .map(|partition| vec![partition])
+            .collect();
         let mut values = plan.equivalence_properties().clone();
         values.clear_orderings();
         values.clear_per_partition_constants();
@@ -163,16 +175,29 @@ impl StageInput {
 
     /// The same with these of its partitions only.
     pub(super) fn slice(&self, slice: &[usize]) -> Self {
+        let partitions = slice
+            .iter()
+            .map(|partition| self.partitions[*partition].clone());
+        self.of(partitions.collect(), self.order.clone())
+    }
+
+    /// The same with partitions put together, `sizes` of them at a time.
+    pub(super) fn merge(&self, sizes: &[usize]) -> Self {
+        let mut partitions = self.partitions.iter();
+        let merged = sizes
+            .iter()
+            .map(|size| partitions.by_ref().take(*size).flatten().copied().collect());
+        self.of(merged.collect(), None)
+    }
+
+    /// The same with these partitions, each in an order.
+    fn of(&self, partitions: Vec<Vec<usize>>, order: Option<LexOrdering>) -> Self {
+        let count = partitions.len();
         let partitioning = match &self.properties.partitioning {
-            Partitioning::Hash(keys, _) => Partitioning::Hash(keys.clone(), slice.len()),
-            _ => Partitioning::UnknownPartitioning(slice.len()),
+            Partitioning::Hash(keys, _) => Partitioning::Hash(keys.clone(), count),
+            _ => Partitioning::UnknownPartitioning(count),
         };
-        let partitions = slice.iter().map(|partition| self.partitions[*partition]);
-        let kept = (
-            partitions.collect(),
-            self.order.clone(),
-            self.values.clone(),
-        );
+        let kept = (partitions, order, self.values.clone());
         let mut known = self.properties.eq_properties.clone();
         known.clear_orderings();
         Self::part(self.index, partitioning, kept, known)
@@ -181,7 +206,7 @@ impl StageInput {
     fn part(
         index: usize,
         partitioning: Partitioning,
-        (partitions, order, values): (Vec<usize>, Option<LexOrdering>, EquivalenceProperties),
+        (partitions, order, values): (Vec<Vec<usize>>, Option<LexOrdering>, EquivalenceProperties),
         mut kept: EquivalenceProperties,
     ) -> Self {
         if let Some(order) = &order {
@@ -207,9 +232,14 @@ impl StageInput {
         self.index
     }
 
+    /// Whether each of its partitions is in an order.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// The exchange, and its partitions.
     #[cfg(test)]
-    pub(super) fn reads(&self) -> (usize, &[usize]) {
+    pub(super) fn reads(&self) -> (usize, &[Vec<usize>]) {
         (self.index, &self.partitions)
     }
 
@@ -224,12 +254,19 @@ impl StageInput {
         if due_types != types {
             return internal_err!("an exchange of {schema} where {due} is read");
         }
-        let locations = self.partitions.iter().map(|partition| {
-            let locations = reader.partition.get(*partition).cloned();
+        let of_one = |partition: &usize| {
+            let locations = reader.partition.get(*partition);
             locations.ok_or_else(|| {
                 let found = reader.partition.len();
                 internal_datafusion_err!("partition {partition} of an exchange of {found}")
             })
+        };
+        let locations = self.partitions.iter().map(|partitions| {
+            let mut locations = Vec::new();
+            for partition in partitions {
+                locations.extend_from_slice(of_one(partition)?);
+            }
+            Ok(locations)
         });
         let reader = ShuffleReaderExec::try_new(
             reader.stage_id,

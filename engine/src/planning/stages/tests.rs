@@ -1,5 +1,5 @@
-//! Plans cut into stages and run as tasks of one partition each, which share nothing: their rows are those of the
-//! plan in one process. And plans that must not run.
+//! Plans cut into stages and run as tasks, which share nothing: their rows are those of the plan in one process, with a
+//! task for each partition and with partitions put together. And plans that must not run.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +12,9 @@ use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::memory::MemorySourceConfig;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::physical_expr::Partitioning;
 use datafusion::physical_expr::expressions::col;
@@ -29,6 +32,7 @@ use tempfile::TempDir;
 
 use super::check::check;
 use super::cut::{order_to_keep, stages};
+use super::merge::{merge, of_plan};
 use super::restrict::restrict;
 use super::stage::{StageExec, StageInput, find, partitions};
 
@@ -100,8 +104,12 @@ pub(super) async fn plan(session: &SessionContext, sql: &str) -> Plan {
     plan.unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-/// The rows of each partition of a stage, of which each is a task.
-fn run<'a>(stage: &'a Plan, context: &'a Arc<TaskContext>) -> BoxFuture<'a, Vec<Vec<RecordBatch>>> {
+/// The rows of each task of a stage. A task has as many partitions as may be put together, up to `most`.
+fn run<'a>(
+    stage: &'a Plan,
+    context: &'a Arc<TaskContext>,
+    most: usize,
+) -> BoxFuture<'a, Vec<Vec<RecordBatch>>> {
     Box::pin(async move {
         let stage = stage.downcast_ref::<StageExec>().unwrap();
         let mut read = Vec::new();
@@ -109,7 +117,7 @@ fn run<'a>(stage: &'a Plan, context: &'a Arc<TaskContext>) -> BoxFuture<'a, Vec<
             let [input] = exchange.children()[..] else {
                 panic!("{} has one input", exchange.name())
             };
-            let rows = run(input, context).await;
+            let rows = run(input, context, most).await;
             read.push(match exchange.downcast_ref::<RepartitionExec>() {
                 Some(exchange) => {
                     let by = exchange.partitioning().clone();
@@ -126,18 +134,22 @@ fn run<'a>(stage: &'a Plan, context: &'a Arc<TaskContext>) -> BoxFuture<'a, Vec<
             });
         }
         let mut made = Vec::new();
-        for partition in 0..partitions(stage.plan()) {
-            let task = restrict(Arc::clone(stage.plan()), &[partition]).unwrap();
+        let all: Vec<_> = (0..partitions(stage.plan())).collect();
+        let together = of_plan(stage.plan(), &|input| Some(vec![1; input.reads().1.len()]));
+        for slice in all.chunks(together.map_or(1, |_| most)) {
+            let task = restrict(Arc::clone(stage.plan()), slice).unwrap();
+            let task = merge(task, &[slice.len()]).unwrap();
             check(&task).unwrap();
             let task = task.transform_up(|node| {
                 let Some(input) = node.downcast_ref::<StageInput>() else {
                     return Ok(Transformed::no(node));
                 };
                 let (index, partitions) = input.reads();
-                let rows: Vec<_> = partitions
-                    .iter()
-                    .map(|at| read[index][*at].clone())
-                    .collect();
+                let rows_of = |ats: &Vec<usize>| {
+                    let rows = ats.iter().flat_map(|at| read[index][*at].clone());
+                    rows.collect()
+                };
+                let rows: Vec<_> = partitions.iter().map(rows_of).collect();
                 Ok(Transformed::yes(source(&rows, &node)))
             });
             // Tasks share no operators: each has a message of its own.
@@ -231,19 +243,97 @@ async fn tasks_that_share_nothing_make_the_rows_of_the_plan() {
             let order = order_to_keep(&whole).filter(|_| ORDERED.contains(sql));
             let staged = stages(Arc::clone(&whole), order, &context);
             let staged = staged.unwrap_or_else(|e| panic!("{sql}: {e}"));
-            let rows = run(&staged, &context).await.concat();
             // Operators of one plan run once.
             let whole = plan(&session, sql).await;
             let due = collect(whole, Arc::clone(&context)).await.unwrap();
-            let (mut rows, mut due) = (lines(&rows), lines(&due));
+            let mut due = lines(&due);
             if !ORDERED.contains(sql) {
-                rows.sort();
                 due.sort();
             }
             assert!(!due.is_empty(), "{sql}");
-            assert_eq!(rows, due, "{settings:?} {sql}");
+            for most in [1, 2] {
+                let rows = run(&staged, &context, most).await.concat();
+                let mut rows = lines(&rows);
+                if !ORDERED.contains(sql) {
+                    rows.sort();
+                }
+                assert_eq!(rows, due, "{most} of {settings:?} {sql}");
+            }
         }
     }
+}
+
+#[tokio::test]
+async fn partitions_are_put_together_where_no_row_can_change() {
+    let threshold = "ballista.optimizer.broadcast_join_threshold_bytes";
+    let (session, _dir) = session(&[(threshold, "0")]).await;
+    // For each query, whether the partitions of each of its stages of several may be put together; inputs first.
+    for (sql, due) in [
+        ("SELECT v, count(*) FROM b GROUP BY v", [true, true]),
+        (
+            "SELECT k, sum(w) OVER (PARTITION BY v ORDER BY k) FROM b",
+            [true, true],
+        ),
+        // The files have an order.
+        ("SELECT v, count(*) FROM s GROUP BY v", [false, true]),
+        // The partitions are those of its inputs, one after the other.
+        (
+            "SELECT v, count(*) FROM (SELECT v FROM a UNION ALL SELECT w FROM b) GROUP BY v",
+            [false, true],
+        ),
+    ] {
+        let plan = plan(&session, sql).await;
+        let staged = stages(plan, None, &session.task_ctx()).unwrap();
+        let mut found = Vec::new();
+        let visit = staged.transform_up(|node| {
+            if let Some(stage) = node.downcast_ref::<StageExec>()
+                && partitions(stage.plan()) > 1
+            {
+                let together = of_plan(stage.plan(), &|input| Some(vec![1; input.reads().1.len()]));
+                found.push(together.is_some());
+            }
+            Ok(Transformed::no(node))
+        });
+        visit.unwrap();
+        assert_eq!(found, due, "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn parts_of_a_file_are_read_as_one() {
+    let (session, _dir) = session(&[]).await;
+    let plan = plan(&session, "SELECT v, count(*) FROM b GROUP BY v").await;
+    let staged = stages(plan, None, &session.task_ctx()).unwrap();
+    let mut scans = Vec::new();
+    let visit = staged.apply(|node| {
+        if let Some(stage) = node.downcast_ref::<StageExec>()
+            && find::<DataSourceExec>(stage.plan().as_ref()).is_some()
+        {
+            scans.push(Arc::clone(stage.plan()));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visit.unwrap();
+    let [scan] = &scans[..] else {
+        panic!("{scans:#?}")
+    };
+    let ranges = |plan: &Plan| {
+        let scan = find::<DataSourceExec>(plan.as_ref()).unwrap();
+        let files: &FileScanConfig = scan.data_source().downcast_ref().unwrap();
+        let of_file = |file: &PartitionedFile| {
+            let range = file.range.as_ref().unwrap();
+            (range.start, range.end)
+        };
+        let groups = files.file_groups.iter();
+        let groups = groups.map(|group| group.iter().map(of_file).collect());
+        groups.collect::<Vec<Vec<_>>>()
+    };
+    let apart = ranges(scan).concat();
+    let merged = ranges(&merge(Arc::clone(scan), &[2, 1]).unwrap());
+    assert_eq!(merged, [[(apart[0].0, apart[1].1)], [apart[2]]]);
+    // What lies between them stays unread.
+    let ends = restrict(Arc::clone(scan), &[0, 2]).unwrap();
+    assert_eq!(ranges(&merge(ends, &[2]).unwrap()), [[apart[0], apart[2]]]);
 }
 
 #[tokio::test]
@@ -274,7 +364,7 @@ async fn a_semi_join_reduction_has_the_rows_of_the_join() {
         );
         let staged = stages(whole, None, &context);
         let staged = staged.unwrap_or_else(|e| panic!("{sql}: {e}"));
-        let mut rows = lines(&run(&staged, &context).await.concat());
+        let mut rows = lines(&run(&staged, &context, 1).await.concat());
         let due = collect(plan(&plain, sql).await, plain.task_ctx()).await;
         let mut due = lines(&due.unwrap());
         rows.sort();

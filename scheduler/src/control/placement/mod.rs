@@ -94,10 +94,10 @@ pub(crate) struct Demand {
 /// Request of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Slices of partitions, a slot for each partition.
+    /// Slices of partitions, a slot for each slice.
     Slices {
         pending: usize,
-        /// Most partitions that one task may take; `None` for as many as there are slots.
+        /// Most slices that one task may take; `None` for as many as there are slots.
         most: Option<usize>,
     },
     /// All pending partitions in one task, on one slot: the plan collapses its input.
@@ -159,7 +159,7 @@ pub(crate) enum Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) executor: String,
-    /// Number of pending partitions that it takes.
+    /// Number of pending slices or shards that it takes.
     pub(crate) partitions: usize,
     /// Slots that it holds while it runs.
     pub(crate) slots: usize,

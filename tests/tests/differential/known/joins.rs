@@ -99,7 +99,53 @@ const WITH_AB: Known = Known {
     ..PLAIN
 };
 
+/// Many partitions of few rows, which share tasks.
+const THIN: Known = Known {
+    settings: &[
+        "datafusion.execution.target_partitions = 60",
+        "datafusion.optimizer.repartition_file_min_size = 1",
+        "ballista.optimizer.broadcast_join_threshold_bytes = 0",
+        "volley.single_task_bytes = 100000",
+    ],
+    files: &[
+        "COPY (SELECT value AS k, value % 50 AS g, value % 7 AS v FROM generate_series(1, 6000)) TO 'DIR/t/1.csv' STORED AS CSV",
+        "COPY (SELECT value AS k, value % 20 AS g FROM generate_series(1, 3000)) TO 'DIR/s/1.parquet' STORED AS PARQUET",
+    ],
+    tables: &[
+        "CREATE EXTERNAL TABLE t (k BIGINT, g BIGINT, v BIGINT) STORED AS CSV LOCATION 'DIR/t/' OPTIONS ('format.has_header' 'true')",
+        "CREATE EXTERNAL TABLE s (k BIGINT, g BIGINT) STORED AS PARQUET LOCATION 'DIR/s/'",
+    ],
+    ..PLAIN
+};
+
 pub(super) const KNOWN: &[Known] = &[
+    Known {
+        name: "groups of many partitions with few rows",
+        query: "SELECT g, count(*), sum(v), count(DISTINCT v) FROM t GROUP BY g",
+        ..THIN
+    },
+    Known {
+        name: "joins of many partitions with few rows",
+        query: "SELECT t.k, t.v, s.g FROM t LEFT JOIN s ON t.k = s.k WHERE t.k NOT IN (SELECT g FROM s WHERE g > 3)",
+        ..THIN
+    },
+    Known {
+        name: "a full join and its groups of many partitions with few rows",
+        query: "SELECT g, n, m FROM (SELECT g, count(*) AS n FROM t GROUP BY g) a FULL JOIN \
+                (SELECT g, max(k) AS m FROM s GROUP BY g) b USING (g)",
+        ..THIN
+    },
+    Known {
+        name: "windows and an order of many partitions with few rows",
+        query: "SELECT k, g, row_number() OVER (PARTITION BY g ORDER BY k DESC) AS r FROM t ORDER BY k LIMIT 100",
+        order: &["k"],
+        ..THIN
+    },
+    Known {
+        name: "a union of many partitions with few rows",
+        query: "SELECT x, count(*) FROM (SELECT g AS x FROM t UNION ALL SELECT g + 10 FROM s) GROUP BY x",
+        ..THIN
+    },
     Known {
         name: "groups by a constant, of rows that are spread by a column of its value",
         settings: &[
