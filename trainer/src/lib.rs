@@ -12,7 +12,7 @@
 //! does all of this for a rank that has found its [membership](collective::Membership): it connects the peers, trains,
 //! and has the model published. [`custom`] is for users' own layers. The crate knows Arrow and, for GPUs, Burn; it
 //! knows nothing of SQL, Ballista, stores or how ranks find each other: it is given streams, a membership and a
-//! [`Publisher`].
+//! [`Publisher`]. [`simulation`] plays steps of many ranks in virtual time, for benchmarks.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -29,6 +29,7 @@ mod gang;
 mod model;
 mod network;
 mod random;
+pub mod simulation;
 #[cfg(test)]
 mod testing;
 mod threads;

@@ -250,6 +250,7 @@ const TRAINER: Inside = Inside {
         ("model", &["encode", "network", "testing"]),
         ("network", &["device", "random", "testing", "threads"]),
         ("random", &[]),
+        ("simulation", &["collective"]),
         // Code for tests.
         (
             "testing",

@@ -1,14 +1,15 @@
-//! All-reduce: every rank ends with the same sum, by direct exchange, recursive doubling, the ring, or shared
-//! memory.
+//! All-reduce: every rank ends with the same sum, by direct exchange, recursive doubling, the ring, halving, or
+//! shared memory.
 
 use std::time::Instant;
 
 use super::buffer::Views;
-use super::call::Call;
+use super::call::{Algorithm, Call};
 use super::element::{Element, add};
 use super::error::Result;
-use super::exchange::{Inbox, exchange, receive, send, swap};
+use super::exchange::{Inbox, exchange, receive, send, shift, swap};
 use super::frame::{Inbound, Outbound};
+use super::halving::{Halving, Round};
 use super::mesh::{Interest, Mesh};
 use super::ring::{Ring, Schedule};
 
@@ -67,7 +68,8 @@ fn sum_in_order<T: Element>(own: &mut [T], rank: usize, others: &mut [T]) {
     own.copy_from_slice(sum);
 }
 
-/// World size from which messages go [between pairs](doubling), not from every rank to every other.
+/// World size from which small messages go [between pairs](doubling), not from every rank to every other, and large
+/// ones in [rounds](halving), not around the [ring](ring).
 pub(super) const MANY: usize = 8;
 
 /// Sums by recursive doubling: pairs of ranks exchange and add their buffers, each time with a rank twice as
@@ -118,6 +120,73 @@ pub(super) fn doubling<T: Element>(
     }
 }
 
+/// Sums among these ranks, with as few bytes as the ring and fewer steps: the [schedule](Halving) has the rounds.
+///
+/// `scratch` holds at least half of the buffer, and an element for each rank: what is added at a time.
+pub(super) fn halving<T: Element>(
+    mesh: &mut Mesh,
+    call: &Call,
+    ranks: &[usize],
+    buffer: &mut [T],
+    scratch: &mut [T],
+    chunk: usize,
+) -> Result<()> {
+    let schedule = Halving {
+        rank: place(call, ranks),
+        world_size: ranks.len(),
+        elements: buffer.len(),
+    };
+    for Round {
+        to,
+        from,
+        sent,
+        received,
+        reduces,
+    } in schedule.rounds()
+    {
+        let (to, from) = (ranks[to], ranks[from]);
+        if reduces {
+            let own = sent.map(|part| bytemuck::cast_slice(&buffer[part]));
+            let (first, rest) = scratch.split_at_mut(received[0].len());
+            let second = &mut rest[..received[1].len()];
+            let into = [&mut *first, &mut *second].map(bytemuck::cast_slice_mut);
+            shift(mesh, call, (to, own), (from, into), chunk)?;
+            for (part, terms) in received.into_iter().zip([first, second]) {
+                add(&mut buffer[part], terms);
+            }
+        } else {
+            let ([s, t], [r, u]) = (sent, received);
+            let parts = buffer.get_disjoint_mut([s, t, r, u]);
+            let [s, t, r, u] = parts.expect("a round sends nothing that it receives");
+            let own = [s, t].map(|part| bytemuck::cast_slice(part));
+            let into = [r, u].map(bytemuck::cast_slice_mut);
+            shift(mesh, call, (to, own), (from, into), chunk)?;
+        }
+    }
+    Ok(())
+}
+
+/// An all-reduce over sockets: its ranks, buffer, scratch memory and chunk size.
+type Reduce<T> = fn(&mut Mesh, &Call, &[usize], &mut [T], &mut [T], usize) -> Result<()>;
+
+/// Returns the algorithm for a large buffer on so many ranks.
+fn large<T: Element>(ranks: usize) -> Reduce<T> {
+    if ranks < MANY { ring } else { halving }
+}
+
+/// Returns the bytes of scratch memory that an algorithm needs.
+pub(super) fn scratch(algorithm: Algorithm, ranks: usize, bytes: usize, chunk: usize) -> usize {
+    match algorithm {
+        Algorithm::Direct => (ranks - 1) * bytes,
+        Algorithm::Doubling => bytes,
+        Algorithm::Ring => chunk,
+        // Half of the segments, each rounded up to an element.
+        Algorithm::Halving | Algorithm::SharedMemory => {
+            chunk.max(bytes / 2 + ranks * size_of::<f64>())
+        }
+    }
+}
+
 /// Numbers added at a time: few enough to stay in the first-level cache.
 const BLOCK: usize = 2048;
 
@@ -148,8 +217,9 @@ pub(super) fn shared(
                 add(&mut own[block.clone()], terms);
             }
         }
+        mesh.pass_over((seat.host.len() - 1) * size_of::<f32>() * column.len());
         if seat.ring.len() > 1 {
-            ring(mesh, call, &seat.ring, &mut own[column], scratch, chunk)?;
+            large(seat.ring.len())(mesh, call, &seat.ring, &mut own[column], scratch, chunk)?;
         }
     }
     // The other ranks of this host may be waiting for other hosts, with no byte moving here.
@@ -157,6 +227,7 @@ pub(super) fn shared(
     for (column, rank) in seat.host.iter().take(hosts.columns()).enumerate() {
         if let Some(Some(peer)) = peers.get(*rank) {
             let column = hosts.column(numbers, column);
+            mesh.pass_over(size_of::<f32>() * column.len());
             peer.read(column.start, &mut own[column]);
         }
     }

@@ -61,6 +61,9 @@ pub enum Algorithm {
     Doubling,
     /// Reduce-scatter and all-gather around the ring: fewest bytes, for large messages.
     Ring,
+    /// Reduce-scatter and all-gather in rounds that halve the distance: as few bytes as the ring in fewer steps, for
+    /// large messages between many ranks.
+    Halving,
     /// Each rank reads the others' numbers in place: for large messages on one host.
     SharedMemory,
 }
@@ -110,6 +113,7 @@ impl fmt::Display for Op {
                     Algorithm::Direct => "direct",
                     Algorithm::Doubling => "doubling",
                     Algorithm::Ring => "ring",
+                    Algorithm::Halving => "halving",
                     Algorithm::SharedMemory => "shared memory",
                 };
                 write!(f, "all-reduce ({element}, {algorithm})")

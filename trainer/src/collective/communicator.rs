@@ -17,7 +17,8 @@ use super::frame::Growing;
 use super::hosts::Hosts;
 use super::link::{self, Link};
 use super::membership::{Membership, Options};
-use super::mesh::Mesh;
+use super::mesh::{Mesh, Wires};
+use super::sockets::Sockets;
 use super::{all_reduce, broadcast, connect};
 
 /// Minimum chunk size in bytes; system calls dominate the cost of smaller ones.
@@ -78,7 +79,7 @@ impl Communicator {
         membership.validate()?;
         let links = connect::mesh(listener, membership, options, abort)?;
         Ok(Self::over(
-            links,
+            Box::new(Sockets(links)),
             membership.rank,
             membership.generation,
             options,
@@ -119,12 +120,12 @@ impl Communicator {
         }
         let ranks = meshes.into_iter().enumerate();
         Ok(ranks
-            .map(|(rank, links)| Self::over(links, rank, 0, options, abort))
+            .map(|(rank, links)| Self::over(Box::new(Sockets(links)), rank, 0, options, abort))
             .collect())
     }
 
     pub(super) fn over(
-        links: Vec<Option<Box<dyn Link>>>,
+        wires: Box<dyn Wires>,
         rank: usize,
         generation: u64,
         options: &Options,
@@ -133,7 +134,7 @@ impl Communicator {
         Self {
             rank,
             generation,
-            mesh: Mesh::new(links, options.op_timeout, abort.clone()),
+            mesh: Mesh::new(wires, options.op_timeout, abort.clone()),
             patience: options.connect_timeout.max(options.op_timeout),
             chunk: options.chunk.max(SMALLEST_CHUNK),
             direct_below: options.direct_below,
@@ -250,9 +251,16 @@ impl Communicator {
             element: ElementType::F32,
             algorithm: Algorithm::SharedMemory,
         };
+        let column = size_of_val(views.own).div_ceil(views.hosts.columns());
         self.run(op, size_of_val(views.own), |this, call| {
+            let needed = all_reduce::scratch(
+                Algorithm::SharedMemory,
+                this.world_size(),
+                column,
+                this.chunk,
+            );
             let (mesh, chunk) = (&mut this.mesh, this.chunk);
-            let scratch = room(&mut this.scratch, chunk);
+            let scratch = room(&mut this.scratch, needed);
             all_reduce::shared(mesh, call, views, scratch, chunk)
         })
     }
@@ -358,10 +366,12 @@ impl Communicator {
 
     fn all_reduce<T: Element>(&mut self, buffer: &mut [T]) -> Result<()> {
         let bytes = size_of_val(buffer);
-        let algorithm = match self.world_size() < all_reduce::MANY {
-            _ if bytes >= self.direct_below => Algorithm::Ring,
-            true => Algorithm::Direct,
-            false => Algorithm::Doubling,
+        let is_large = bytes >= self.direct_below;
+        let algorithm = match (is_large, self.world_size() < all_reduce::MANY) {
+            (true, true) => Algorithm::Ring,
+            (true, false) => Algorithm::Halving,
+            (false, true) => Algorithm::Direct,
+            (false, false) => Algorithm::Doubling,
         };
         let op = Op::AllReduceSum {
             element: T::TYPE,
@@ -371,11 +381,7 @@ impl Communicator {
             if this.world_size() == 1 {
                 return Ok(());
             }
-            let needed = match algorithm {
-                Algorithm::Direct => (this.world_size() - 1) * bytes,
-                Algorithm::Doubling => bytes,
-                Algorithm::Ring | Algorithm::SharedMemory => this.chunk,
-            };
+            let needed = all_reduce::scratch(algorithm, this.world_size(), bytes, this.chunk);
             let scratch = room(&mut this.scratch, needed);
             let all: Vec<usize> = (0..this.mesh.world_size()).collect();
             let (mesh, chunk) = (&mut this.mesh, this.chunk);
@@ -383,6 +389,7 @@ impl Communicator {
                 Algorithm::Direct => all_reduce::direct,
                 Algorithm::Doubling => all_reduce::doubling,
                 Algorithm::Ring | Algorithm::SharedMemory => all_reduce::ring,
+                Algorithm::Halving => all_reduce::halving,
             };
             reduce(mesh, call, &all, buffer, scratch, chunk)
         })

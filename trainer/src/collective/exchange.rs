@@ -150,6 +150,60 @@ pub(super) fn swap(
     advance(mesh, call, own, vec![lane], chunk)
 }
 
+/// Sends one message to a peer, and receives one from another at the same time. Each consists of two parts; the
+/// lengths of those received are known.
+pub(super) fn shift(
+    mesh: &mut Mesh,
+    call: &Call,
+    (to, own): (usize, [&[u8]; 2]),
+    (from, payload): (usize, [&mut [u8]; 2]),
+    chunk: usize,
+) -> Result<()> {
+    let (mut out, mut inbound) = (Outbound::new(call, to), Inbound::new(from));
+    let [first, second] = payload;
+    let (all, due) = (own[0].len() + own[1].len(), first.len() + second.len());
+    let (mut sent, mut received) = (0, 0);
+    let mut idle_since = Instant::now();
+    loop {
+        mesh.check_abort(call)?;
+        let mut moved = false;
+        if !out.header_is_sent() || sent < all {
+            let rest = match sent.checked_sub(own[0].len()) {
+                Some(of_second) => &own[1][of_second..],
+                None => &own[0][sent..],
+            };
+            if let Some(bytes) = out.push(mesh, call, &rest[..rest.len().min(chunk)])? {
+                sent += bytes;
+                moved = true;
+            }
+        }
+        if inbound.theirs().is_none() || received < due {
+            let room = match received.checked_sub(first.len()) {
+                Some(of_second) => &mut second[of_second..],
+                None => &mut first[received..],
+            };
+            let end = room.len().min(chunk);
+            if let Some(bytes) = inbound.pull(mesh, call, &mut room[..end])? {
+                received += bytes;
+                moved = true;
+            }
+        }
+        let write = !out.header_is_sent() || sent < all;
+        let read = inbound.theirs().is_none() || received < due;
+        if !write && !read {
+            return Ok(());
+        }
+        if moved {
+            idle_since = Instant::now();
+            continue;
+        }
+        let interest = |peer, read, write| Interest { peer, read, write };
+        let interests = [interest(from, read, false), interest(to, false, write)];
+        let interests = interests.into_iter().filter(|of| of.read || of.write);
+        mesh.wait(call, &interests.collect::<Vec<_>>(), idle_since)?;
+    }
+}
+
 /// Moves bytes on all lanes until every lane is sent and received.
 fn advance(
     mesh: &mut Mesh,

@@ -2,9 +2,9 @@
 //! of them sums. It sends nothing.
 //!
 //! A buffer has as many columns as the smallest host has ranks. On each host one rank sums a column over its
-//! host's memory, then goes around a ring with the ranks of the other hosts that have the same column; then
-//! all ranks of a host copy the columns. So the network carries the bytes of a ring with one rank per host,
-//! whatever the number of ranks.
+//! host's memory, then sums it with the ranks of the other hosts that have the same column, around a ring or in
+//! rounds; then all ranks of a host copy the columns. So the network carries the bytes of a ring with one rank per
+//! host, whatever the number of ranks.
 //!
 //! ```text
 //!   host a                        host b

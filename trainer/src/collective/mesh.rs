@@ -1,23 +1,56 @@
-//! The [`Mesh`]: one rank's links to all its peers, and the one place that turns a socket's outcome into an
-//! error that names a call and a peer.
+//! The [`Mesh`]: one rank's wires to all its peers, and the one place that turns a wire's outcome into an error
+//! that names a call and a peer.
 
+use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags};
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
 use super::error::{Error, Result};
+#[cfg(test)]
 use super::link::Link;
-use super::readiness::{self, Wake};
+use super::readiness::Wake;
 
-/// One rank's links to its peers.
+/// The wires from one rank to all its peers: sockets, or those of a [simulation](super::simulated).
+///
+/// Reads and writes never block: they fail with [`io::ErrorKind::WouldBlock`].
+pub(super) trait Wires: Debug + Send {
+    fn world_size(&self) -> usize;
+
+    /// Returns true if a peer is on this host; false for the rank itself.
+    fn is_local(&self, peer: usize) -> bool;
+
+    /// Sends as much of `parts` as the wire takes.
+    fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Fills `parts` with the bytes that have arrived.
+    fn read(&mut self, peer: usize, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+
+    /// Waits until one of the `interests` can be served, the deadline passes or the token is cancelled.
+    fn wait(
+        &self,
+        interests: &[Interest],
+        deadline: Instant,
+        abort: &CancellationToken,
+    ) -> io::Result<Wake>;
+
+    /// Accounts for a pass of this rank over `bytes` bytes of memory. Only a simulation does not see the time that
+    /// it takes.
+    fn pass_over(&mut self, bytes: usize);
+
+    /// Decorates every link.
+    #[cfg(test)]
+    fn wrap(&mut self, decorate: &mut dyn FnMut(usize, Box<dyn Link>) -> Box<dyn Link>);
+}
+
+/// One rank's wires to its peers.
 #[derive(Debug)]
 pub(super) struct Mesh {
-    /// Links by rank; `None` at the own rank, and everywhere once closed.
-    links: Vec<Option<Box<dyn Link>>>,
+    /// `None` once closed.
+    wires: Option<Box<dyn Wires>>,
+    world_size: usize,
     timeout: Duration,
     abort: CancellationToken,
     pub(super) bytes_sent: u64,
@@ -33,13 +66,10 @@ pub(super) struct Interest {
 }
 
 impl Mesh {
-    pub(super) fn new(
-        links: Vec<Option<Box<dyn Link>>>,
-        timeout: Duration,
-        abort: CancellationToken,
-    ) -> Self {
+    pub(super) fn new(wires: Box<dyn Wires>, timeout: Duration, abort: CancellationToken) -> Self {
         Self {
-            links,
+            world_size: wires.world_size(),
+            wires: Some(wires),
             timeout,
             abort,
             bytes_sent: 0,
@@ -48,7 +78,7 @@ impl Mesh {
     }
 
     pub(super) fn world_size(&self) -> usize {
-        self.links.len()
+        self.world_size
     }
 
     /// Sets the idle timeout, and returns the previous one.
@@ -66,17 +96,16 @@ impl Mesh {
 
     /// Returns true if a peer is on this host.
     pub(super) fn is_local(&self, peer: usize) -> bool {
-        self.links[peer]
-            .as_ref()
-            .is_some_and(|link| link.is_local())
+        let wires = self.wires.as_ref();
+        wires.is_some_and(|wires| wires.is_local(peer))
     }
 
     /// Returns true if any peer is on this host.
     pub(super) fn has_local_peers(&self) -> bool {
-        (0..self.links.len()).any(|peer| self.is_local(peer))
+        (0..self.world_size).any(|peer| self.is_local(peer))
     }
 
-    /// Sends as much of `parts` as the link takes; they must not all be empty. Returns `None` if the link is
+    /// Sends as much of `parts` as the wire takes; they must not all be empty. Returns `None` if the wire is
     /// full.
     pub(super) fn write(
         &mut self,
@@ -84,13 +113,13 @@ impl Mesh {
         peer: usize,
         parts: &[IoSlice<'_>],
     ) -> Result<Option<usize>> {
-        let written = self.link(call, peer)?.write_vectored(parts);
+        let written = self.wires(call)?.write(peer, parts);
         let written = moved(call, peer, written)?;
         self.bytes_sent += written.unwrap_or(0) as u64;
         Ok(written)
     }
 
-    /// Fills `parts` with the bytes that the link has; they must not all be empty. Returns `None` if it has
+    /// Fills `parts` with the bytes that the wire has; they must not all be empty. Returns `None` if it has
     /// none.
     pub(super) fn read(
         &mut self,
@@ -98,7 +127,7 @@ impl Mesh {
         peer: usize,
         parts: &mut [IoSliceMut<'_>],
     ) -> Result<Option<usize>> {
-        let read = self.link(call, peer)?.read_vectored(parts);
+        let read = self.wires(call)?.read(peer, parts);
         let read = moved(call, peer, read)?;
         self.bytes_received += read.unwrap_or(0) as u64;
         Ok(read)
@@ -116,20 +145,9 @@ impl Mesh {
         interests: &[Interest],
         idle_since: Instant,
     ) -> Result<()> {
-        let mut fds = Vec::with_capacity(interests.len());
-        for interest in interests {
-            let link = self.links[interest.peer]
-                .as_ref()
-                .ok_or(Error::Broken { call: *call })?;
-            if interest.read && link.may_have_more() {
-                return self.check_abort(call);
-            }
-            let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, interest.read);
-            events.set(PollFlags::POLLOUT, interest.write);
-            fds.push(PollFd::new(link.as_fd(), events));
-        }
-        match readiness::wait(&mut fds, idle_since + self.timeout, &self.abort) {
+        let deadline = idle_since + self.timeout;
+        let wires = self.wires.as_ref().ok_or(Error::Broken { call: *call })?;
+        match wires.wait(interests, deadline, &self.abort) {
             Ok(Wake::Ready) => Ok(()),
             Ok(Wake::Aborted) => Err(Error::Aborted { call: *call }),
             Ok(Wake::Deadline) => Err(Error::DeadlineExceeded {
@@ -153,23 +171,28 @@ impl Mesh {
         }
     }
 
-    /// Closes every link, so that peers learn of a failure here at once.
+    /// Accounts for a pass over `bytes` bytes of memory.
+    pub(super) fn pass_over(&mut self, bytes: usize) {
+        if let Some(wires) = &mut self.wires {
+            wires.pass_over(bytes);
+        }
+    }
+
+    /// Closes every wire, so that peers learn of a failure here at once.
     pub(super) fn close(&mut self) {
-        self.links.fill_with(|| None);
+        self.wires = None;
     }
 
     /// Decorates every link.
     #[cfg(test)]
     pub(super) fn wrap(&mut self, decorate: &mut dyn FnMut(usize, Box<dyn Link>) -> Box<dyn Link>) {
-        for (peer, slot) in self.links.iter_mut().enumerate() {
-            *slot = slot.take().map(|link| decorate(peer, link));
+        if let Some(wires) = &mut self.wires {
+            wires.wrap(decorate);
         }
     }
 
-    fn link(&mut self, call: &Call, peer: usize) -> Result<&mut Box<dyn Link>> {
-        self.links[peer]
-            .as_mut()
-            .ok_or(Error::Broken { call: *call })
+    fn wires(&mut self, call: &Call) -> Result<&mut Box<dyn Wires>> {
+        self.wires.as_mut().ok_or(Error::Broken { call: *call })
     }
 }
 

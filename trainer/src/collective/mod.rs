@@ -28,8 +28,9 @@
 //! | all-reduce, small, fewer than 8 ranks | direct exchange | 1 | `(N−1)·B` |
 //! | all-reduce, small | recursive doubling: pairs, then pairs of pairs | `⌊log₂ N⌋`, and 2 more if N is not a power of two | `log₂ N·B` |
 //! | [all-reduce](Communicator::all_reduce_sum) of a large [`Buffer`], all ranks on one host | shared memory: each rank sums its column, then copies the others | 3 | 0 |
-//! | the same, ranks on `H` hosts, at least one of them with several | shared memory within a host; between hosts, one ring for each of `C` columns, where `C` is the lowest number of ranks on a host | 3 and `2(H−1)` | `2(H−1)/H·B/C` for a rank with a column, so `2(H−1)/H·B` for a host |
-//! | any other large all-reduce, such as [double precision](Communicator::all_reduce_sum_f64) | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | the same, ranks on `H` hosts, at least one of them with several | shared memory within a host; between hosts, a ring or, from 8 hosts on, halving for each of `C` columns, where `C` is the lowest number of ranks on a host | 3, and those of `H` ranks | `2(H−1)/H·B/C` for a rank with a column, so `2(H−1)/H·B` for a host |
+//! | any other large all-reduce, such as [double precision](Communicator::all_reduce_sum_f64), fewer than 8 ranks | ring: reduce-scatter, then all-gather | `2(N−1)` | `2(N−1)/N·B` |
+//! | the same, 8 ranks or more | halving: reduce-scatter and all-gather in rounds | `2⌈log₂ N⌉` | `2(N−1)/N·B` |
 //! | [all-gather](Communicator::all_gather) | direct exchange | 1 | `(N−1)·B`, `B` its own |
 //! | [broadcast](Communicator::broadcast) | chain, pipelined by chunks | `N−1` | `B`; 0 for the last rank of the chain |
 //! | [barrier](Communicator::barrier) | the small all-reduce, headers only | 1, or those of recursive doubling | 0 |
@@ -37,13 +38,14 @@
 //! The ring is Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
 //! (2009), <https://doi.org/10.1016/j.jpdc.2008.09.002>. Ranks do not wait between its steps: they pass on
 //! each chunk as it arrives. A large buffer goes around in blocks, one behind the other, so that a segment
-//! that comes back is still in the processor's caches.
+//! that comes back is still in the processor's caches. Halving is [Träff's](https://arxiv.org/abs/2410.14234): a
+//! ring's steps are a latency each, and there are too many of them with many ranks.
 //!
 //! # Invariants
 //!
 //! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange adds in rank
-//!   order on every rank, both ranks of a pair add the same two numbers, and the ring and shared memory sum
-//!   each segment or column in one place.
+//!   order on every rank, both ranks of a pair add the same two numbers, and the ring, halving and shared memory
+//!   sum each segment or column in one place.
 //! - An operation returns once the kernel has taken everything it sends: the caller may overwrite its buffer.
 //! - A connection belongs to one generation, and each message names its own. A message from another
 //!   generation is refused, never applied.
@@ -82,12 +84,15 @@ mod endpoint;
 mod error;
 mod exchange;
 mod frame;
+mod halving;
 mod hosts;
 mod link;
 mod membership;
 mod mesh;
 mod readiness;
 mod ring;
+mod simulated;
+mod sockets;
 mod tls_link;
 mod wire;
 
@@ -101,3 +106,4 @@ pub use endpoint::{Endpoint, Listener, host_id};
 pub use error::{Error, Refusal, Result};
 pub use membership::{Membership, Options};
 pub use readiness::ABORT_LATENCY;
+pub use simulated::{Costs, Network, SimulatedRank, simulate};

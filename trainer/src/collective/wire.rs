@@ -205,6 +205,7 @@ pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
                 Algorithm::Ring => 2,
                 Algorithm::SharedMemory => 3,
                 Algorithm::Doubling => 4,
+                Algorithm::Halving => 5,
             };
             (1, element, algorithm, 0)
         }
@@ -248,6 +249,7 @@ pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
                 2 => Algorithm::Ring,
                 3 => Algorithm::SharedMemory,
                 4 => Algorithm::Doubling,
+                5 => Algorithm::Halving,
                 _ => return None,
             },
         },
@@ -312,8 +314,8 @@ mod tests {
     fn every_header_survives_the_wire() {
         let mut ops = vec![Op::AllGather, Op::Broadcast { root: 4 }, Op::Barrier];
         for element in [ElementType::F32, ElementType::F64] {
-            use Algorithm::{Direct, Doubling, Ring, SharedMemory};
-            for algorithm in [Direct, Ring, SharedMemory, Doubling] {
+            use Algorithm::{Direct, Doubling, Halving, Ring, SharedMemory};
+            for algorithm in [Direct, Ring, SharedMemory, Doubling, Halving] {
                 ops.push(Op::AllReduceSum { element, algorithm });
             }
         }

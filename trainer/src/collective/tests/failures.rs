@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::faults::{Fault, Faulty};
 use super::world::{TRANSPORTS, Transport, options, spawn, world};
+use crate::collective::sockets::Sockets;
 use crate::collective::wire::HEADER_BYTES;
 use crate::collective::{Buffer, Communicator, Error, Options, Result, link};
 
@@ -172,7 +173,10 @@ fn bytes_that_are_lost_end_at_the_deadline() {
 fn facing_a_bare_socket(abort: &CancellationToken) -> (Communicator, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     let links = vec![None, Some(link::unix(near).unwrap())];
-    (Communicator::over(links, 0, 7, &options(), abort), far)
+    (
+        Communicator::over(Box::new(Sockets(links)), 0, 7, &options(), abort),
+        far,
+    )
 }
 
 #[test]
@@ -213,7 +217,13 @@ fn a_stale_generation_is_never_applied() {
         let (near, far) = UnixStream::pair().unwrap();
         let links = vec![Some(link::unix(near).unwrap()), None];
         (
-            Communicator::over(links, 1, 6, &options(), &CancellationToken::new()),
+            Communicator::over(
+                Box::new(Sockets(links)),
+                1,
+                6,
+                &options(),
+                &CancellationToken::new(),
+            ),
             far,
         )
     };

@@ -11,6 +11,7 @@ use crate::allocations::bounded;
 use crate::collective::buffer::Offered;
 use crate::collective::call::{Algorithm, Call, ElementType, Op};
 use crate::collective::connect::{NONCE_BYTES, PROOF_BYTES};
+use crate::collective::sockets::Sockets;
 use crate::collective::wire::{
     ANSWER_BYTES, HEADER_BYTES, HELLO_BYTES, Hello, REPLY_BYTES, Reply, decode_answer,
     decode_header, encode_answer, encode_header,
@@ -115,7 +116,13 @@ fn hears(bytes: &[u8]) {
         drop(far);
         let links = vec![None, Some(near)];
         let abort = CancellationToken::new();
-        call(&mut Communicator::over(links, 0, 0, &options, &abort));
+        call(&mut Communicator::over(
+            Box::new(Sockets(links)),
+            0,
+            0,
+            &options,
+            &abort,
+        ));
     }
 }
 
