@@ -371,7 +371,7 @@ fn stage(attempt: &str, job: &SimulatedJob) -> Stage {
         Some(gang) => Work::Gang(Box::new(GangStage {
             gang: gang.clone(),
             memory: Memory::default(),
-            shards: gang.most,
+            shards: vec![0; gang.most],
             pending: true,
             running: Vec::new(),
             done: 0,

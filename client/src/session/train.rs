@@ -16,8 +16,9 @@ use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use url::Url;
 use volley_engine::{TrainNode, row_hash, train_schema};
 use volley_proto::settings::OnClientLoss;
-use volley_proto::spec::{IfExists, Split, Start, TrainSpec, split};
+use volley_proto::spec::{IfExists, Ranks, Split, Start, TrainSpec, split};
 use volley_proto::store::TRACE_FILE;
+use volley_proto::tables::Executor;
 use volley_proto::{ModelName, ModelRef, TrainId};
 
 use super::query::QueryExec;
@@ -25,6 +26,7 @@ use super::settings::{self, JobDescription};
 use super::transform::{Rows, own_column};
 use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
+use crate::system_tables::Scope;
 use crate::{Error, Result};
 
 /// Result of a training.
@@ -138,8 +140,9 @@ impl Session {
         Ok((target, rows, options))
     }
 
-    /// Returns the start of training, with the version that a warm start uses. Keeps that version's embedding widths
-    /// and ensemble size if the options do not set them.
+    /// Returns the start of training, with the version that a warm start uses. Options that are not set are taken from
+    /// the start: embedding widths and ensemble size from that version, the number of shards from a checkpoint.
+    /// Otherwise, the number of shards is the default for this cluster.
     ///
     /// # Errors
     /// Names the missing model or version.
@@ -151,6 +154,9 @@ impl Session {
         let refuse = |from: &WarmStart, expected: String| {
             volley_proto::Error::option("warm_start", from.to_string(), expected).into()
         };
+        if options.shards.is_none() {
+            options.shards = Some(self.shards(options, model).await?);
+        }
         let from = match &options.warm_start {
             None if options.resume => return Ok(Start::Resume),
             None => return Ok(Start::Fresh),
@@ -183,6 +189,27 @@ impl Session {
             *members = manifest.spec.network.ensemble_size.given();
         }
         Ok(Start::Warm(from))
+    }
+
+    /// Returns the number of shards of a training whose options do not set it.
+    async fn shards(&self, options: &TrainOptions, model: &ModelName) -> Result<usize> {
+        if options.resume {
+            let newest = self.store().newest_checkpoint(model, None).await?;
+            let shards = newest.checkpoint.and_then(|(info, _)| info.kept.shards);
+            if let Some(shards) = shards {
+                return Ok(shards);
+            }
+        }
+        let executors = match options.ranks {
+            Ranks::Exactly(_) => 0,
+            Ranks::All => {
+                let executors = self.system_tables.rows(Scope::All).await;
+                let executors: Vec<Executor> = executors.unwrap_or_default();
+                let able = executors.iter().filter(|executor| executor.role != "query");
+                able.count()
+            }
+        };
+        Ok(options.default_shards(executors))
     }
 
     /// Trains on the rows and publishes the model. `statement` is the name of the job.

@@ -236,7 +236,7 @@ impl Session {
     /// Returns the values fitted by the run that this one resumes, if it fitted the same columns.
     async fn fitted_before(&self, given: &Given, spec: &TrainSpec) -> Result<Option<Transform>> {
         let found = self.store().newest_checkpoint(&spec.model, None).await?;
-        let before = found.checkpoint.and_then(|(info, _)| info.transform);
+        let before = found.checkpoint.and_then(|(info, _)| info.kept.transform);
         let Some(before) = before else {
             return Ok(None);
         };
@@ -338,7 +338,7 @@ mod tests {
     use volley_engine::optimized;
     use volley_proto::TrainId;
     use volley_proto::spec::Computed;
-    use volley_proto::store::{Position, Writer};
+    use volley_proto::store::{KeptOptions, Position, Writer};
 
     use super::*;
     use crate::sql::Kind;
@@ -398,7 +398,10 @@ mod tests {
                     &model,
                     Writer { run, generation },
                     Position::START,
-                    Some(&transform),
+                    KeptOptions {
+                        transform: Some(transform),
+                        shards: None,
+                    },
                     state,
                 );
                 saved.await.unwrap();

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use volley_proto::failure::chain;
 use volley_proto::spec::TrainSpec;
-use volley_proto::store::{EpochRecord, ModelStore, Position, Writer};
+use volley_proto::store::{EpochRecord, KeptOptions, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
 use volley_proto::{Error, Result, TrainId};
 use volley_trainer::{Artifacts, Beginning, Observer, Publisher, Step};
@@ -144,6 +144,7 @@ impl RunStore<'_> {
             model,
             train_id,
             transform,
+            shards,
             ..
         } = self.spec;
         let store = ModelStore::open(&self.spec.store)?;
@@ -151,8 +152,12 @@ impl RunStore<'_> {
             run: *train_id,
             generation: self.generation,
         };
+        let kept = KeptOptions {
+            transform: transform.clone(),
+            shards: Some(*shards),
+        };
         store
-            .save_checkpoint(model, writer, position, transform.as_ref(), state)
+            .save_checkpoint(model, writer, position, kept, state)
             .await?;
         if let Some(run) = self.continues.take() {
             store.drop_checkpoints(model, run).await?;

@@ -138,7 +138,7 @@ impl TrainSpec {
                 } else {
                     "max_ranks"
                 };
-                let expected = format!("more ranks than shards ({}): raise shards", self.shards);
+                let expected = self.more_than_shards();
                 refuse(name, min.max(max.unwrap_or(0)), &expected)
             }
             _ if self.checkpoint_every == Some(0) => {
@@ -146,6 +146,15 @@ impl TrainSpec {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns what is wrong with more ranks than shards.
+    fn more_than_shards(&self) -> String {
+        let advice = match self.start {
+            Start::Resume => "a run that resumes has its checkpoint's shards, so use no more ranks",
+            Start::Fresh | Start::Warm(_) => "raise shards",
+        };
+        format!("more ranks than shards ({}): {advice}", self.shards)
     }
 
     /// Checks that L-BFGS has a convex loss that is differentiable everywhere, of all rows at once.
@@ -215,7 +224,7 @@ impl TrainSpec {
                 return Err(Error::option("ranks", "0", "expected at least 1, or 'all'"));
             }
             Ranks::Exactly(ranks) if ranks > self.shards => {
-                let expected = format!("more ranks than shards ({}): raise shards", self.shards);
+                let expected = self.more_than_shards();
                 return Err(Error::option("ranks", ranks.to_string(), expected));
             }
             _ => {}

@@ -126,9 +126,20 @@ pub struct CheckpointInfo {
     /// File of the state; none if its name is that of this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// Options of the run that a run which resumes from it takes over.
+    #[serde(flatten)]
+    pub kept: KeptOptions,
+}
+
+/// Options of a run that a run which resumes takes over unless it sets them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptOptions {
     /// Columns that the run computes from its rows, with the fitted numbers: a run that resumes fits none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
+    /// Number of shards; none in old checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<usize>,
 }
 
 /// Result of a search for a model's checkpoints.
@@ -169,7 +180,7 @@ impl ModelStore {
         model: &ModelName,
         writer: Writer,
         position: Position,
-        transform: Option<&Transform>,
+        kept: KeptOptions,
         state: Bytes,
     ) -> Result<()> {
         let Writer { run, generation } = writer;
@@ -198,7 +209,7 @@ impl ModelStore {
             hash,
             written: SystemTime::now(),
             state: file,
-            transform: transform.cloned(),
+            kept,
         };
         match self.kind {
             Kind::Folder => {

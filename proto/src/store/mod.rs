@@ -31,7 +31,7 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{CheckpointInfo, FoundCheckpoint, Position, Writer};
+pub use checkpoint::{CheckpointInfo, FoundCheckpoint, KeptOptions, Position, Writer};
 pub use classes::{ClassType, Classes, PredictedColumns};
 pub use file::WrittenFile;
 pub use manifest::{

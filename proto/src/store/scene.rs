@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::open::Kind;
 use super::publish::{ATTEMPTS, UNPUBLISHED};
-use super::{FoundCheckpoint, Manifest, ModelStore, Position, Writer};
+use super::{FoundCheckpoint, KeptOptions, Manifest, ModelStore, Position, Writer};
 use crate::spec::{
     BatchSize, ClassWeights, Device, Elastic, EmbeddingWidth, EnsembleSize, Feature, FeatureKind,
     IfExists, Keep, Label, LabelTransform, Loss, Network, NumericTransform, Optimizer, Output,
@@ -98,7 +98,11 @@ impl Scene {
             steps,
         };
         let (store, writer) = (&self.store, Writer { run, generation });
-        let saved = store.save_checkpoint(&self.model, writer, position, None, state(steps));
+        let kept = KeptOptions {
+            shards: Some(60),
+            transform: None,
+        };
+        let saved = store.save_checkpoint(&self.model, writer, position, kept, state(steps));
         saved.await
     }
 

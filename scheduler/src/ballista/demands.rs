@@ -57,10 +57,15 @@ fn work(
         let running = stage.task_infos.iter().filter_map(runs_on);
         let is_done = |task: &&TaskInfo| matches!(task.task_status, Status::Successful(_));
         let done = stage.task_infos.iter().filter(is_done).count();
+        let rows = rows(stage);
         return Some(Work::Gang(Box::new(GangStage {
             gang: gang(spec),
-            memory: memory(stage, spec),
-            shards: stage.partitions,
+            memory: Memory {
+                of_rank: spec.rank_memory(),
+                rows: rows.as_ref().map(|rows| rows.iter().sum()),
+                largest_shard: rows.iter().flatten().copied().max().unwrap_or(0),
+            },
+            shards: rows.unwrap_or_else(|| vec![0; stage.partitions]),
             pending,
             running: running.map(str::to_owned).collect(),
             done,
@@ -125,28 +130,23 @@ fn runs_on(task: &TaskInfo) -> Option<&str> {
     }
 }
 
-/// Returns the memory of a stage's ranks, and the rows that the stage's exchange has written.
-fn memory(stage: &RunningStage, spec: &TrainSpec) -> Memory {
-    Memory {
-        of_rank: spec.rank_memory(),
-        rows: rows(stage),
-    }
-}
-
-/// Returns the rows written by the exchange before a stage, if there is one exchange and it has an exact count.
-fn rows(stage: &RunningStage) -> Option<u64> {
+/// Returns the rows of each shard, as written by the exchange before the stage; `None` unless there is one exchange and
+/// it has exact counts.
+fn rows(stage: &RunningStage) -> Option<Vec<u64>> {
     let mut inputs = stage.inputs.values();
-    match (inputs.next(), inputs.next()) {
-        (Some(exchange), None) => {
-            let locations = exchange.partition_locations.values().flatten();
-            let written = locations.map(|location| location.partition_stats);
-            match stats_for_partitions(0, written).num_rows {
-                Precision::Exact(rows) => Some(rows as u64),
-                Precision::Inexact(_) | Precision::Absent => None,
-            }
+    let (Some(exchange), None) = (inputs.next(), inputs.next()) else {
+        return None;
+    };
+    let of_shard = |shard: usize| {
+        let locations = exchange.partition_locations.get(&shard);
+        let written = locations.into_iter().flatten();
+        let written = written.map(|location| location.partition_stats);
+        match stats_for_partitions(0, written).num_rows {
+            Precision::Exact(rows) => Some(rows as u64),
+            Precision::Inexact(_) | Precision::Absent => None,
         }
-        _ => None,
-    }
+    };
+    (0..stage.partitions).map(of_shard).collect()
 }
 
 /// Checks whether one task reads all of the stage's input.

@@ -210,7 +210,8 @@ pub(crate) enum Work {
 pub(crate) struct GangStage {
     pub(crate) gang: Gang,
     pub(crate) memory: Memory,
-    pub(crate) shards: usize,
+    /// Rows of each shard; zeros if they are not counted.
+    pub(crate) shards: Vec<u64>,
     /// True if there are shards that no rank has taken.
     pub(crate) pending: bool,
     /// Executors that its ranks run on.

@@ -50,6 +50,7 @@ impl Controller {
             let memory = Memory {
                 of_rank,
                 rows: None,
+                largest_shard: 0,
             };
             let reach = reach(&self.pool, gang.device);
             if let Some(reason) = never_fits(gang.ranks, &memory, &reach) {

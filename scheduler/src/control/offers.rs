@@ -26,6 +26,8 @@ struct Asked {
     attempt: String,
     stage: usize,
     gang: Option<Gang>,
+    /// Rows of each shard of the gang.
+    shards: Vec<u64>,
     written: Option<String>,
 }
 
@@ -158,9 +160,9 @@ impl Controller {
             Some(job) => (job.id.clone(), job.account.clone(), job.priority),
             None => (attempt.clone(), unknown_account(), 0),
         };
-        let (kind, gang, written) = match work {
-            Work::Slices { pending, most } => (Kind::Slices { pending, most }, None, None),
-            Work::Whole => (Kind::Whole, None, None),
+        let (kind, gang, shards, written) = match work {
+            Work::Slices { pending, most } => (Kind::Slices { pending, most }, None, vec![], None),
+            Work::Whole => (Kind::Whole, None, vec![], None),
             Work::Gang(stage) => {
                 let GangStage {
                     gang,
@@ -185,13 +187,13 @@ impl Controller {
                 }
                 let kind = Kind::Gang {
                     request: run.rank_request(&gang, executors, now.instant),
-                    shards,
+                    shards: shards.len(),
                     memory,
                     device: gang.device,
                     running: ranks_on.len(),
                     done,
                 };
-                (kind, Some(gang), written)
+                (kind, Some(gang), shards, written)
             }
         };
         let demand = Demand {
@@ -207,6 +209,7 @@ impl Controller {
             attempt,
             stage,
             gang,
+            shards,
             written,
         };
         Some((asked, demand))
@@ -218,13 +221,15 @@ impl Controller {
             attempt,
             stage,
             gang,
+            shards,
             written,
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
                 let (tasks, gang) = match gang {
                     Some(gang) => {
-                        let (tasks, gang) = self.assign_shards(gang, &attempt, tasks);
+                        let (tasks, gang) =
+                            self.assign_shards((gang, &shards), &attempt, tasks, now);
                         (tasks, Some(Box::new(gang)))
                     }
                     None => (tasks, None),
@@ -261,20 +266,22 @@ impl Controller {
     /// whichever executors they are on.
     fn assign_shards(
         &mut self,
-        gang: Gang,
+        (gang, rows): (Gang, &[u64]),
         attempt: &str,
         tasks: Vec<Task>,
+        now: Now,
     ) -> (Vec<Task>, GangBinding) {
-        let shards = tasks.iter().map(|task| task.partitions).sum();
+        let able = reach(&self.pool, gang.device).executors();
         let executors: Vec<_> = tasks.iter().map(|task| task.executor.as_str()).collect();
         let run = self.runs.entry(&gang.train);
-        let assigned = run.assign(attempt, shards, &executors);
+        let assigned = run.assign(attempt, rows, &executors);
         let mut ranks: Vec<_> = assigned.into_iter().zip(tasks).collect();
         ranks.sort_by(|(shards, _), (others, _)| shards.first().cmp(&others.first()));
         let (shards, mut tasks): (Vec<Vec<usize>>, Vec<Task>) = ranks.into_iter().unzip();
         for (task, shards) in tasks.iter_mut().zip(&shards) {
             task.partitions = shards.len();
         }
+        run.dealt(&gang, (rows, &shards), able, now);
         (tasks, GangBinding { gang, shards })
     }
 

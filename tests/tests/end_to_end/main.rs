@@ -35,6 +35,7 @@ mod queues;
 mod rbf;
 mod report;
 mod rossmann;
+mod shards;
 mod stores;
 mod tables;
 mod tls;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::Url;
 use volley_proto::object_stores::StoreOptions;
 use volley_proto::spec::IfExists;
-use volley_proto::store::{Manifest, ModelStore, Position, Writer};
+use volley_proto::store::{KeptOptions, Manifest, ModelStore, Position, Writer};
 use volley_proto::{Error, ModelName, ModelRef, TrainId};
 use volley_tests::{
     Cluster, Fault as RequestFault, FaultPlan, FaultyProxy, RemoteStore, S3Server, Samples,
@@ -320,8 +320,11 @@ async fn checkpoints(store: &ModelStore, template: &Manifest) {
             steps,
         };
         let (writer, state) = (Writer { run, generation }, format!("{generation} {steps}"));
-        let transform = template.spec.transform.as_ref();
-        let saved = store.save_checkpoint(&name, writer, position, transform, state.into());
+        let kept = KeptOptions {
+            transform: template.spec.transform.clone(),
+            shards: Some(template.spec.shards),
+        };
+        let saved = store.save_checkpoint(&name, writer, position, kept, state.into());
         saved.await
     };
     for steps in 1..=8 {

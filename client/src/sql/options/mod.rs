@@ -118,7 +118,7 @@ pub struct TrainOptions {
     pub resume: bool,
     /// Model whose weights training starts from.
     pub warm_start: Option<WarmStart>,
-    /// Number of virtual shards; default: 60, or the maximum number of ranks if that is greater.
+    /// Number of virtual shards; default: a multiple of the number of ranks, of at least 60.
     pub shards: Option<usize>,
     /// Columns whose hash assigns rows to shards.
     pub shard_by: Vec<String>,
@@ -187,8 +187,12 @@ fn check_read<T: PartialEq, const N: usize>(
     Ok(())
 }
 
-/// Default number of shards: divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
+/// Least default number of shards: divisible by every number of ranks up to six, and by 10, 12, 15, 20 and 30.
 const DEFAULT_SHARDS: usize = 60;
+/// Default number of shards per rank: when one of many ranks is lost, the others take at most a quarter more rows.
+const SHARDS_A_RANK: usize = 4;
+/// Number of shards up to which ranks have so many each. Every task before the exchange writes all of them.
+const MANY_SHARDS: usize = 1024;
 /// Default share of evaluation rows, BigQuery ML's.
 const DEFAULT_EVAL_FRACTION: f64 = 0.2;
 

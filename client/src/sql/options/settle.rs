@@ -8,7 +8,9 @@ use volley_proto::spec::{
 };
 use volley_proto::{ModelName, TrainId};
 
-use super::{DEFAULT_SHARDS, OptimizerName, TrainOptions, refused, unread};
+use super::{
+    DEFAULT_SHARDS, MANY_SHARDS, OptimizerName, SHARDS_A_RANK, TrainOptions, refused, unread,
+};
 use crate::{Error, Result};
 
 /// Model to publish, and the store to publish it in.
@@ -62,8 +64,7 @@ impl TrainOptions {
             regroup_timeout: self.regroup_timeout,
             too_few: self.too_few,
         };
-        let most = elastic.max_ranks.unwrap_or(self.min_ranks);
-        let shards = self.shards.unwrap_or(DEFAULT_SHARDS.max(most));
+        let shards = self.shards.unwrap_or_else(|| self.default_shards(0));
         let spec = TrainSpec {
             train_id: target.train_id,
             model: target.model,
@@ -114,6 +115,21 @@ impl TrainOptions {
         spec.check(input)?;
         spec.check_split_key(rows)?;
         Ok(spec)
+    }
+
+    /// Returns the default number of shards, where `executors` executors can run a rank: a multiple of the number of
+    /// ranks, so that all have as many.
+    pub(crate) fn default_shards(&self, executors: usize) -> usize {
+        let (ranks, most) = match self.ranks {
+            Ranks::Exactly(ranks) => (ranks, self.max_ranks.unwrap_or(ranks)),
+            Ranks::All => {
+                let most = self.max_ranks.unwrap_or(usize::MAX);
+                (executors.min(most), self.max_ranks.unwrap_or(0))
+            }
+        };
+        let ranks = ranks.max(self.min_ranks).max(1);
+        let each = DEFAULT_SHARDS.max(most).div_ceil(ranks);
+        ranks * each.max(SHARDS_A_RANK.min(MANY_SHARDS / ranks))
     }
 
     /// Returns the given columns that have a role other than feature.
@@ -401,7 +417,24 @@ mod tests {
             .map(|s| s.shards)
         };
         assert_eq!(shards(Ranks::All, None).unwrap(), 60);
-        assert_eq!(shards(Ranks::Exactly(100), None).unwrap(), 100);
+        for (ranks, due) in [
+            (1, 60),
+            (2, 60),
+            (7, 63),
+            (40, 160),
+            (100, 400),
+            (300, 900),
+            (512, 1024),
+            (1000, 1000),
+            (3000, 3000),
+        ] {
+            assert_eq!(shards(Ranks::Exactly(ranks), None).unwrap(), due);
+            let all = TrainOptions {
+                ranks: Ranks::All,
+                ..options()
+            };
+            assert_eq!(all.default_shards(ranks), due);
+        }
         assert_eq!(shards(Ranks::Exactly(4), Some(4)).unwrap(), 4);
         assert!(shards(Ranks::Exactly(5), Some(4)).is_err());
     }
@@ -420,7 +453,7 @@ mod tests {
         };
         use Ranks::{All, Exactly};
         assert_eq!(settle(All, 1, None).unwrap(), (None, 60));
-        assert_eq!(settle(All, 70, None).unwrap(), (None, 70));
+        assert_eq!(settle(All, 70, None).unwrap(), (None, 280));
         assert_eq!(settle(Exactly(4), 2, None).unwrap(), (Some(4), 60));
         assert_eq!(settle(Exactly(4), 4, Some(80)).unwrap(), (Some(80), 80));
         for (ranks, min, max, option) in [

@@ -26,13 +26,19 @@ pub(crate) struct Memory {
     pub(crate) of_rank: Option<RankMemory>,
     /// Rows of all ranks together.
     pub(crate) rows: Option<u64>,
+    /// Rows of the largest shard, which one rank takes whole; 0 if unknown.
+    pub(crate) largest_shard: u64,
 }
 
 impl Memory {
     /// Returns the least bytes that each of `ranks` ranks needs.
     pub(crate) fn needed(&self, ranks: usize) -> u64 {
+        let ranks = ranks as u64;
+        // The rank with the largest shard has at least its rows.
+        let least = self.largest_shard.saturating_mul(ranks);
+        let rows = self.rows.map(|rows| rows.max(least));
         let of_rank = self.of_rank.as_ref();
-        of_rank.map_or(0, |memory| memory.of_rank(self.rows, ranks as u64))
+        of_rank.map_or(0, |memory| memory.of_rank(rows, ranks))
     }
 
     /// Counts the offers that suffice for one of `ranks` ranks.

@@ -296,6 +296,7 @@ fn of_rows(rows: u64) -> Memory {
     Memory {
         of_rank: Some(of_rank),
         rows,
+        largest_shard: 0,
     }
 }
 
@@ -337,6 +338,14 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
     let all = || gang_of("a", begin(Ranks::All), memory);
     assert_eq!(run_on(&[32, 20, 40], all()), "start e0:5 e2:5");
     assert!(run_on(&[20, 20, 20], all()).starts_with("fail: training does not fit"));
+    let uneven = Memory {
+        largest_shard: 3 * MIB,
+        ..memory
+    };
+    let exactly = |ranks| gang_of("a", begin(Ranks::Exactly(ranks)), uneven);
+    assert_eq!(run_on(&[48, 48], exactly(2)), "start e0:5 e1:5");
+    let refused = run_on(&[47, 47], exactly(2));
+    assert!(refused.contains("2 ranks takes 48.0 MiB"), "{refused}");
     let unknown = Memory {
         rows: None,
         ..memory

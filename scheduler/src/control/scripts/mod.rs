@@ -291,7 +291,7 @@ fn barrier(attempt: &str, gang: &Gang, running: &[&str], pending: bool) -> Stage
         work: Work::Gang(Box::new(GangStage {
             gang: gang.clone(),
             memory: Memory::default(),
-            shards: 12,
+            shards: vec![0; 12],
             pending,
             running: running.iter().map(ToString::to_string).collect(),
             done: 0,

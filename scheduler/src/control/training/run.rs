@@ -18,7 +18,7 @@ use volley_proto::{GpuId, ModelName, Secret};
 
 use super::events::{EventLog, Failure, RunEvent, Shown};
 use super::progress::{RunProgress, StepReport};
-use super::shards::assign;
+use super::shards::{assign, uneven};
 use crate::control::placement::RankRequest;
 use crate::control::retained::Ends;
 use crate::control::{Gang, Now};
@@ -237,17 +237,40 @@ impl Run {
         (settled && goes_on && is_room).then_some(ranks)
     }
 
-    /// Assigns shards to the next generation's ranks on these executors, in the attempt.
+    /// Assigns shards, with these rows each, to the next generation's ranks on these executors, in the attempt.
     pub(crate) fn assign(
         &self,
         attempt: &str,
-        shards: usize,
+        rows: &[u64],
         executors: &[&str],
     ) -> Vec<Vec<usize>> {
         // Executors keep shards only for their attempt.
         let members = self.members.iter().filter(|_| self.attempt == attempt);
         let had = members.map(|member| (&*member.bound.executor, &member.bound.shards[..]));
-        assign(shards, executors, &had.collect::<Vec<_>>())
+        assign(rows, executors, &had.collect::<Vec<_>>())
+    }
+
+    /// Logs that shards are assigned so that some ranks have many more rows than others, or that there are too few for
+    /// a rank on each of the `able` executors.
+    pub(crate) fn dealt(
+        &mut self,
+        gang: &Gang,
+        (rows, assigned): (&[u64], &[Vec<usize>]),
+        able: usize,
+        now: Now,
+    ) {
+        let takes_all = gang.ranks == Ranks::All && gang.elastic.max_ranks.is_none();
+        if takes_all && assigned.len() == rows.len() && able > rows.len() {
+            let shards = rows.len();
+            let note = format!(
+                "{} of {able} executors have no rank, because there are {shards} shards: use more shards",
+                able - shards
+            );
+            self.tell(RunEvent::Note(note), now.time);
+        }
+        if let Some(note) = uneven(rows, assigned) {
+            self.tell(RunEvent::Note(note), now.time);
+        }
     }
 
     /// Starts a new generation, bound to these tasks of an attempt.

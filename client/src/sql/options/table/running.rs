@@ -95,8 +95,8 @@ pub(super) const RUNNING: &[TrainOption] = &[
     option(
         "shards",
         "whole number",
-        "60, or the most ranks where that is more",
-        "Virtual shards that rows are hashed into; each rank takes a slice of them.",
+        "60, or more for a multiple of the ranks; where training resumes, its checkpoint's",
+        "Virtual shards that rows are hashed into. They are dealt to the ranks so that each has about as many rows.",
         |to, value| set(&mut to.shards, Some(whole(value)?)),
     ),
     option(

@@ -267,7 +267,7 @@ fn executors_keep_their_shards_within_an_attempt() {
     let now = Now::read();
     let mut run = Run::default();
     let bound = |run: &Run, executors: &[&str]| -> Vec<BoundRank> {
-        let shards = run.assign("j", 6, executors).into_iter().enumerate();
+        let shards = run.assign("j", &[0; 6], executors).into_iter().enumerate();
         let shards = shards.zip(executors);
         let rank = |((task, shards), executor): ((usize, _), &&str)| BoundRank {
             task,
@@ -280,17 +280,17 @@ fn executors_keep_their_shards_within_an_attempt() {
     let first = bound(&run, &["a", "b"]);
     run.starts("j", first, now);
     assert_eq!(
-        run.assign("j", 6, &["b", "a"]),
+        run.assign("j", &[0; 6], &["b", "a"]),
         [vec![3, 4, 5], vec![0, 1, 2]]
     );
     let grown = bound(&run, &["a", "b", "c"]);
     run.starts("j", grown, now);
     assert_eq!(
-        run.assign("j", 6, &["c", "b"]),
+        run.assign("j", &[0; 6], &["c", "b"]),
         [vec![0, 2, 5], vec![1, 3, 4]]
     );
     assert_eq!(
-        run.assign("k", 6, &["c", "b"]),
+        run.assign("k", &[0; 6], &["c", "b"]),
         [vec![0, 1, 2], vec![3, 4, 5]]
     );
 }
