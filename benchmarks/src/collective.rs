@@ -41,6 +41,13 @@ pub(crate) const MESSAGES: [Message; 3] = [
     },
 ];
 
+impl Message {
+    /// Returns the numbers of the message.
+    pub(crate) fn elements(self) -> usize {
+        self.elements
+    }
+}
+
 /// Transport between Volley's ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Transport<'a> {

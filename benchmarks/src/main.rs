@@ -22,6 +22,7 @@ mod prediction;
 mod quality;
 mod report;
 mod rossmann;
+mod scale;
 mod session;
 mod simulation;
 mod tls;
@@ -50,6 +51,8 @@ enum Command {
     Training(training::Args),
     /// Sums over processes against gloo
     AllReduce(all_reduce::Args),
+    /// A step of training on up to a thousand ranks, in virtual time
+    Scale(scale::Args),
     /// What TLS costs a shuffle and sums of ranks
     Tls(tls::Args),
     /// ML.PREDICT against PyTorch
@@ -84,6 +87,7 @@ fn main() -> anyhow::Result<()> {
         Command::Rossmann(args) => rossmann::run(&args, &results),
         Command::Training(args) => training::run(&args, &results),
         Command::AllReduce(args) => all_reduce::run(&args, &results),
+        Command::Scale(args) => scale::run(&args, &results),
         Command::Tls(args) => tls::run(&args, &results),
         Command::Prediction(args) => prediction::run(&args, &results),
         Command::Quality(args) => quality::run(&args, &results),

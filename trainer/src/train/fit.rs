@@ -42,7 +42,7 @@ use crate::{Error, Result};
 
 /// Numbers that follow the gradient in its all-reduce: the sum of the losses, as an `f32` and its remainder,
 /// since a gradient is `f32`.
-const TAIL: usize = 2;
+pub(super) const TAIL: usize = 2;
 
 /// Epochs between checkpoints if an epoch is a single step.
 const EPOCHS_A_CHECKPOINT: usize = 10;

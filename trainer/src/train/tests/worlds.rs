@@ -1,17 +1,23 @@
 //! The trained model does not depend on the number of ranks.
 
+use std::time::Duration;
+
 use arrow::record_batch::RecordBatch;
+use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, EnsembleSize,
     FeatureKind, Layer, Linear, Loss, Network, NumericEmbedding, NumericTransform, Optimizer,
     RateScaling, Rule, Schedule, TrainSpec,
 };
 
-use crate::Outcome;
+use crate::collective::{Communicator, Costs, Counters, Network as Wires, Options};
+use crate::simulation::{self, Workload};
 use crate::testing::{
     Seat, classifier, load_now, load_split, rows, shards, spec, squash, told_apart, train_emulated,
     train_seats, train_split, train_world, two_labels, with_visits,
 };
+use crate::train::{coverage, fit};
+use crate::{Outcome, Rank, train};
 
 /// Tolerance, relative to the largest weight of a tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
@@ -72,6 +78,83 @@ fn small(spec: TrainSpec) -> TrainSpec {
         shards: 10,
         ..spec
     }
+}
+
+/// Trains on two ranks; returns the steps, and what a rank's communicator did meanwhile.
+fn counted(spec: &TrainSpec, data: &RecordBatch) -> (u64, Counters, Outcome) {
+    let abort = CancellationToken::new();
+    let ranks = Communicator::in_process(2, &Options::default(), &abort).unwrap();
+    let loaded = load_split(spec, data, 2);
+    let mut ended = std::thread::scope(|scope| {
+        let train = |(mut communicator, loaded): (Communicator, _)| {
+            let abort = &abort;
+            scope.spawn(move || {
+                let seat = Seat::fresh(loaded);
+                let rank = Rank {
+                    communicator: &mut communicator,
+                    device: seat.device,
+                    threads: seat.threads,
+                    layers: &seat.layers,
+                    observer: seat.observer,
+                    cancel: abort,
+                    origin: seat.origin,
+                };
+                let outcome = train(spec, seat.loaded, rank).unwrap();
+                (communicator.counters(), outcome)
+            })
+        };
+        let ranks: Vec<_> = ranks.into_iter().zip(loaded).map(train).collect();
+        let ended = ranks.into_iter().map(|rank| rank.join().unwrap());
+        ended.collect::<Vec<_>>()
+    });
+    let (counters, outcome) = ended.remove(0);
+    (outcome.report.kept.steps, counters, outcome)
+}
+
+#[test]
+fn a_step_sums_what_the_simulation_sums() {
+    let data = rows(0..900);
+    let of = |global| {
+        let spec = TrainSpec {
+            batch_size: Some(BatchSize::Global { global }),
+            epochs: Some(1),
+            ..small(spec())
+        };
+        counted(&spec, &data)
+    };
+    let ((few, before, outcome), (many, after, _)) = (of(300), of(150));
+    let steps = many - few;
+    assert!(steps > 0);
+    let operations = after.operations - before.operations;
+    assert_eq!(operations, 2 * steps, "two sums a step");
+    let all = weights(&outcome).into_iter();
+    let trained = all.filter(|(name, _)| !["bn.mean", "bn.variance"].contains(&&**name));
+    let continuous = spec().count(FeatureKind::Continuous);
+    let simulated = simulation::steps(&Workload {
+        ranks: 2,
+        network: Wires {
+            ranks_per_host: 1,
+            latency: Duration::ZERO,
+            bandwidth: 1e9,
+            costs: Costs {
+                call: Duration::from_nanos(1),
+                send: 0.0,
+                receive: 0.0,
+                memory: 0.0,
+                local_latency: Duration::ZERO,
+            },
+        },
+        moments: 1 + 2 * continuous as usize + coverage::PIECES + 1,
+        gradient: trained.map(|(_, weights)| weights.len()).sum::<usize>() + fit::TAIL,
+        backward: Duration::ZERO,
+        update: Duration::ZERO,
+        jitter: 0.0,
+        straggler: 1.0,
+        steps: 1,
+        seed: 1,
+    });
+    let bytes = after.bytes_sent - before.bytes_sent;
+    assert_eq!(bytes, steps * simulated.unwrap().bytes);
 }
 
 pub(super) fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what: &str) {
