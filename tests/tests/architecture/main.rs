@@ -265,6 +265,8 @@ const TRAINER: Inside = Inside {
                 "model",
                 "network",
                 "random",
+                // A test compares what both send.
+                "simulation",
                 "testing",
                 "threads",
             ],

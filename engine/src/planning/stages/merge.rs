@@ -41,8 +41,8 @@ type Plan = Arc<dyn ExecutionPlan>;
 
 /// Tasks that each slot should get at least: uneven ones even out, and few bytes may mean much work.
 const TASKS_A_SLOT: u64 = 4;
-/// Assumed bytes of a piece of an exchange besides its rows: its place in a task's message, which they bound.
-const PIECE: u64 = 1 << 10;
+/// Assumed bytes of a piece of an exchange besides its rows: its place in a task's message, whose size they bound together.
+const PIECE: u64 = 1 << 12;
 
 /// Returns how many of the pending partitions, in their order, each slot of the next tasks takes: at most
 /// `exchange_bytes` of input, or one partition. With 0, partitions stay apart.

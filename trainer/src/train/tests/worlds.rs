@@ -154,7 +154,9 @@ fn a_step_sums_what_the_simulation_sums() {
         seed: 1,
     });
     let bytes = after.bytes_sent - before.bytes_sent;
-    assert_eq!(bytes, steps * simulated.unwrap().bytes);
+    let due = steps * simulated.unwrap().bytes;
+    // Ranks also tell each other times, as text.
+    assert!(bytes.abs_diff(due) * 50 < due, "{bytes} bytes, not {due}");
 }
 
 pub(super) fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &RecordBatch, what: &str) {
