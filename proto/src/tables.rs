@@ -155,6 +155,18 @@ rows! {
         running: u64 = UInt64,
         /// Rows of output so far.
         rows: Option<u64> = UInt64,
+        /// Bytes of output of the tasks that are done.
+        bytes: u64 = UInt64,
+        /// Bytes that operators of these tasks have written to disk because they did not fit into memory.
+        spilled_bytes: u64 = UInt64,
+        /// Number of tasks that are done.
+        tasks_done: u64 = UInt64,
+        /// Seconds from the first task's launch to the last one's end.
+        seconds: Option<f64> = Float64,
+        /// Median of the seconds that a task took.
+        median_seconds: Option<f64> = Float64,
+        /// Seconds that the slowest task took.
+        slowest_seconds: Option<f64> = Float64,
         /// Stages that it reads from.
         inputs: Vec<u64> = stages(),
         /// Root operator, in a line.
@@ -522,6 +534,12 @@ mod tests {
             partitions_done: 2,
             running: 1,
             rows: Some(7),
+            bytes: 8,
+            spilled_bytes: 0,
+            tasks_done: 2,
+            seconds: Some(0.5),
+            median_seconds: Some(0.25),
+            slowest_seconds: Some(0.5),
             inputs: vec![1, 2],
             operator: "SortExec".into(),
             plan: String::new(),

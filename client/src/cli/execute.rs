@@ -73,6 +73,9 @@ pub(super) async fn execute(
         count.rows = all_rows(ran.schema, ran.rows, &mut formatter, progress, sink).await?;
     }
     count.left_out = formatter.left_out();
+    if formatter.is_text() {
+        count.rows = None;
+    }
     let elapsed = show.timing.then(|| started.elapsed());
     if !show.quiet && show.format.is_for_people() {
         if let Some(message) = ran.message {

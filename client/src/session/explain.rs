@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use comfy_table::{CellAlignment, Table, presets};
 use datafusion::dataframe::DataFrame;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::LogicalPlan;
@@ -108,34 +109,67 @@ impl Session {
             format!("job {job}, {rows} rows, {seconds:.3} s"),
         )];
         let stages: Vec<Stage> = self.system_tables.rows(Scope::Job(&job)).await?;
-        for stage in stages {
-            let Stage {
-                stage_id,
-                state,
-                partitions,
-                rows,
-                inputs,
-                plan,
-                ..
-            } = stage;
-            let mut heading = format!("{state}, {partitions} partitions");
-            if let Some(rows) = rows {
-                write!(heading, ", {rows} rows").ok();
-            }
-            if !inputs.is_empty() {
-                let inputs: Vec<_> = inputs.iter().map(u64::to_string).collect();
-                write!(heading, ", reads stages {}", inputs.join(", ")).ok();
-            }
-            parts.push((
-                format!("stage {stage_id}"),
-                format!("{heading}\n{}", plan.trim_end()),
-            ));
+        parts.push(("stages".to_owned(), table_of(&stages)));
+        for Stage { stage_id, plan, .. } in stages {
+            parts.push((format!("stage {stage_id}"), plan.trim_end().to_owned()));
         }
         let parts = parts
             .iter()
             .map(|(name, text)| (name.as_str(), text.clone()));
         explained(&parts.collect::<Vec<_>>())
     }
+}
+
+/// Returns the stages of a query as a table, a line each.
+fn table_of(stages: &[Stage]) -> String {
+    let seconds = |seconds: Option<f64>| seconds.map(|seconds| format!("{seconds:.3}"));
+    // One task has nobody to be slower than.
+    let skew = |stage: &Stage| {
+        let median = stage.median_seconds.filter(|_| stage.tasks_done > 1)?;
+        let skew = stage.slowest_seconds? / median;
+        skew.is_finite().then(|| format!("{skew:.1}"))
+    };
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "stage",
+        "state",
+        "partitions",
+        "tasks",
+        "rows",
+        "bytes",
+        "seconds",
+        "slowest",
+        "/ median",
+        "spilled",
+        "reads",
+    ]);
+    for stage in stages {
+        let inputs: Vec<_> = stage.inputs.iter().map(u64::to_string).collect();
+        table.add_row([
+            stage.stage_id.to_string(),
+            stage.state.to_string(),
+            stage.partitions.to_string(),
+            stage.tasks_done.to_string(),
+            stage.rows.map(grouped).unwrap_or_default(),
+            bytes(stage.bytes),
+            seconds(stage.seconds).unwrap_or_default(),
+            seconds(stage.slowest_seconds).unwrap_or_default(),
+            skew(stage).unwrap_or_default(),
+            match stage.spilled_bytes {
+                0 => String::new(),
+                spilled => bytes(spilled),
+            },
+            inputs.join(", "),
+        ]);
+    }
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if (2..=9).contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
 }
 
 /// Returns the two columns of an EXPLAIN.

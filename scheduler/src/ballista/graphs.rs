@@ -92,6 +92,15 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             StageKind::Query
         };
         let rows = metrics.and_then(|metrics| metrics.first()?.output_rows());
+        let spilled = metrics.unwrap_or_default().iter();
+        let spilled: usize = spilled.filter_map(MetricsSet::spilled_bytes).sum();
+        let Done {
+            tasks,
+            bytes,
+            seconds,
+            median,
+            slowest,
+        } = Done::of(tasks_of(stage));
         Stage {
             job_id: job.to_owned(),
             train_id: train_id.map(str::to_owned),
@@ -102,6 +111,12 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             partitions_done: done as u64,
             running: running as u64,
             rows: rows.map(|rows| rows as u64),
+            bytes,
+            spilled_bytes: spilled as u64,
+            tasks_done: tasks,
+            seconds,
+            median_seconds: median,
+            slowest_seconds: slowest,
             inputs,
             operator: operator(plan),
             plan: format_stage_metrics(plan, metrics.unwrap_or_default()),
@@ -110,13 +125,63 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
     stages.iter().map(row).collect()
 }
 
-fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {
+pub(super) fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {
     match stage {
         ExecutionStage::UnResolved(stage) => &stage.plan,
         ExecutionStage::Resolved(stage) => &stage.plan,
         ExecutionStage::Running(stage) => &stage.plan,
         ExecutionStage::Successful(stage) => &stage.plan,
         ExecutionStage::Failed(stage) => &stage.plan,
+    }
+}
+
+fn tasks_of(stage: &ExecutionStage) -> &[TaskInfo] {
+    match stage {
+        ExecutionStage::UnResolved(_) | ExecutionStage::Resolved(_) => &[],
+        ExecutionStage::Running(stage) => &stage.task_infos,
+        ExecutionStage::Successful(stage) => &stage.task_infos,
+        ExecutionStage::Failed(stage) => &stage.task_infos,
+    }
+}
+
+/// Figures of tasks that are done.
+#[derive(Debug, Default)]
+struct Done {
+    tasks: u64,
+    /// Bytes that they have written.
+    bytes: u64,
+    /// Time from the first one's launch to the last one's end, by the scheduler's clock.
+    seconds: Option<f64>,
+    /// Median and maximum of their times, by the executors' clocks.
+    median: Option<f64>,
+    slowest: Option<f64>,
+}
+
+impl Done {
+    fn of(tasks: &[TaskInfo]) -> Self {
+        let seconds = |from: u128, to: u128| to.saturating_sub(from) as f64 / 1e3;
+        let mut done = Self::default();
+        let (mut launched, mut finished) = (u128::MAX, 0);
+        let mut times = Vec::new();
+        for task in tasks {
+            let Status::Successful(successful) = &task.task_status else {
+                continue;
+            };
+            done.tasks += 1;
+            done.bytes += successful
+                .partitions
+                .iter()
+                .map(|to| to.num_bytes)
+                .sum::<u64>();
+            launched = launched.min(task.launch_time);
+            finished = finished.max(task.finish_time);
+            times.push(seconds(task.start_exec_time, task.end_exec_time));
+        }
+        times.sort_by(f64::total_cmp);
+        done.seconds = (done.tasks > 0).then(|| seconds(launched, finished));
+        done.median = times.get(times.len() / 2).copied();
+        done.slowest = times.last().copied();
+        done
     }
 }
 

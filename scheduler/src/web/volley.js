@@ -344,6 +344,10 @@ function stageTable(stages) {
     { name: 'Operator', of: (s) => s.operator.length > 90 ? `${s.operator.slice(0, 89)}…` : s.operator },
     { name: 'Partitions', number: true, of: (s) => `${s.partitions_done} of ${s.partitions}` },
     { name: 'Rows', number: true, of: (s) => whole(s.rows) },
+    { name: 'Bytes', number: true, of: (s) => s.tasks_done ? bytes(s.bytes) : '' },
+    { name: 'Seconds', number: true, of: (s) => s.seconds === null ? '' : s.seconds.toFixed(2) },
+    { name: 'Slowest task', number: true, of: (s) => s.tasks_done > 1 && s.median_seconds > 0 ? `${(s.slowest_seconds / s.median_seconds).toFixed(1)} × median` : '' },
+    ...stages.some((s) => s.spilled_bytes) ? [{ name: 'Spilled', number: true, of: (s) => bytes(s.spilled_bytes) }] : [],
     { name: 'Reads', of: (s) => s.inputs.join(', ') },
   ], stages, 'Stages');
 }

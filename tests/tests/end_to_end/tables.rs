@@ -105,8 +105,10 @@ fn explain_analyze_tells_of_every_stage() {
         .iter()
         .filter_map(|part| part["plan_type"].as_str())
         .collect();
-    assert_eq!(stages, ["query", "stage 1", "stage 2"]);
-    let first = parts[1]["plan"].as_str().unwrap();
+    assert_eq!(stages, ["query", "stages", "stage 1", "stage 2"]);
+    let told = parts[1]["plan"].as_str().unwrap();
+    assert!(told.starts_with("stage  state"), "{told}");
+    let first = parts[2]["plan"].as_str().unwrap();
     assert!(
         first.contains("AggregateExec") && first.contains("output_rows"),
         "{first}"

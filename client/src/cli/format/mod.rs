@@ -3,7 +3,9 @@
 //! Formatting is pure (batches in, bytes out); [`execute`](super::execute) writes the bytes. A large table that is not for a
 //! terminal is printed in parts, each with its own header and widths, so that memory stays bounded.
 
+mod plan;
 mod table;
+mod trained;
 
 use std::sync::Arc;
 
@@ -79,6 +81,10 @@ pub(super) struct Formatter {
     /// Number of rows that are formatted.
     rows: usize,
     begun: bool,
+    /// True for a result of `EXPLAIN`.
+    is_plan: bool,
+    /// True for a result of `CREATE MODEL`.
+    is_training: bool,
     left_out: usize,
     file: Option<File>,
 }
@@ -98,6 +104,8 @@ impl Formatter {
             waiting_rows: 0,
             rows: 0,
             begun: false,
+            is_plan: false,
+            is_training: false,
             left_out: 0,
             file: None,
         }
@@ -109,6 +117,11 @@ impl Formatter {
         self
     }
 
+    /// Checks whether the rows so far are printed as something that nobody counts: plans, or a training's result.
+    pub(super) fn is_text(&self) -> bool {
+        self.is_plan || self.is_training
+    }
+
     /// Returns the number of columns that were left out so far.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
@@ -118,6 +131,14 @@ impl Formatter {
     pub(super) fn push(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, ArrowError> {
         let mut text = Vec::new();
         match self.format {
+            Format::Table | Format::Box if plan::is_plan(&batch.schema()) => {
+                self.is_plan = true;
+                text = plan::print(batch, self.width).into_bytes();
+            }
+            Format::Table | Format::Box if trained::is_training(&batch.schema()) => {
+                self.waiting.push(batch.clone());
+                self.is_training = true;
+            }
             Format::Table | Format::Box | Format::Markdown | Format::Line => {
                 let mut from = 0;
                 while from < batch.num_rows() {
@@ -176,6 +197,7 @@ impl Formatter {
         }
         match self.waiting.is_empty() {
             true => Ok(Vec::new()),
+            false if self.is_training => Ok(trained::line(&self.waiting)?.into_bytes()),
             false => self.table(),
         }
     }

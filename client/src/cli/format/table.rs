@@ -12,7 +12,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Width to which cells are cut before columns are left out.
 const CUT: usize = 16;
 /// Sign of what is cut or left out.
-const MORE: &str = "…";
+pub(super) const MORE: &str = "…";
 /// Text of NULL. The same text as a value is quoted.
 const NULL: &str = "NULL";
 
