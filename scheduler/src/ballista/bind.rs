@@ -35,9 +35,20 @@ pub(super) fn carry_out(
         return Vec::new();
     };
     let (mut bound, mut tasks) = (Vec::new(), Vec::new());
+    let mut slices = match binding.gang {
+        Some(_) => vec![],
+        None => slices(stage, slots),
+    };
     for (at, task) in binding.tasks.iter().enumerate() {
-        let shards = binding.gang.as_ref().map(|gang| &gang.shards[at][..]);
-        match bind(stage, &session_id, &job_id, (task, shards), slots) {
+        let taken = match &binding.gang {
+            Some(gang) => take(&mut stage.pending, &gang.shards[at]),
+            None => {
+                let sizes: Vec<_> = slices.drain(..task.partitions.min(slices.len())).collect();
+                Ok((stage.pending.next_slice(sizes.iter().sum()), sizes))
+            }
+        };
+        let described = taken.and_then(|taken| bind(stage, &session_id, &job_id, (task, taken)));
+        match described {
             Ok(Some((executor, description))) => {
                 tasks.push(control::BoundTask {
                     executor: executor.clone(),
@@ -62,8 +73,7 @@ pub(super) fn carry_out(
     bound
 }
 
-/// Takes the task's partitions off the stage, the given shards or the next slices, and describes the task for launch;
-/// returns `None` if there are none.
+/// Describes the task of partitions that are taken off the stage, for launch. Returns `None` if there are none.
 ///
 /// # Errors
 /// When the task cannot run or cannot be sent, with the reason.
@@ -71,21 +81,8 @@ fn bind(
     stage: &mut RunningStage,
     session_id: &str,
     job_id: &ballista_core::JobId,
-    (task, shards): (&PlacedTask, Option<&[usize]>),
-    slots: usize,
+    (task, (mut partitions, sizes)): (&PlacedTask, Taken),
 ) -> Result<Option<BoundTask>, String> {
-    let (mut partitions, sizes) = match shards {
-        Some(shards) => {
-            let taken = take(&mut stage.pending, shards)?;
-            let sizes = vec![1; taken.len()];
-            (taken, sizes)
-        }
-        None => {
-            let mut sizes = slices(stage, slots);
-            sizes.truncate(task.partitions);
-            (stage.pending.next_slice(sizes.iter().sum()), sizes)
-        }
-    };
     if partitions.is_empty() {
         return Ok(None);
     }
@@ -134,16 +131,19 @@ fn small_result(stage: &RunningStage, partitions: usize) -> Option<usize> {
     (wanted && stage.output_links.is_empty()).then(share)
 }
 
-/// Takes the wanted partitions off the pending ones.
+/// Partitions of a task, and how many of them are put together at a time.
+type Taken = (Vec<usize>, Vec<usize>);
+
+/// Takes the wanted partitions off the pending ones, each for itself.
 ///
 /// # Errors
 /// When one is not pending; names it.
-fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Vec<usize>, String> {
+fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Taken, String> {
     let all = pending.next_slice(usize::MAX);
     if let Some(missing) = wanted.iter().find(|shard| !all.contains(shard)) {
         pending.reschedule(all);
         return Err(format!("shard {missing} is to be bound and is taken"));
     }
     pending.reschedule(all.into_iter().filter(|shard| !wanted.contains(shard)));
-    Ok(wanted.to_vec())
+    Ok((wanted.to_vec(), vec![1; wanted.len()]))
 }
