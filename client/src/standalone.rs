@@ -4,6 +4,7 @@
 //! the process is shared. It has threads of its own, with the stacks that planning and decoding take.
 //! It is for trying things out, for examples and for small jobs.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -204,7 +205,7 @@ impl Parts {
                 .map_err(|source| StandaloneError::Executor { id, source })?;
             let stopped = stop_executors.clone().cancelled_owned();
             executors.spawn(async move {
-                if let Err(error) = executor.run_until(stopped).await {
+                if let Err(error) = executor.run_until(pending(), stopped).await {
                     tracing::error!(%error, "an embedded executor ended");
                 }
             });

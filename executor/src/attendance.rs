@@ -9,6 +9,7 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Streaming};
 use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Probe, Probed};
@@ -16,7 +17,7 @@ use volley_proto::tables::millis;
 use volley_proto::tls::disagreement;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{
-    self, AttendRequest, AttendResponse, EchoRequest, EndRequest, ProbedRequest,
+    self, AttendRequest, AttendResponse, EchoRequest, EndRequest, LeaveRequest, ProbedRequest,
 };
 use volley_proto::{Gpu, TrainId};
 use volley_trainer::collective::host_id;
@@ -88,6 +89,35 @@ pub(crate) async fn end(
     };
     let mut client = AttendanceClient::new(channel);
     heard(config, client.end(request)).await.map(drop)
+}
+
+/// Tells the scheduler that the executor is to leave.
+pub(crate) async fn leave(config: &ExecutorConfig, channel: Authorized) -> Result<()> {
+    asks_to_leave(config, channel, false).await.map(drop)
+}
+
+/// Waits until nothing here is needed by the cluster, which the executor is to leave.
+pub(crate) async fn until_released(config: &ExecutorConfig, channel: Authorized) {
+    loop {
+        match asks_to_leave(config, channel.clone(), true).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "asking again");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn asks_to_leave(config: &ExecutorConfig, channel: Authorized, waits: bool) -> Result<bool> {
+    let request = LeaveRequest {
+        executor_id: config.id.clone(),
+        waits,
+    };
+    let mut client = AttendanceClient::new(channel);
+    let answer = heard(config, client.leave(request)).await?;
+    Ok(answer.into_inner().released)
 }
 
 /// Sends a probe's result to the scheduler.
@@ -263,18 +293,22 @@ impl Attendance {
     }
 
     /// Waits until the stream is over and returns the reason. Meanwhile passes on finished training runs, tasks to
-    /// end and requested probes.
+    /// end, requested probes, and that the executor is to leave.
     pub(crate) async fn until_over(
         &mut self,
         finished: impl Fn(TrainId),
         ending: impl Fn(Vec<TaskKey>),
         asked: impl Fn(Asked),
+        leave: &CancellationToken,
     ) -> String {
         loop {
             match timeout(self.patience, self.signs.message()).await {
                 Ok(Ok(Some(sign))) => {
                     let trains = sign.finished.iter().filter_map(|train| train.parse().ok());
                     trains.for_each(&finished);
+                    if sign.leave {
+                        leave.cancel();
+                    }
                     if !sign.ending.is_empty() {
                         ending(sign.ending.into_iter().map(TaskKey::from).collect());
                     }

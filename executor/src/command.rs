@@ -1,5 +1,6 @@
 //! Command line of an executor binary: flags, log, signals. `volley-executor` runs this without custom layers.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -85,6 +87,10 @@ struct Args {
     /// How often to tell the scheduler that the executor lives
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
+    /// How long the executor stays, once told to end, for tasks that run here and data that is read from here; nothing
+    /// new begins meanwhile, and a second signal ends it at once
+    #[arg(long, env = "VOLLEY_DRAIN_TIMEOUT", default_value = "25s", value_parser = humantime::parse_duration)]
+    drain_timeout: Duration,
     /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
     #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -174,6 +180,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         device: args.device,
         layers,
         heartbeat: args.heartbeat,
+        drain_timeout: args.drain_timeout,
         join_token: Credential::of(None, args.join_token),
         insecure: args.insecure,
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
@@ -181,16 +188,25 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
     };
     tracing::info!(?config, "starting");
     let executor = Executor::start(config.clone()).await?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let told = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
+    let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let signals = async {
+        for told in [&leave, &stop] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            told.cancel();
         }
+        std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        ended = executor.run_until(told) => ended?,
+        ended = executor.run_until(leave.cancelled(), stop.cancelled()) => ended?,
         never = notices.tell(config) => match never {},
+        never = signals => match never {},
     }
     tracing::info!("stopped");
     Ok(())

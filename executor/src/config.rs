@@ -45,6 +45,8 @@ pub struct ExecutorConfig {
     pub layers: CustomLayers,
     /// Interval between heartbeats to the scheduler.
     pub heartbeat: Duration,
+    /// Time limit of a planned departure: for tasks that run here to end, and data that is here to be read.
+    pub drain_timeout: Duration,
     /// Source of the join token.
     pub join_token: Credential,
     /// Permission to listen on exposed addresses without protection: see
@@ -99,6 +101,7 @@ impl ExecutorConfig {
             device: Device::Auto,
             layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),
+            drain_timeout: Duration::from_secs(25),
             join_token: Credential::Found,
             insecure: false,
             allowed_paths: AllowedPaths::default(),

@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use volley_engine::runtime::Runtimes;
-use volley_proto::access::may_listen;
+use volley_proto::access::{Authorized, may_listen};
 use volley_trainer::resolve_device;
 
+use crate::attendance;
 use crate::ballista::{self, Process};
 use crate::models::Models;
 use crate::rank::{Parking, RankHost};
@@ -21,7 +23,11 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Executor registered with its scheduler; dropping it stops it.
 pub struct Executor {
     config: ExecutorConfig,
+    /// Channel to the scheduler.
+    channel: Authorized,
     runtimes: Runtimes,
+    /// Token of the executor's planned departure.
+    leaving: CancellationToken,
     /// Training states that ranks leave for their successors; kept when the executor starts over.
     parking: Parking,
     process: Process,
@@ -59,9 +65,10 @@ impl Executor {
         })?;
         tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
         let channel = ballista::connect(&config).await?;
-        let parking = Parking::default();
+        let (parking, leaving) = (Parking::default(), CancellationToken::new());
+        let ranks = RankHost::new(&config, channel.clone(), parking.clone(), leaving.clone());
         let runtimes = Runtimes {
-            ranks: Arc::new(RankHost::new(&config, channel.clone(), parking.clone())),
+            ranks: Arc::new(ranks),
             models: Arc::new(Models::new(config.layers.clone())),
         };
         let deadline = Instant::now() + config.connect_timeout;
@@ -80,39 +87,77 @@ impl Executor {
         };
         Ok(Self {
             config,
+            channel,
             runtimes,
+            leaving,
             parking,
             process,
             incarnation,
         })
     }
 
-    /// Runs until told to stop, then takes leave of the scheduler. An executor and a scheduler that have lost each
-    /// other start over: the work that ran here has ended, and the executor registers again.
+    /// Runs until told to leave, by `leave` or by the scheduler, and nothing here is needed any more, or until told to
+    /// stop; then takes leave of the scheduler. An executor and a scheduler that have lost each other start over: the
+    /// work that ran here has ended, and the executor registers again.
     ///
     /// # Errors
     /// When the scheduler is gone for longer than the configuration allows.
-    pub async fn run_until(self, told: impl Future<Output = ()>) -> Result<()> {
+    pub async fn run_until(
+        self,
+        leave: impl Future<Output = ()>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
         let Self {
             config,
+            channel,
             runtimes,
+            leaving,
             parking,
             mut process,
             mut incarnation,
         } = self;
-        tokio::pin!(told);
+        let released = async {
+            tokio::select! {
+                () = leave => leaving.cancel(),
+                () = leaving.cancelled() => {}
+            }
+            let (executor, limit) = (&config.id, config.drain_timeout);
+            let told = humantime::format_duration(limit);
+            tracing::info!(%executor, "leaves once nothing here is needed, after {told} in any case");
+            // Whatever is lost later is lost as planned.
+            if let Err(error) = attendance::leave(&config, channel.clone()).await {
+                tracing::warn!(%executor, %error, "the scheduler is not told");
+            }
+            let released = attendance::until_released(&config, channel);
+            if timeout(limit, released).await.is_err() {
+                tracing::warn!(%executor, "leaves with tasks or data that are needed, after {told}");
+            }
+        };
+        tokio::pin!(released, stop);
         loop {
             let reason = tokio::select! {
-                () = &mut told => {
+                () = &mut stop => {
                     process.take_leave().await;
                     return Ok(());
                 }
-                reason = process.until_over(|train| parking.forget(train)) => reason,
+                () = &mut released => {
+                    process.take_leave().await;
+                    return Ok(());
+                }
+                reason = process.until_over(|train| parking.forget(train), &leaving) => reason,
             };
-            tracing::warn!(executor = %config.id, reason, "starting over");
             drop(process);
+            if leaving.is_cancelled() {
+                // There is nothing to come back for.
+                tracing::warn!(executor = %config.id, reason, "leaves");
+                return Ok(());
+            }
+            tracing::warn!(executor = %config.id, reason, "starting over");
             process = tokio::select! {
-                () = &mut told => return Ok(()),
+                () = &mut stop => return Ok(()),
+                // Polled for its wait for `leave`, which ends this as well.
+                () = &mut released => return Ok(()),
+                () = leaving.cancelled() => return Ok(()),
                 started = start_over(&config, &runtimes, &mut incarnation) => started?,
             };
         }

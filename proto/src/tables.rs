@@ -203,6 +203,8 @@ rows! {
         version: String = Utf8,
         /// Time at which it registered.
         since: u64 = time(),
+        /// True once it is to leave: it takes no new tasks.
+        draining: bool = Boolean,
     }
 
     /// A training run.
@@ -514,6 +516,7 @@ mod tests {
             rank_memory_bytes: 4,
             version: "0".into(),
             since: 5,
+            draining: true,
         };
         let json = serde_json::to_vec(&[&executor]).unwrap();
         let shown = pretty_format_batches(&[Table::Executors.batch(&json).unwrap()]).unwrap();

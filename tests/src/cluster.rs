@@ -358,6 +358,14 @@ impl Cluster {
         self.spawn(self.jobs_command().args(args)).wait(COMMAND)
     }
 
+    /// Runs `volley executors` with these arguments to its end.
+    pub fn manage_executors(&self, args: &[&str]) -> Run {
+        let mut command = self.program();
+        command.args(["executors", "--scheduler", &self.dialled]);
+        self.let_in(&mut command);
+        self.spawn(command.args(args)).wait(COMMAND)
+    }
+
     /// Runs `volley doctor` to its end.
     pub fn examine(&self) -> Run {
         let mut command = self.program();

@@ -53,6 +53,8 @@ pub(super) enum Command {
     Cluster(ClusterCommand),
     /// List, cancel or find again what runs on a cluster
     Jobs(JobsArgs),
+    /// List the executors of a cluster, or have some leave as planned
+    Executors(ExecutorsArgs),
     /// Run a whole example, from tables to predictions
     #[command(subcommand)]
     Demo(DemoCommand),
@@ -126,7 +128,22 @@ pub(super) struct DoctorArgs {
 pub(super) struct JobsArgs {
     #[command(subcommand)]
     pub(super) command: Option<JobsCommand>,
-    /// The running cluster to ask; one inside a process ends with it, and so do its jobs
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ExecutorsArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<ExecutorsCommand>,
+    #[command(flatten)]
+    pub(super) remote: RemoteArgs,
+}
+
+/// Options of commands that ask a running cluster.
+#[derive(Debug, clap::Args)]
+pub(super) struct RemoteArgs {
+    /// The running cluster to ask; one inside a process ends with it
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -191,6 +208,18 @@ pub(super) enum JobsCommand {
 pub(super) struct JobArgs {
     /// The job, as `volley jobs` lists it
     pub(super) id: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ExecutorsCommand {
+    /// List the executors of the cluster [default]
+    List,
+    /// Have executors take no new tasks and leave once nothing there is needed; waits until they have left
+    Drain {
+        /// The executors, as `volley executors` lists them
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
 }
 
 #[derive(Debug, clap::Args)]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory};
 use url::Url;
+use volley::SchedulerAddress;
 use volley_engine::settings::TRACE;
 use volley_proto::access::{Credential, Role};
 use volley_proto::spec::Device;
@@ -23,8 +24,9 @@ use volley_proto::tls::TlsFiles;
 use self::engine::credential;
 use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
-    DemoRossmannArgs, DoctorArgs, EngineArgs, GenerateCommand, GenerateRossmannArgs, JobArgs,
-    JobsArgs, JobsCommand, QueryArgs, ReportArgs, SessionArgs, TlsArgs, TokenArgs,
+    DemoRossmannArgs, DoctorArgs, EngineArgs, ExecutorsArgs, ExecutorsCommand, GenerateCommand,
+    GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
+    SessionArgs, TlsArgs, TokenArgs,
 };
 use super::format::Format;
 use super::progress::Style;
@@ -42,6 +44,7 @@ pub(crate) enum Config {
     Cluster(Cluster),
     Certificates(Certificates),
     Jobs(Jobs),
+    Executors(Executors),
     Demo(Box<Demo>),
     Report(Box<ModelReport>),
     Doctor(Box<Doctor>),
@@ -239,9 +242,9 @@ pub(super) struct ClusterUp {
     pub(super) tls: Option<TlsFiles>,
 }
 
-/// Action on the jobs of a cluster.
+/// A running cluster, and how to print what it answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Jobs {
+pub(crate) struct Remote {
     /// Address of the scheduler, `host:port`.
     pub(super) scheduler: String,
     pub(super) tls: Option<TlsFiles>,
@@ -249,7 +252,21 @@ pub(crate) struct Jobs {
     pub(super) timeout: Duration,
     pub(super) format: Format,
     pub(super) quiet: bool,
+}
+
+/// Action on the jobs of a cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Jobs {
+    pub(super) remote: Remote,
     pub(super) action: JobsAction,
+}
+
+/// Action on the executors of a cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Executors {
+    pub(super) remote: Remote,
+    /// Executors to drain; all are listed if there are none.
+    pub(super) drained: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -345,6 +362,7 @@ impl Config {
                 }))
             }
             Some(Command::Jobs(args)) => Jobs::resolve(args, around).map(Self::Jobs),
+            Some(Command::Executors(args)) => Executors::resolve(args, around).map(Self::Executors),
             Some(Command::Cluster(ClusterCommand::Certs(args))) => {
                 let ClusterCertsArgs { out, hosts } = args;
                 let out = around.absolute(&out);
@@ -497,22 +515,40 @@ fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
 
 impl Jobs {
     fn resolve(args: JobsArgs, around: &Surroundings) -> Result<Self> {
-        let tls = TlsArgs {
-            tls_ca: args.tls_ca,
-            tls_cert: args.tls_cert,
-            tls_key: args.tls_key,
-        };
         let action = match args.command {
             None | Some(JobsCommand::List) => JobsAction::List,
             Some(JobsCommand::Cancel(JobArgs { id })) => JobsAction::Cancel { id },
             Some(JobsCommand::Logs(JobArgs { id })) => JobsAction::Logs { id },
             Some(JobsCommand::Attach(JobArgs { id })) => JobsAction::Attach { id },
         };
+        let remote = Remote::resolve("jobs", args.remote, around)?;
+        Ok(Self { remote, action })
+    }
+}
+
+impl Executors {
+    fn resolve(args: ExecutorsArgs, around: &Surroundings) -> Result<Self> {
+        let drained = match args.command {
+            None | Some(ExecutorsCommand::List) => vec![],
+            Some(ExecutorsCommand::Drain { ids }) => ids,
+        };
+        let remote = Remote::resolve("executors", args.remote, around)?;
+        Ok(Self { remote, drained })
+    }
+}
+
+impl Remote {
+    fn resolve(command: &str, args: RemoteArgs, around: &Surroundings) -> Result<Self> {
+        let tls = TlsArgs {
+            tls_ca: args.tls_ca,
+            tls_cert: args.tls_cert,
+            tls_key: args.tls_key,
+        };
         let missing = || {
-            mistake(
-                "jobs: expected --scheduler HOST:PORT (or VOLLEY_SCHEDULER): a cluster inside a \
-                 process ends with it, and so do its jobs",
-            )
+            mistake(format!(
+                "{command}: expected --scheduler HOST:PORT (or VOLLEY_SCHEDULER): a cluster inside a \
+                 process ends with it, and so do its jobs"
+            ))
         };
         check_format(args.format, around)?;
         Ok(Self {
@@ -529,8 +565,15 @@ impl Jobs {
             timeout: args.connect_timeout,
             format: args.format,
             quiet: args.quiet,
-            action,
         })
+    }
+
+    /// Returns the scheduler, with its TLS files and credential.
+    ///
+    /// # Errors
+    /// When a file cannot be used.
+    pub(super) fn open(&self) -> volley::Result<SchedulerAddress> {
+        SchedulerAddress::open(&self.scheduler, self.tls.as_ref(), &self.credential)
     }
 }
 

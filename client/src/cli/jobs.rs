@@ -17,7 +17,7 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
-use volley::{Error, Job, JobEvent, JobState, Jobs, SchedulerAddress, Scope, SystemTables};
+use volley::{Error, Job, JobEvent, JobState, Jobs, Scope, SystemTables};
 use volley_proto::tables::Line;
 
 use super::Ended;
@@ -38,9 +38,8 @@ const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let work = async {
-        let scheduler =
-            SchedulerAddress::open(&config.scheduler, config.tls.as_ref(), &config.credential)?;
-        let jobs = Jobs::connect(scheduler, config.timeout).await?;
+        let remote = &config.remote;
+        let jobs = Jobs::connect(remote.open()?, remote.timeout).await?;
         match &config.action {
             JobsAction::List => list(&jobs, config).await,
             JobsAction::Cancel { id } => cancel(&jobs, id).await,
@@ -63,14 +62,14 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
 
 async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
     let mut list = jobs.list().await?;
-    if config.format.is_for_people() {
+    if config.remote.format.is_for_people() {
         // A very wide table is unreadable; programs get the full name.
         for job in &mut list {
             job.name = shorten(&job.name);
         }
     }
     let rows = table(&list, SystemTime::now())?;
-    let mut formatter = Formatter::new(config.format);
+    let mut formatter = Formatter::new(config.remote.format);
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
     Ok(())
@@ -126,17 +125,17 @@ fn teller(line: &Line) -> String {
 
 async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
-    let followed = follow_to_end(jobs, &job, config.quiet);
+    let followed = follow_to_end(jobs, &job, config.remote.quiet);
     let job = match job.train_id {
         Some(run) => {
-            let style = Style::of(config.quiet, config.format == Format::Json);
+            let style = Style::of(config.remote.quiet, config.remote.format == Format::Json);
             let progress = Progress::of_training(jobs.scheduler(), run, style);
             progress.beside(followed).await?
         }
         None => followed.await?,
     };
     match job.state {
-        JobState::Succeeded => print_rows(jobs, id, config.format).await,
+        JobState::Succeeded => print_rows(jobs, id, config.remote.format).await,
         JobState::Cancelled => Err(anyhow!("job {id} was cancelled")),
         _ => {
             let error = job.error.unwrap_or_else(|| "for no reason known".into());

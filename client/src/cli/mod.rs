@@ -4,7 +4,7 @@
 //! argv, VOLLEY_*, config.toml -> Args (what was typed) -> Config (what it means) -> run
 //!                                                  │
 //!       ┌──────────────┬───────────┬──────────┴┬────────────┐
-//!    script / prompt generate    cluster      jobs         demo
+//!    script / prompt generate    cluster  jobs, executors  demo
 //!       └── execute: one statement, its progress, its rows, on an Engine
 //! ```
 //!
@@ -22,6 +22,7 @@ mod doctor;
 mod embedded;
 mod engine;
 mod execute;
+mod executors;
 mod format;
 mod generate;
 mod jobs;
@@ -58,6 +59,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
         Config::Query(query) => run_query(*query).await,
         Config::Generate(generate) => generate::run(&generate).map(|()| Ended::Done),
         Config::Jobs(jobs) => jobs::run(&jobs).await,
+        Config::Executors(executors) => executors::run(&executors).await,
         Config::Certificates(certificates) => certs::run(&certificates).map(|()| Ended::Done),
         Config::Cluster(cluster) => cluster::run(&cluster).await,
         Config::Demo(demo) => demo::run(*demo).await,

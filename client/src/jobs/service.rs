@@ -289,6 +289,13 @@ mod tests {
         ) -> Result<Response<Self::ProbeStream>, Status> {
             Err(Status::unimplemented("no executors here"))
         }
+
+        async fn drain(
+            &self,
+            _: Request<wire::DrainRequest>,
+        ) -> Result<Response<wire::DrainResponse>, Status> {
+            Err(Status::unimplemented("no executors here"))
+        }
     }
 
     #[tonic::async_trait]

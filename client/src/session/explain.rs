@@ -548,6 +548,7 @@ mod tests {
             gpus: vec![],
             free_gpus: 0,
             version: String::new(),
+            draining: false,
             since: 0,
         };
         let mixed = [executor("any", "cpu"), executor("train", "cuda:1")];

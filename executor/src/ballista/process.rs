@@ -254,14 +254,19 @@ async fn register(
 
 impl Process {
     /// Waits until the executor and its scheduler have lost each other, and returns the reason. Passes on finished
-    /// training runs meanwhile.
-    pub(crate) async fn until_over(&mut self, finished: impl Fn(TrainId)) -> String {
+    /// training runs meanwhile, and that the executor is to leave.
+    pub(crate) async fn until_over(
+        &mut self,
+        finished: impl Fn(TrainId),
+        leave: &CancellationToken,
+    ) -> String {
         tokio::select! {
             reason = self.attendance.until_over(
                 finished,
                 |tasks| self.tasks.stop(tasks),
                 // A full queue drops the probe: the scheduler's wait for it is limited.
                 |probe| drop(self.probes.try_send(probe)),
+                leave,
             ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
             _ = self.heart.join_next() => "the scheduler does not take heartbeats".to_owned(),

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use ballista_core::error::BallistaError;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::DataFusionError;
+use tokio_util::sync::CancellationToken;
 use volley_engine::runtime::{RankRuntime, RankTask};
 use volley_proto::GpuId;
 use volley_proto::access::Authorized;
@@ -37,11 +38,18 @@ pub(crate) struct RankHost {
     memory: u64,
     scheduler: Authorized,
     parking: Parking,
+    /// Token of the executor's planned departure.
+    leaving: CancellationToken,
     tls: Option<Tls>,
 }
 
 impl RankHost {
-    pub(crate) fn new(config: &ExecutorConfig, scheduler: Authorized, parking: Parking) -> Self {
+    pub(crate) fn new(
+        config: &ExecutorConfig,
+        scheduler: Authorized,
+        parking: Parking,
+        leaving: CancellationToken,
+    ) -> Self {
         Self {
             executor: config.id.clone(),
             listen: config.listen.clone(),
@@ -51,6 +59,7 @@ impl RankHost {
             memory: config.rank_memory.as_u64(),
             scheduler,
             parking,
+            leaving,
             tls: config.tls.clone(),
         }
     }
@@ -109,6 +118,7 @@ impl RankHost {
             spec,
             // The end of the generation also stops the rank.
             stop: cancel.child_token(),
+            leaving: &self.leaving,
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");
         let trained = tokio::select! {

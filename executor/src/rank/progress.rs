@@ -179,6 +179,13 @@ impl Reporter {
         // The receiver is gone once the task is; then the report has no reader.
         self.reports.send(report).ok();
     }
+
+    /// Sends the checkpoint of a rank that ends, after which none follows: it waits for earlier ones.
+    pub(super) fn last_checkpoint(&self, position: Position, state: Bytes) {
+        // The writing future is gone if the store has not answered in time.
+        let write = Write::Checkpoint(position, state);
+        self.writes.blocking_send(write).ok();
+    }
 }
 
 impl Observer for Reporter {

@@ -69,6 +69,8 @@ pub(super) struct RankRun<'a> {
     pub(super) spec: &'a Arc<TrainSpec>,
     /// Token that ends the rank and keeps its state.
     pub(super) stop: CancellationToken,
+    /// Token of the executor's planned departure.
+    pub(super) leaving: &'a CancellationToken,
 }
 
 impl RankRun<'_> {
@@ -189,6 +191,7 @@ impl RankRun<'_> {
         };
         let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store);
         let (spec, stop) = (Arc::clone(self.spec), self.stop.clone());
+        let (leaving, is_first) = (self.leaving.clone(), self.seat.rank == 0);
         let (device, threads) = (self.device, self.threads);
         let layers = self.layers.clone();
         let (done, trained) = oneshot::channel();
@@ -209,6 +212,13 @@ impl RankRun<'_> {
             };
             let trained = run_rank(&spec, loaded, rank);
             let trained = trained.map_err(|Interrupted { error, state }| {
+                if let Some(state) = state
+                    .as_ref()
+                    .filter(|_| is_first && leaving.is_cancelled())
+                {
+                    // The state left here goes with the executor.
+                    reporter.last_checkpoint(state.position(), state.encode());
+                }
                 place.put(state);
                 error
             });

@@ -54,6 +54,9 @@ const METRICS: &str = "/metrics";
 /// Path of the probe, which takes the network of all executors, as training does.
 const PROBE: &str = "/volley.v1.Cluster/Probe";
 
+/// Path of the call that has an executor leave.
+const DRAIN: &str = "/volley.v1.Cluster/Drain";
+
 pub(super) fn needs(path: &str) -> Need {
     if PAGE.contains(&path) || PROBES.contains(&path) || path == "/logout" {
         return Need::Nothing;
@@ -75,6 +78,8 @@ pub(super) fn needs(path: &str) -> Need {
         Role::Executor
     } else if path == PROBE {
         Role::Run
+    } else if path == DRAIN {
+        Role::Administer
     } else if below("/volley.v1.Jobs/").is_some()
         || below("/volley.v1.Queries/").is_some()
         || below("/volley.v1.Training/").is_some()
@@ -108,6 +113,7 @@ mod tests {
             ("/volley.v1.Queries/Ask".to_owned(), Role::Read),
             ("/volley.v1.Cluster/ReadTable".to_owned(), Role::Read),
             ("/volley.v1.Cluster/Probe".to_owned(), Role::Run),
+            ("/volley.v1.Cluster/Drain".to_owned(), Role::Administer),
             (format!("{grpc}RegisterExecutor"), Role::Executor),
             (format!("{grpc}UpdateTaskStatus"), Role::Executor),
             (format!("{grpc}ExecuteQuery"), Role::Read),

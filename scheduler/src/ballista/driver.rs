@@ -5,8 +5,8 @@ use std::time::Duration;
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
-    ExecutorStoppedParams, UpdateTaskStatusParams, execute_query_failure_result::Failure,
-    execute_query_result, job_status,
+    ExecutorStoppedParams, PartitionLocation, UpdateTaskStatusParams,
+    execute_query_failure_result::Failure, execute_query_result, job_status,
 };
 use ballista_core::version::insert_version_header;
 use tokio::sync::mpsc;
@@ -14,10 +14,10 @@ use tonic::Request;
 use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
-use super::BallistaScheduler;
 use super::job_state::{end_of_failure, end_of_success};
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
+use super::{BallistaScheduler, losses};
 use crate::control::{Command, Controller, Event};
 use crate::handle::Control;
 
@@ -46,6 +46,7 @@ impl Driver {
                 _ = tick.tick() => {
                     self.control.on(Event::Tick);
                     self.reconcile().await;
+                    self.find_unneeded().await;
                 }
             }
         }
@@ -60,6 +61,7 @@ impl Driver {
             Command::RemoveExecutor { executor, reason } => {
                 self.remove_executor(executor, reason).await;
             }
+            Command::FindUnneeded => self.find_unneeded().await,
             Command::Offer => self.offer().await,
             // `Control` returns bindings to the caller of `place`, and wakes waiters itself.
             Command::Bind(_) | Command::Wake(_) => {}
@@ -106,21 +108,62 @@ impl Driver {
     /// Removes an attempt's rows: those that are kept here, and the files of executors, if there may be any.
     async fn remove_rows(&self, attempt: String) {
         let kept = self.small_results.release(&attempt);
-        let attempt = JobId::from(attempt);
         if let Some(kept) = kept
             && !kept.have_files()
+            && let Some(places) = self.places(&attempt).await
+            && places.iter().all(|place| kept.hold(place))
         {
-            let status = self.ballista.state.task_manager.get_job_status(&attempt);
-            let status = status.await.ok().flatten().and_then(|told| told.status);
-            if let Some(job_status::Status::Successful(succeeded)) = status {
-                let mut places = succeeded.partition_location.iter();
-                if places.all(|place| kept.hold(place)) {
-                    return;
+            return;
+        }
+        let executors = &self.ballista.state.executor_manager;
+        executors.clean_up_job_data(JobId::from(attempt));
+    }
+
+    /// Returns the places of an attempt's result rows; `None` unless it has succeeded.
+    async fn places(&self, attempt: &str) -> Option<Vec<PartitionLocation>> {
+        let attempt = JobId::from(attempt.to_owned());
+        let status = self.ballista.state.task_manager.get_job_status(&attempt);
+        match status.await.ok()??.status {
+            Some(job_status::Status::Successful(succeeded)) => Some(succeeded.partition_location),
+            _ => None,
+        }
+    }
+
+    /// Tells the controller of draining executors whose data no attempt needs, and whose rows no reader.
+    async fn find_unneeded(&self) {
+        // An attempt that ends meanwhile has its rows among the second.
+        let (mut unneeded, with_rows) = self.control.look(|control| {
+            let maybe = control.maybe_unneeded();
+            (maybe, control.attempts_with_rows())
+        });
+        if unneeded.is_empty() {
+            return;
+        }
+        // Without an executor that takes tasks, nobody reads what is there.
+        if self.control.look(Controller::has_query_slots) {
+            let running = self.ballista.state.task_manager.get_running_job_cache();
+            for (attempt, job) in running.iter() {
+                let is_over = |control: &Controller| control.jobs().is_over(attempt.as_str());
+                let graph = job.execution_graph.read().await;
+                if !self.control.look(is_over) {
+                    unneeded.retain(|executor| !losses::needs(&graph, executor));
                 }
             }
         }
-        let executors = &self.ballista.state.executor_manager;
-        executors.clean_up_job_data(attempt);
+        for attempt in with_rows {
+            let kept = self.small_results.of(&attempt);
+            let places = self.places(&attempt).await.unwrap_or_default();
+            unneeded.retain(|executor| {
+                !places.iter().any(|place| {
+                    let on = place.executor_meta.as_ref();
+                    on.is_some_and(|on| on.id == *executor)
+                        && !kept.as_ref().is_some_and(|kept| kept.hold(place))
+                })
+            });
+        }
+        for executor in unneeded {
+            self.control.on(Event::ExecutorUnneeded { executor });
+        }
     }
 
     async fn remove_executor(&self, executor: String, reason: String) {

@@ -20,6 +20,7 @@ use volley_engine::{TrainExec, adds_files};
 use volley_proto::TrainId;
 use volley_proto::failure::DataLost;
 
+use super::graphs::plan_of;
 use crate::control::{DataLoss, LossEffect};
 use volley_engine::stages::{find, in_stages};
 
@@ -34,6 +35,16 @@ pub(super) fn effect(graph: &ExecutionGraphBox, executor: &str) -> Option<LossEf
     })
 }
 
+/// Checks whether a draining executor has to stay for an attempt: it holds data of the attempt's query, or a rank that is
+/// done, which cannot be replaced. What ranks have streamed is not waited for: training takes long.
+pub(super) fn needs(graph: &ExecutionGraphBox, executor: &str) -> bool {
+    let mut stages = graph.stages().values();
+    stages.any(|stage| match find::<TrainExec>(plan_of(stage).as_ref()) {
+        Some(_) => ran(stage, executor),
+        None => taints(stage, executor),
+    })
+}
+
 /// Describes the loss of an attempt's data that an executor held.
 pub(super) fn data_loss(graph: &ExecutionGraphBox, executor: &str, reason: &str) -> DataLoss {
     DataLoss {
@@ -42,25 +53,40 @@ pub(super) fn data_loss(graph: &ExecutionGraphBox, executor: &str, reason: &str)
             reason: reason.to_owned(),
         },
         written: written(graph),
+        planned: false,
     }
 }
 
 /// Checks whether the job needs data that was on the executor, or had tasks other than ranks there.
 fn is_tainted(graph: &ExecutionGraphBox, executor: &str) -> bool {
-    graph.stages().values().any(|stage| match stage {
+    let mut stages = graph.stages().values();
+    stages.any(|stage| taints(stage, executor))
+}
+
+/// Checks whether a stage needs data that was on the executor, or had tasks other than ranks there.
+fn taints(stage: &ExecutionStage, executor: &str) -> bool {
+    match stage {
         ExecutionStage::UnResolved(stage) => reads_from(&stage.inputs, executor),
         ExecutionStage::Resolved(stage) => reads_from(&stage.inputs, executor),
-        ExecutionStage::Running(stage) => {
-            let ranks = find::<TrainExec>(stage.plan.as_ref()).is_some();
-            let counts = |task: &TaskInfo| match where_of(task) {
-                // Only a rank that has not ended can be replaced.
-                Some((on, running)) => on == executor && !(ranks && running),
-                None => false,
-            };
-            reads_from(&stage.inputs, executor) || stage.task_infos.iter().any(counts)
+        ExecutionStage::Running(running) => {
+            reads_from(&running.inputs, executor) || ran(stage, executor)
         }
         ExecutionStage::Successful(_) | ExecutionStage::Failed(_) => false,
-    })
+    }
+}
+
+/// Checks whether a stage that runs had tasks on the executor, other than ranks that have not ended: only these can be
+/// replaced.
+fn ran(stage: &ExecutionStage, executor: &str) -> bool {
+    let ExecutionStage::Running(stage) = stage else {
+        return false;
+    };
+    let ranks = find::<TrainExec>(stage.plan.as_ref()).is_some();
+    let counts = |task: &TaskInfo| match where_of(task) {
+        Some((on, running)) => on == executor && !(ranks && running),
+        None => false,
+    };
+    stage.task_infos.iter().any(counts)
 }
 
 /// Returns the training run that has a running rank on the executor.

@@ -20,7 +20,7 @@ use super::devices::{Grant, HostGpu};
 use super::event::{
     AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Topic,
 };
-use super::executors::{Executors, Presence, Profile, RegisteredExecutor, process};
+use super::executors::{Drain, Executors, Presence, Profile, RegisteredExecutor, process};
 use super::jobs::{AttemptOutcome, Death, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
@@ -108,14 +108,17 @@ impl Controller {
             Event::TaskSucceeded { executor, task } => {
                 self.slots.succeeds(&executor, &task);
                 self.refresh(&executor);
+                self.find_unneeded(&executor);
             }
             Event::TaskFailed { executor, task } => {
                 self.slots.fails(&executor, &task);
                 self.refresh(&executor);
+                self.find_unneeded(&executor);
             }
             Event::TasksEnded { executor, tasks } => {
                 if self.slots.ended(&executor, &tasks) {
                     self.refresh(&executor);
+                    self.find_unneeded(&executor);
                     self.command(Command::Offer);
                 }
             }
@@ -133,6 +136,15 @@ impl Controller {
                 self.wake(Topic::Executor(executor));
             }
             Event::ExecutorHeartbeat { executor } => self.executors.heard(&executor, now.instant),
+            Event::ExecutorDrains { executor, knows } => {
+                self.executor_drains(&executor, knows, now);
+            }
+            Event::ExecutorUnneeded { executor } => {
+                if self.slots.held_by(&executor) == 0 {
+                    self.executors.unneeded(&executor);
+                    self.wake(Topic::Executor(executor));
+                }
+            }
             Event::ExecutorLeaves { executor } => {
                 if self.executors.leaves(&executor) {
                     tracing::info!(executor, "executor gone");
@@ -148,9 +160,11 @@ impl Controller {
                 executor,
                 incarnation,
             } => {
+                let planned = self.executors.leaves_as_planned(&executor);
                 if self.executors.departs(&executor, &incarnation) {
-                    // One that leaves as planned has said so before.
-                    self.executor_died(&executor, &incarnation);
+                    if !planned {
+                        self.executor_died(&executor, &incarnation);
+                    }
                     let reason = "its connection closed".to_owned();
                     self.command(Command::RemoveExecutor { executor, reason });
                 }
@@ -235,6 +249,7 @@ impl Controller {
 
     /// Orders the end of an attempt. From now on, nothing of it is started.
     pub(super) fn end_attempt(&mut self, attempt: &str, end: AttemptEnd) {
+        let end = self.planned(end);
         if self.jobs.end_attempt(attempt, end) {
             let attempt = attempt.to_owned();
             self.command(Command::CancelAttempt { attempt });
@@ -242,6 +257,7 @@ impl Controller {
     }
 
     fn attempt_ended(&mut self, attempt: &str, end: AttemptEnd, now: Now) {
+        let end = self.planned(end);
         // Tasks that still compute hold their slots until the executor reports their end.
         if self.slots.attempt_ends(attempt, now.instant) {
             self.wake(Topic::Endings);
@@ -639,14 +655,90 @@ impl Controller {
         }
     }
 
+    /// Begins an executor's planned departure: nothing is placed there from now on. Once the executor knows, its ranks
+    /// meet elsewhere: before, they would leave their state there.
+    fn executor_drains(&mut self, executor: &str, knows: bool, now: Now) {
+        if self.executors.drains(executor) {
+            tracing::info!(executor, "executor drains");
+            self.refresh(executor);
+            // The executor is told with the tasks that are to end there.
+            self.wake(Topic::Endings);
+        }
+        if !knows || !self.executors.leaves_as_planned(executor) {
+            return;
+        }
+        let runs = self.runs.iter();
+        let there = runs.filter(|(_, run)| run.trains_on(executor));
+        let there: Vec<_> = there.map(|(train, _)| *train).collect();
+        for train in &there {
+            self.change_run(*train, |run| run.leaves(executor, now));
+        }
+        if !there.is_empty() {
+            self.command(Command::Offer);
+        }
+        self.find_unneeded(executor);
+    }
+
+    /// Orders to find out whether a draining executor without tasks is needed.
+    fn find_unneeded(&mut self, executor: &str) {
+        let drains = self.executors.drain(executor) == Some(Drain::Draining);
+        if drains && self.slots.held_by(executor) == 0 {
+            self.command(Command::FindUnneeded);
+        }
+    }
+
+    /// Returns the draining executors without tasks that may still be needed.
+    pub(crate) fn maybe_unneeded(&self) -> Vec<String> {
+        let draining = self.executors.draining();
+        let idle = draining.filter(|executor| self.slots.held_by(executor) == 0);
+        idle.map(str::to_owned).collect()
+    }
+
+    /// Checks whether an executor takes tasks of queries.
+    pub(crate) fn has_query_slots(&self) -> bool {
+        self.pool.query_slots() > 0
+    }
+
+    /// Marks the loss of data with an executor that leaves as planned.
+    fn planned(&self, end: AttemptEnd) -> AttemptEnd {
+        match end {
+            AttemptEnd::Lost(loss) => AttemptEnd::Lost(DataLoss {
+                planned: self.executors.leaves_as_planned(&loss.loss.executor),
+                ..loss
+            }),
+            end => end,
+        }
+    }
+
+    /// Returns the current attempts of the jobs that may yet have result rows, or whose rows are wanted.
+    pub(crate) fn attempts_with_rows(&self) -> Vec<String> {
+        let wanted = self.jobs.iter().filter(|job| match &job.rows {
+            Some(rows) => rows.are_wanted(),
+            None => !job.has_ended(),
+        });
+        wanted.map(|job| job.attempt().to_owned()).collect()
+    }
+
+    /// Returns the progress of an executor's planned departure; `None` if it is not registered.
+    pub(crate) fn drain(&self, executor: &str) -> Option<Drain> {
+        self.executors.drain(executor)
+    }
+
     fn executor_lost(&mut self, executor: &str, effects: Vec<LossEffect>, now: Now) {
+        let planned = self.executors.leaves_as_planned(executor);
         for effect in effects {
             let LossEffect {
                 attempt,
                 rank_of,
                 data,
             } = effect;
-            let given_up = rank_of.and_then(|train| self.rank_lost(train, executor, now));
+            let given_up = rank_of.and_then(|train| match planned {
+                true => {
+                    self.change_run(train, |run| run.leaves(executor, now));
+                    None
+                }
+                false => self.rank_lost(train, executor, now),
+            });
             if let Some(reason) = given_up {
                 self.end_attempt(&attempt, AttemptEnd::Failed(reason));
             }

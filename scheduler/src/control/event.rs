@@ -54,6 +54,10 @@ pub(crate) enum Event {
     },
     /// An executor's heartbeat.
     ExecutorHeartbeat { executor: String },
+    /// An executor is to leave: nothing is placed there from now on. Its ranks meet elsewhere once it knows.
+    ExecutorDrains { executor: String, knows: bool },
+    /// The engine needs no data of a draining executor.
+    ExecutorUnneeded { executor: String },
     /// The engine removes an executor: nothing is placed there from now on.
     ExecutorLeaves { executor: String },
     /// An executor is gone, with these effects on attempts.
@@ -91,6 +95,8 @@ pub(crate) enum Command {
     RemoveRows { attempt: String },
     /// Remove an executor.
     RemoveExecutor { executor: String, reason: String },
+    /// Report [`Event::ExecutorUnneeded`] of draining executors; the engine also does so from time to time.
+    FindUnneeded,
     /// Look for stages to place: see [`Offer`].
     Offer,
     /// Wake the waiters of a topic.
@@ -161,6 +167,8 @@ pub(crate) struct DataLoss {
     pub(crate) loss: DataLost,
     /// Target that a rerun of the job would write twice, if there is one.
     pub(crate) written: Option<String>,
+    /// True if the executor left as planned.
+    pub(crate) planned: bool,
 }
 
 /// Effect of an executor's loss on an attempt.

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   attends (a process, an incarnation) ──► registered (slots) ──► lost ──► comes back as a new incarnation
+//!                                               └► drains ──► unneeded ──► leaves
 //! ```
 //!
 //! An executor attends by a stream of Volley's and registers with the engine below; it belongs to the cluster once it
 //! does both. A record is dropped when neither is left. Not here: the tasks that hold an executor's slots.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -69,6 +70,8 @@ pub(crate) enum Presence {
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     records: BTreeMap<String, Record>,
+    /// Executors that left as planned and have not come back, the last ones: the loss of their data may be found later.
+    left: VecDeque<String>,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +107,22 @@ struct Registration {
     heard: Instant,
     /// True once its removal has been requested.
     leaving: bool,
+    drain: Drain,
+}
+
+/// Most executors that have left as planned and are remembered.
+const MOST_LEFT: usize = 1024;
+
+/// Progress of an executor's planned departure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Drain {
+    /// It stays.
+    #[default]
+    No,
+    /// It takes no new tasks, and leaves once nothing there is needed.
+    Draining,
+    /// Nothing there is needed.
+    Unneeded,
 }
 
 impl Executors {
@@ -199,13 +218,61 @@ impl Executors {
         slots: usize,
         now: Instant,
     ) {
+        self.left.retain(|left| left != executor);
         let record = self.records.entry(executor.to_owned()).or_default();
         record.registered = Some(Registration {
             endpoint,
             slots,
             heard: now,
             leaving: false,
+            drain: Drain::No,
         });
+    }
+
+    /// Records that an executor is to leave. Returns false if it is not registered, or is leaving already.
+    pub(crate) fn drains(&mut self, executor: &str) -> bool {
+        let record = self.records.get_mut(executor);
+        let registered = record.and_then(|record| record.registered.as_mut());
+        match registered {
+            Some(registered) if registered.drain == Drain::No => {
+                registered.drain = Drain::Draining;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Records that nothing of a draining executor is needed.
+    pub(crate) fn unneeded(&mut self, executor: &str) {
+        let record = self.records.get_mut(executor);
+        let registered = record.and_then(|record| record.registered.as_mut());
+        if let Some(registered) = registered.filter(|registered| registered.drain != Drain::No) {
+            registered.drain = Drain::Unneeded;
+        }
+    }
+
+    /// Returns the progress of an executor's planned departure; `None` if it is not registered.
+    pub(crate) fn drain(&self, executor: &str) -> Option<Drain> {
+        let registered = self.records.get(executor)?.registered.as_ref();
+        registered.map(|registered| registered.drain)
+    }
+
+    /// Checks whether an executor drains, or has left as planned.
+    pub(crate) fn leaves_as_planned(&self, executor: &str) -> bool {
+        match self.drain(executor) {
+            Some(drain) => drain != Drain::No,
+            None => self.left.iter().any(|left| left == executor),
+        }
+    }
+
+    /// Returns the executors that drain and may still be needed, ordered by id.
+    pub(crate) fn draining(&self) -> impl Iterator<Item = &str> {
+        let records = self.records.iter();
+        let draining = records.filter(|(_, record)| {
+            let registered = record.registered.as_ref();
+            registered.is_some_and(|registered| registered.drain == Drain::Draining)
+        });
+        draining.map(|(id, _)| id.as_str())
     }
 
     /// Records a heartbeat of a registered executor.
@@ -236,9 +303,17 @@ impl Executors {
         if let Some(attends) = &mut record.attends {
             attends.lost = true;
         }
-        let was_registered = record.registered.take().is_some();
+        let registered = record.registered.take();
         self.forget(executor);
-        was_registered
+        if let Some(Registration { drain, .. }) = &registered
+            && *drain != Drain::No
+        {
+            if self.left.len() == MOST_LEFT {
+                self.left.pop_front();
+            }
+            self.left.push_back(executor.to_owned());
+        }
+        registered.is_some()
     }
 
     /// Drops the record of an executor that neither attends nor is registered.
@@ -322,7 +397,10 @@ impl Executors {
     ) -> Vec<tables::Executor> {
         let row = |(id, record): (&String, &Record)| {
             let Registration {
-                endpoint, slots, ..
+                endpoint,
+                slots,
+                drain,
+                ..
             } = record.registered.as_ref()?;
             let Present {
                 profile,
@@ -354,6 +432,7 @@ impl Executors {
                 rank_memory_bytes: profile.rank_memory_bytes,
                 version: profile.version.clone(),
                 since: millis(*since),
+                draining: *drain != Drain::No,
             })
         };
         self.records.iter().filter_map(row).collect()

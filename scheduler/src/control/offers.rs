@@ -13,6 +13,7 @@ use super::controller::Controller;
 use super::event::{
     AttemptEnd, Binding, Command, DataLoss, Gang, GangBinding, GangStage, Offer, Stage, Topic, Work,
 };
+use super::executors::Drain;
 use super::jobs::Job;
 use super::placement::{
     Capacity, Decision, Demand, ExecutorRole, Kind, Memory, Placed, Shares, Task, WaitReason,
@@ -257,7 +258,12 @@ impl Controller {
                     executor: "of a rank".to_owned(),
                     reason,
                 };
-                self.rerun(&attempt, DataLoss { loss, written });
+                let data = DataLoss {
+                    loss,
+                    written,
+                    planned: false,
+                };
+                self.rerun(&attempt, data);
             }
         }
     }
@@ -294,7 +300,8 @@ impl Controller {
 
     /// Puts an executor's current capacity into the pool.
     pub(super) fn refresh(&mut self, executor: &str) {
-        let Some(slots) = self.executors.slots_of(executor) else {
+        let stays = self.executors.drain(executor) == Some(Drain::No);
+        let Some(slots) = self.executors.slots_of(executor).filter(|_| stays) else {
             return self.pool.remove(executor);
         };
         let (device, gpus) = self.executors.devices(executor);

@@ -22,20 +22,25 @@ use volley_proto::spec::Device;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EchoResponse, EndRequest, EndResponse,
-    ProbedRequest, ProbedResponse, TellRequest, TellResponse,
+    LeaveRequest, LeaveResponse, ProbedRequest, ProbedResponse, TellRequest, TellResponse,
 };
 use volley_proto::{Gpu, TrainId};
 
 use super::invalid;
 use super::probes::Probes;
 use crate::access::Caller;
-use crate::control::{Controller, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic};
+use crate::control::{
+    Controller, Drain, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic,
+};
 use crate::handle::Control;
 
 /// Interval of the scheduler's signs of life.
 const SIGN: Duration = Duration::from_secs(1);
 /// Time within which an earlier incarnation must be removed.
 const REMOVAL: Duration = Duration::from_secs(5);
+
+/// Time for which the answer to an executor that is to leave is held back.
+const HELD_BACK: Duration = Duration::from_secs(2);
 
 /// Largest payload of an echo, in bytes.
 const MOST_ECHOED: u64 = 1 << 20;
@@ -164,6 +169,26 @@ impl Attendance for Service {
         Ok(Response::new(EndResponse {}))
     }
 
+    async fn leave(
+        &self,
+        request: Request<LeaveRequest>,
+    ) -> Result<Response<LeaveResponse>, Status> {
+        let LeaveRequest { executor_id, waits } = request.into_inner();
+        let executor = executor_id;
+        self.control.on(Event::ExecutorDrains {
+            executor: executor.clone(),
+            knows: true,
+        });
+        let patience = if waits { HELD_BACK } else { Duration::ZERO };
+        let topic = Topic::Executor(executor.clone());
+        let released = self.control.wait(topic, patience, |control| {
+            let drain = control.drain(&executor);
+            matches!(drain, None | Some(Drain::Unneeded)).then_some(())
+        });
+        let released = released.await.is_some();
+        Ok(Response::new(LeaveResponse { released }))
+    }
+
     async fn probed(
         &self,
         request: Request<ProbedRequest>,
@@ -261,9 +286,11 @@ impl Service {
             let ending = self
                 .control
                 .ask(|control, now| control.ending_tasks(executor, now));
+            let drain = self.control.look(|control| control.drain(executor));
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
                 ending: ending.into_iter().map(Into::into).collect(),
+                leave: matches!(drain, Some(Drain::Draining | Drain::Unneeded)),
                 ..AttendResponse::default()
             };
             if signs.send(Ok(sign)).is_err() {

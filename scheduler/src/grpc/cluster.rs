@@ -1,18 +1,18 @@
-//! The Cluster service: the size of the cluster, the tables about its work, and probes of the links between its
-//! processes.
+//! The Cluster service: the size of the cluster, the tables about its work, probes of the links between its processes,
+//! and executors that are to leave.
 
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
 use volley_proto::wire::{
-    DescribeRequest, DescribeResponse, ProbeRequest, ProbeResponse, ReadTableRequest,
-    ReadTableResponse,
+    DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, ProbeRequest, ProbeResponse,
+    ReadTableRequest, ReadTableResponse,
 };
 
 use super::probes::Prober;
 use super::{invalid, train_id};
 use crate::access::Caller;
-use crate::control::Controller;
+use crate::control::{Controller, Event};
 use crate::handle::Control;
 use crate::tables::{Only, Tables};
 
@@ -43,6 +43,33 @@ impl Cluster for Service {
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<Self::ProbeStream>, Status> {
         let links = self.prober.begin()?;
         Ok(Response::new(ReceiverStream::new(links)))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<DrainRequest>,
+    ) -> Result<Response<DrainResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let executor = request.get_ref().executor_id.clone();
+        let known: Vec<_> = self.control.look(|control| {
+            let known = control.registered_executors().into_iter();
+            known.map(|executor| executor.id).collect()
+        });
+        if !known.contains(&executor) {
+            return Err(Status::not_found(format!(
+                "there is no executor {executor}: {} {}",
+                match known.len() {
+                    0 => "none is registered",
+                    1 => "the only one is",
+                    _ => "there are",
+                },
+                known.join(", ")
+            )));
+        }
+        caller.did("drain", &executor);
+        let knows = false;
+        self.control.on(Event::ExecutorDrains { executor, knows });
+        Ok(Response::new(DrainResponse {}))
     }
 
     async fn describe(

@@ -62,12 +62,13 @@ impl Figures {
         oldest.get_or_create(&vec![]).set(age);
         let executors = gauges(
             "executors",
-            "Executors that are registered, by role and version",
+            "Executors that are registered, by role, version and whether they are about to leave",
         );
         for executor in &self.executors {
             let labels = vec![
                 ("role", executor.role.clone()),
                 ("version", executor.version.clone()),
+                ("draining", executor.draining.to_string()),
             ];
             executors.get_or_create(&labels).inc();
         }

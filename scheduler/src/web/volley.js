@@ -385,6 +385,7 @@ const pages = {
         { name: 'Memory for queries', number: true, of: (e) => bytes(e.memory_bytes) },
         { name: 'Version', of: (e) => e.version },
         { name: 'Since', of: (e) => clock(e.since) },
+        ...executors.some((e) => e.draining) ? [{ name: 'State', of: (e) => e.draining ? 'draining' : '' }] : [],
       ], executors, 'Executors') : quiet('No executor has come yet: jobs wait until one does.')),
     ];
   },

@@ -228,6 +228,8 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
         ("--work-dir", work_dir.display().to_string()),
         ("--bind", "127.0.0.1".to_owned()),
         ("--id", id.clone()),
+        // All are told to end together, and have less time than `cluster down` waits.
+        ("--drain-timeout", "5s".to_owned()),
         ("--device", up.device.to_string()),
     ];
     let arguments = options

@@ -79,7 +79,7 @@ fn a_cluster_that_is_up_is_used_unless_another_is_named() {
     let Config::Jobs(jobs) = resolve_in(&up, "volley jobs").unwrap() else {
         panic!("not jobs")
     };
-    assert_eq!(jobs.scheduler, "127.0.0.1:7");
+    assert_eq!(jobs.remote.scheduler, "127.0.0.1:7");
     assert!(resolve_in(&up, "volley cluster token").is_ok());
     assert!(refused("volley cluster token").contains("--name and --role"));
 }
@@ -135,6 +135,22 @@ fn a_scheduler_excludes_an_embedded_cluster() {
 }
 
 #[test]
+fn executors_are_listed_or_drained() {
+    for (line, drained) in [
+        ("volley executors --scheduler h:1", &[][..]),
+        ("volley executors list --scheduler h:1", &[]),
+        ("volley executors drain a b --scheduler h:1", &["a", "b"]),
+    ] {
+        let Config::Executors(executors) = resolve(line) else {
+            panic!("{line}")
+        };
+        assert_eq!(executors.drained, drained, "{line}");
+    }
+    assert!(refused("volley executors").contains("executors: expected --scheduler HOST:PORT"));
+    assert!(refused("volley executors drain --scheduler h:1").contains("<ID>"));
+}
+
+#[test]
 fn jobs_are_asked_for_on_a_running_cluster() {
     let jobs = |line: &str| match resolve(line) {
         Config::Jobs(jobs) => jobs,
@@ -158,10 +174,13 @@ fn jobs_are_asked_for_on_a_running_cluster() {
         ),
     ] {
         let jobs = jobs(line);
-        assert_eq!((&*jobs.scheduler, jobs.action), ("h:1", action), "{line}");
+        let scheduler = &*jobs.remote.scheduler;
+        assert_eq!((scheduler, jobs.action), ("h:1", action), "{line}");
     }
     assert_eq!(
-        jobs("volley jobs --scheduler h:1 --format csv").format,
+        jobs("volley jobs --scheduler h:1 --format csv")
+            .remote
+            .format,
         Format::Csv
     );
     assert!(refused("volley jobs").contains("--scheduler HOST:PORT"));
@@ -263,7 +282,7 @@ fn tls_is_for_running_clusters_and_needs_all_of_its_files() {
     else {
         panic!("not jobs")
     };
-    assert_eq!(jobs.tls.unwrap().ca, Path::new("/ca.pem"));
+    assert_eq!(jobs.remote.tls.unwrap().ca, Path::new("/ca.pem"));
     for (line, expected) in [
         ("volley --tls-ca ca.pem", "--scheduler HOST:PORT"),
         (

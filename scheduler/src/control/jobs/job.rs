@@ -237,18 +237,24 @@ impl Job {
             }
             AttemptEnd::Cancelled => self.ends(JobState::Cancelled, now),
             AttemptEnd::Failed(error) => self.fails(error, now),
-            AttemptEnd::Lost(DataLoss { loss, written }) => {
-                return self.loses(&loss, written, steps, now);
-            }
+            AttemptEnd::Lost(loss) => return self.loses(loss, steps, now),
         };
         false
     }
 
-    fn loses(&mut self, loss: &DataLost, written: Option<String>, steps: u64, now: Now) -> bool {
-        let DataLost { executor, reason } = loss;
+    fn loses(&mut self, loss: DataLoss, steps: u64, now: Now) -> bool {
+        let DataLoss {
+            loss: DataLost { executor, reason },
+            written,
+            planned,
+        } = loss;
         if let Some(target) = written {
+            let lost = match planned {
+                true => "left",
+                false => "was lost",
+            };
             let error = format!(
-                "executor {executor} was lost while the job wrote {target} ({reason}): what is \
+                "executor {executor} {lost} while the job wrote {target} ({reason}): what is \
                  there may be incomplete, and running the job again would add to it; remove it and \
                  run the job again"
             );
@@ -262,7 +268,8 @@ impl Job {
         if steps > self.steps {
             (self.steps, self.fruitless) = (steps, 0);
         }
-        self.fruitless += 1;
+        // A departure that was planned says nothing of the job.
+        self.fruitless += usize::from(!planned);
         let attempt = self.attempts.len();
         if self.fruitless >= ATTEMPTS {
             let error = format!(
@@ -353,7 +360,11 @@ mod tests {
             executor: executor.into(),
             reason: "gone".into(),
         };
-        AttemptEnd::Lost(DataLoss { loss, written })
+        AttemptEnd::Lost(DataLoss {
+            loss,
+            written,
+            planned: false,
+        })
     }
 
     #[test]
@@ -392,6 +403,24 @@ mod tests {
         assert_eq!(runs(|_| 0), ATTEMPTS);
         assert_eq!(runs(|run| run as u64), 100);
         assert_eq!(runs(|run| (run as u64).min(3)), 2 + ATTEMPTS);
+    }
+
+    #[test]
+    fn planned_departures_are_no_failures() {
+        let (mut job, now) = (job(), Now::read());
+        for run in 0..2 * ATTEMPTS {
+            let AttemptEnd::Lost(loss) = lost("a") else {
+                unreachable!("it is one")
+            };
+            let planned = DataLoss {
+                planned: true,
+                ..loss
+            };
+            let attempt = job.attempt().to_owned();
+            assert!(job.attempt_ends(&attempt, AttemptEnd::Lost(planned), 0, now));
+            job.resubmitted(format!("k{run}"), now);
+        }
+        assert_eq!(job.state, JobState::Running);
     }
 
     #[test]

@@ -76,6 +76,11 @@ impl Rows {
         self.read
     }
 
+    /// Checks whether someone reads them, or may want to.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.removed.is_none() && !(self.read && self.readers.is_empty())
+    }
+
     /// Returns why they are removed.
     pub(crate) fn removed(&self) -> Option<&str> {
         self.removed.as_deref()

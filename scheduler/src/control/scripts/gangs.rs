@@ -87,6 +87,46 @@ fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
 }
 
 #[test]
+fn ranks_meet_elsewhere_when_an_executor_drains() {
+    let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
+    for generation_number in 1..9 {
+        // No generation has taken a step, which is no fault of theirs.
+        let (leaves, comes) = match generation_number % 2 {
+            1 => ("b", "c"),
+            _ => ("c", "b"),
+        };
+        let drains = |knows| Event::ExecutorDrains {
+            executor: leaves.into(),
+            knows,
+        };
+        trains.script.on(drains(false));
+        let number = generation_number;
+        assert_eq!(
+            trains.run().ended(&generation(number)),
+            None,
+            "nobody knows"
+        );
+        trains.script.on(drains(true));
+        assert_eq!(
+            trains.run().ended(&generation(generation_number)).unwrap(),
+            format!("rank 1 leaves with executor {leaves}")
+        );
+        for executor in ["a", leaves] {
+            trains.script.ended_rank(executor);
+        }
+        assert_eq!(trains.offer(&[], true), [format!("bind t: a {comes}")]);
+        trains.script.loses(leaves, vec![]);
+        trains.script.on(Event::ExecutorDisconnected {
+            executor: leaves.into(),
+            incarnation: "p/1".into(),
+        });
+        trains.script.joins(leaves);
+    }
+    assert_eq!(trains.run().generation(), 9);
+    assert!(trains.loses_b(false).is_empty());
+}
+
+#[test]
 fn survivors_go_on_alone_after_a_while_where_nobody_comes() {
     let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
     trains.loses_b(false);
@@ -137,8 +177,10 @@ fn an_executor_that_dies_while_a_gang_is_bound_ends_the_generation() {
     script.on(Event::ExecutorLeaves { executor });
     script.bind(binding);
     let effects = vec![effect("t", "b", Some(gang.train), false)];
-    let executor = "b".to_owned();
-    script.on(Event::ExecutorLost { executor, effects });
+    script.on(Event::ExecutorLost {
+        executor: "b".to_owned(),
+        effects,
+    });
     let run = script.controller.run(gang.train).unwrap();
     assert_eq!(
         run.ended(&generation(1)).unwrap(),

@@ -86,8 +86,7 @@ fn a_job_that_loses_data_again_and_again_fails() {
     script.submit("j", None);
     let mut attempt = "j".to_owned();
     for number in 1..5 {
-        let DataLoss { loss, written } = effect("j", "a", None, true).data.unwrap();
-        let end = AttemptEnd::Lost(DataLoss { loss, written });
+        let end = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
         assert_eq!(script.ended(&attempt, end), ["resubmit j", "offer"]);
         attempt = format!("k{number}");
         script.resubmitted("j", &attempt);
@@ -96,6 +95,71 @@ fn a_job_that_loses_data_again_and_again_fails() {
     assert_eq!(script.ended(&attempt, end), ["release j", "offer"]);
     let error = script.error("j");
     assert!(error.contains("run 5 times"), "{error}");
+}
+
+#[test]
+fn an_executor_that_drains_takes_no_tasks_and_is_let_go_when_it_is_unneeded() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    let drains = || Event::ExecutorDrains {
+        executor: "a".into(),
+        knows: true,
+    };
+    let unneeded = || Event::ExecutorUnneeded {
+        executor: "a".into(),
+    };
+    assert_eq!(script.offer(&[slices("j", 2)]), ["bind j: a b"]);
+    assert!(script.on(drains()).is_empty(), "it has a task");
+    assert!(script.controller.maybe_unneeded().is_empty());
+    script.on(unneeded());
+    assert_eq!(script.controller.drain("a"), Some(Drain::Draining));
+    let ended = Event::TaskSucceeded {
+        executor: "a".into(),
+        task: task("j", 0),
+    };
+    assert_eq!(script.on(ended), ["find unneeded"]);
+    assert!(script.offer(&[slices("j", 2)]).is_empty(), "b has a task");
+    assert_eq!(script.on(drains()), ["find unneeded"]);
+    assert_eq!(script.controller.maybe_unneeded(), ["a"]);
+    script.on(unneeded());
+    assert_eq!(script.controller.drain("a"), Some(Drain::Unneeded));
+    assert!(script.controller.maybe_unneeded().is_empty());
+    assert!(script.loses("a", vec![]).is_empty());
+    assert_eq!(script.controller.drain("a"), None);
+    assert_eq!(script.state("j"), JobState::Running);
+    // Its next process is like any other.
+    script.on(Event::ExecutorDisconnected {
+        executor: "a".into(),
+        incarnation: "p/1".into(),
+    });
+    script.joins("a");
+    assert_eq!(script.controller.drain("a"), Some(Drain::No));
+    assert_eq!(script.offer(&[slices("j", 2)]), ["bind j: a"]);
+}
+
+#[test]
+fn data_that_leaves_with_a_drained_executor_is_no_failure_of_its_job() {
+    let mut script = Script::new(&["a", "b"]);
+    script.submit("j", None);
+    let mut attempt = "j".to_owned();
+    for number in 1..20 {
+        script.on(Event::ExecutorDrains {
+            executor: "b".into(),
+            knows: true,
+        });
+        let lost = script.loses("b", vec![effect(&attempt, "b", None, true)]);
+        assert_eq!(lost, [format!("cancel {attempt}")]);
+        let ended = script.ended(&attempt, AttemptEnd::Cancelled);
+        assert_eq!(ended, ["resubmit j", "offer"]);
+        attempt = format!("k{number}");
+        script.resubmitted("j", &attempt);
+        script.on(Event::ExecutorDisconnected {
+            executor: "b".into(),
+            incarnation: "p/1".into(),
+        });
+        script.joins("b");
+    }
+    assert_eq!(script.state("j"), JobState::Running);
 }
 
 /// Closes the connection of an executor, which the engine then removes with data of an attempt.

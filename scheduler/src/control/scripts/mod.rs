@@ -178,6 +178,14 @@ impl Script {
         })
     }
 
+    /// Reports that the ranks of attempt `t` on an executor have ended.
+    fn ended_rank(&mut self, executor: &str) {
+        for number in 0..self.numbers[&("t".to_owned(), 1)] {
+            let (executor, task) = (executor.to_owned(), task("t", number));
+            self.on(Event::TaskFailed { executor, task });
+        }
+    }
+
     fn state(&self, job: &str) -> JobState {
         self.controller.job(job).unwrap().state
     }
@@ -218,6 +226,7 @@ fn text(command: &Command) -> Option<String> {
         Command::Release { job } => format!("release {job}"),
         Command::RemoveRows { attempt } => format!("remove rows of {attempt}"),
         Command::RemoveExecutor { executor, reason } => format!("remove {executor}: {reason}"),
+        Command::FindUnneeded => "find unneeded".to_owned(),
         Command::Offer => "offer".to_owned(),
         Command::Wake(_) => return None,
     })
@@ -308,6 +317,7 @@ fn effect(attempt: &str, executor: &str, rank_of: Option<TrainId>, data: bool) -
             reason: "it is gone".into(),
         },
         written: None,
+        planned: false,
     };
     LossEffect {
         attempt: attempt.into(),

@@ -429,6 +429,23 @@ impl Run {
         Some(error)
     }
 
+    /// Handles the planned departure of an executor: ends the generation if it has a rank there, which is no failure.
+    pub(crate) fn leaves(&mut self, executor: &str, now: Now) {
+        let mut members = self.members.iter();
+        let rank = members.position(|member| member.bound.executor == executor);
+        if let Some(rank) = rank.filter(|_| self.over.is_none()) {
+            self.fruitless = self.fruitless.saturating_sub(1);
+            self.regroup(format!("rank {rank} leaves with executor {executor}"), now);
+        }
+    }
+
+    /// Checks for a rank on an executor that has steps left to do.
+    pub(crate) fn trains_on(&self, executor: &str) -> bool {
+        let mut members = self.members.iter();
+        let is_there = members.any(|member| member.bound.executor == executor);
+        is_there && !self.trained && !self.finished
+    }
+
     /// Checks whether the allowed number of generations has ended without progress.
     fn is_fruitless(&self) -> bool {
         self.fruitless >= FRUITLESS

@@ -1,0 +1,98 @@
+//! `volley executors`: the executors of a cluster, and the planned departure of some.
+//!
+//! ```text
+//! list   ──> one row an executor
+//! drain  ──> asked, for all ──> each has left
+//! ```
+
+use std::ops::ControlFlow;
+
+use anyhow::Context;
+use arrow::array::RecordBatch;
+use volley::{Executors, Scope, SystemTables};
+use volley_proto::tables::Table;
+
+use super::Ended;
+use super::config::Executors as Config;
+use super::execute::write;
+use super::format::Formatter;
+use super::signals::Interrupts;
+
+/// Columns of the list; `volley.executors` has more.
+const COLUMNS: [&str; 9] = [
+    "executor_id",
+    "host",
+    "port",
+    "role",
+    "slots",
+    "free_slots",
+    "device",
+    "draining",
+    "since",
+];
+
+/// Lists the executors, or drains those that are named.
+///
+/// # Errors
+/// When the scheduler does not answer, lets nobody else do it, or does not know an executor, or when one does not leave.
+pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
+    let mut interrupts = Interrupts::listen()?;
+    let work = async {
+        let remote = &config.remote;
+        let executors = Executors::connect(remote.open()?, remote.timeout).await?;
+        match &config.drained[..] {
+            [] => list(&executors, config).await,
+            ids => drain(&executors, ids, remote.quiet).await,
+        }
+    };
+    match interrupts.stop(work).await {
+        ControlFlow::Continue(done) => done.map(|()| Ended::Done),
+        ControlFlow::Break(code) => Ok(Ended::Interrupted(code)),
+    }
+}
+
+async fn list(executors: &Executors, config: &Config) -> anyhow::Result<()> {
+    let json = SystemTables::of(executors.scheduler())
+        .read(Table::Executors, Scope::All)
+        .await?;
+    let rows = shown(&Table::Executors.batch(&json)?)?;
+    let mut formatter = Formatter::new(config.remote.format);
+    write(&formatter.push(&rows)?).await?;
+    write(&formatter.finish()?).await?;
+    Ok(())
+}
+
+fn shown(rows: &RecordBatch) -> anyhow::Result<RecordBatch> {
+    let schema = rows.schema();
+    let columns = COLUMNS.iter().map(|name| schema.index_of(name));
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    Ok(rows.project(&columns)?)
+}
+
+/// Has all executors begin to leave before it waits for the first.
+async fn drain(executors: &Executors, ids: &[String], quiet: bool) -> anyhow::Result<()> {
+    let mut leaving = Vec::new();
+    for id in ids {
+        leaving.push((id, executors.drain(id).await?));
+        if !quiet {
+            eprintln!("executor {id} takes no new tasks, and leaves once nothing there is needed");
+        }
+    }
+    for (id, leaving) in leaving {
+        let left = executors.await_left(&leaving).await;
+        left.with_context(|| format!("cannot tell whether executor {id} has left"))?;
+        write(format!("executor {id} has left\n").as_bytes()).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_the_list_are_of_the_table() {
+        let rows = Table::Executors.batch(b"[]").unwrap();
+        assert_eq!(shown(&rows).unwrap().num_columns(), COLUMNS.len());
+    }
+}
