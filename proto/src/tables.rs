@@ -145,7 +145,7 @@ rows! {
         stage_id: u64 = UInt64,
         /// `query`, or `training` for a barrier stage.
         kind: StageKind = Utf8,
-        /// `waiting` for its inputs, `ready`, `running`, `succeeded` or `failed`.
+        /// `waiting` for its inputs, `ready`, `running`, `succeeded`, `failed` or `cancelled`.
         state: StageState = Utf8,
         /// Partitions of its input; a task takes one or several.
         partitions: u64 = UInt64,

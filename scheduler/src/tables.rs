@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 use url::Url;
 use volley_proto::store::ModelStore;
-use volley_proto::tables::{Executor, Job, Model, Run, Stage, Table};
+use volley_proto::tables::{Executor, Job, JobState, Model, Run, Stage, Table};
 use volley_proto::{ModelName, TrainId};
 
 pub(crate) use crate::control::Totals;
@@ -32,6 +32,8 @@ pub(crate) struct AttemptOf {
     pub(crate) job: String,
     pub(crate) attempt: String,
     pub(crate) train: Option<TrainId>,
+    /// True if the job was cancelled.
+    pub(crate) cancelled: bool,
 }
 
 /// Tables about the cluster's work; cheap to clone.
@@ -160,6 +162,17 @@ impl Tables {
         }
     }
 
+    /// Returns the owner of a job, if it is known.
+    pub(crate) fn owner_of(&self, job: &str) -> Option<String> {
+        self.control
+            .look(|control| control.job(job).map(|job| job.owner.clone()))
+    }
+
+    /// Cancels a job, if it is known and has not ended.
+    pub(crate) fn cancel(&self, job: &str) {
+        self.control.ask(|control, now| control.cancel(job, now));
+    }
+
     /// Returns the figures of the cluster.
     pub(crate) fn figures(&self) -> Figures {
         self.control.look(Figures::of)
@@ -219,6 +232,7 @@ impl Tables {
                 job: job.id.clone(),
                 attempt: job.attempt().to_owned(),
                 train: job.train,
+                cancelled: job.state == JobState::Cancelled,
             });
             jobs.collect::<Vec<_>>()
         });

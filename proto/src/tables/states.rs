@@ -69,6 +69,8 @@ words! {
         Succeeded = "succeeded",
         /// Failed.
         Failed = "failed",
+        /// It had not ended when its job was cancelled.
+        Cancelled = "cancelled",
     }
 
     /// State of a training run.

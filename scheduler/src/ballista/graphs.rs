@@ -44,6 +44,7 @@ impl Graphs {
             job,
             attempt,
             train,
+            cancelled,
         } = of;
         let (job, train_id) = (job.as_str(), train.map(|train| train.to_string()));
         let train_id = train_id.as_deref();
@@ -58,6 +59,11 @@ impl Graphs {
             }
         };
         stages.sort_by_key(|stage| stage.stage_id);
+        // Ballista has one word for all ends.
+        let ended = stages.iter_mut().filter(|_| cancelled);
+        for stage in ended.filter(|stage| stage.state != StageState::Succeeded) {
+            stage.state = StageState::Cancelled;
+        }
         stages
     }
 }

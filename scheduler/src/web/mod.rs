@@ -1,7 +1,7 @@
 //! The web page: the work on the cluster, drawn by a browser from the tables; and metrics and probes for programs.
 //!
-//! Its files are part of the program and refer to nothing else, so the page works without a network. It only reads.
-//! Reports of models are separate pages, kept beside the models.
+//! Its files are part of the program and refer to nothing else, so the page works without a network. It reads, and cancels
+//! jobs. Reports of models are separate pages, kept beside the models.
 
 mod hosts;
 mod metrics;
@@ -9,7 +9,7 @@ mod metrics;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Router};
 use serde::Deserialize;
 use volley_proto::tables::Table;
@@ -62,6 +62,7 @@ pub(crate) fn routes(tables: Tables) -> Router {
     }
     routes
         .route("/api/volley/{table}", get(rows))
+        .route("/api/volley/jobs/{id}/cancel", post(cancel))
         .route("/reports/{model}/{version}/{train}", get(report))
         .route("/metrics", get(metrics::metrics))
         // A scheduler that answers is ready: it needs nothing else to accept jobs.
@@ -110,6 +111,24 @@ async fn rows(
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
+}
+
+/// Cancels a job of the caller's; an administrator cancels any.
+async fn cancel(
+    State(tables): State<Tables>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    let Some(owner) = tables.owner_of(&id) else {
+        return (StatusCode::NOT_FOUND, format!("no job {id} is known\n")).into_response();
+    };
+    if let Err(refused) = caller.may_touch("cancel", &id, &owner) {
+        let message = format!("{}\n", refused.message());
+        return (StatusCode::FORBIDDEN, message).into_response();
+    }
+    caller.did("cancel", &id);
+    tables.cancel(&id);
+    StatusCode::NO_CONTENT.into_response()
 }
 
 /// Returns the report kept beside a version of a model.

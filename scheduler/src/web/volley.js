@@ -36,8 +36,15 @@ const facts = (pairs) => make('dl', { class: 'facts' }, pairs
   .filter(([, value]) => value !== null && value !== undefined && value !== '')
   .map(([name, value]) => make('div', {}, make('dt', {}, name), make('dd', {}, value))));
 
-function table(columns, rows, caption) {
-  const head = columns.map(({ name, number }) => make('th', { scope: 'col', class: number && 'number' }, name));
+// With an order, the names of columns that have a key are buttons that sort by it.
+function table(columns, rows, caption, order = null) {
+  const head = columns.map(({ name, number, key }) => {
+    if (!order || !key) return make('th', { scope: 'col', class: number && 'number' }, name);
+    const sorted = order.name === name && (order.down ? 'descending' : 'ascending');
+    const button = make('button', { type: 'button', class: 'sort' }, name, sorted ? (order.down ? ' ↓' : ' ↑') : '');
+    button.addEventListener('click', () => order.by(name));
+    return make('th', { scope: 'col', class: number && 'number', 'aria-sort': sorted }, button);
+  });
   const body = rows.map((row) => make('tr', {}, columns.map(({ of, number, name }) =>
     make('td', { class: number ? 'number' : name === 'Statement' ? 'name' : null }, of(row) ?? ''))));
   return make('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
@@ -49,6 +56,8 @@ function table(columns, rows, caption) {
 const whole = (n) => n === null || n === undefined ? '' : Number(n).toLocaleString('en-US');
 const loss = (n) => n === null || n === undefined ? '' : Number(n).toPrecision(4);
 const clock = (ms) => new Date(ms).toLocaleTimeString('en-GB');
+// A time of today, or a day and a time.
+const moment = (ms) => new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : new Date(ms).toLocaleString('en-GB');
 function bytes(n) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let at = 0;
@@ -227,15 +236,101 @@ function graph(stages, ranks) {
 /// ---- parts of pages
 
 const jobColumns = [
-  { name: 'Job', of: (job) => make('a', { href: `#/job/${job.job_id}`, class: 'mono' }, job.job_id) },
-  { name: 'State', of: (job) => pill(job.state) },
-  { name: 'Queue', of: (job) => job.queue },
+  { name: 'Job', key: (job) => job.job_id, of: (job) => make('a', { href: `#/job/${job.job_id}`, class: 'mono' }, job.job_id) },
+  { name: 'State', key: (job) => job.state, of: (job) => pill(job.state) },
+  { name: 'User', key: (job) => job.owner, of: (job) => job.owner },
+  { name: 'Queue', key: (job) => job.queue, of: (job) => job.queue },
   { name: 'Waits', of: (job) => job.waits || '' },
-  { name: 'Statement', of: (job) => job.name },
-  { name: 'Submitted', of: (job) => clock(job.submitted) },
-  { name: 'Time', number: true, of: (job) => time(job.seconds) },
-  { name: 'Attempts', number: true, of: (job) => job.attempts },
+  { name: 'Statement', key: (job) => job.name, of: (job) => job.name },
+  { name: 'Submitted', key: (job) => job.submitted, of: (job) => moment(job.submitted) },
+  { name: 'Time', number: true, key: (job) => job.seconds, of: (job) => time(job.seconds) },
+  { name: 'Attempts', number: true, key: (job) => job.attempts, of: (job) => job.attempts },
 ];
+
+// Which jobs are listed, and in which order. The form stays the same node, so that what is typed stays.
+const listed = { text: '', state: '', owner: '', kind: '', hours: '', by: 'Submitted', down: true, page: 0 };
+const PAGE = 50;
+const jobForm = make('form', { class: 'filters', role: 'search' });
+const fields = {
+  text: make('input', { type: 'search', placeholder: 'Statement or id', 'aria-label': 'Statement or id' }),
+  state: make('select', { 'aria-label': 'State' }),
+  owner: make('select', { 'aria-label': 'User' }),
+  kind: make('select', { 'aria-label': 'Kind' }),
+  hours: make('select', { 'aria-label': 'Time' }),
+};
+jobForm.append(...Object.values(fields));
+jobForm.addEventListener('submit', (event) => event.preventDefault());
+for (const [name, field] of Object.entries(fields)) {
+  field.addEventListener('input', () => { listed[name] = field.value; listed.page = 0; show(); });
+}
+function choices(field, all, values) {
+  const wanted = [['', all], ...values];
+  const there = [...field.options].map((option) => option.value);
+  if (there.join('\n') === wanted.map(([value]) => value).join('\n')) return;
+  const chosen = field.value;
+  field.replaceChildren(...wanted.map(([value, name]) => make('option', { value }, name)));
+  field.value = wanted.some(([value]) => value === chosen) ? chosen : '';
+  listed[Object.keys(fields).find((name) => fields[name] === field)] = field.value;
+}
+
+function jobList(jobs) {
+  const same = (value) => [value, value];
+  const distinct = (of) => [...new Set(jobs.map(of))].sort().map(same);
+  choices(fields.state, 'All states', distinct((job) => job.state));
+  choices(fields.owner, 'All users', distinct((job) => job.owner));
+  choices(fields.kind, 'Queries and training', [['query', 'Queries'], ['training', 'Training']]);
+  choices(fields.hours, 'Any time', [['1', 'Last hour'], ['24', 'Last day'], ['168', 'Last week']]);
+  const text = listed.text.trim().toLowerCase();
+  const since = listed.hours ? Date.now() - Number(listed.hours) * 3600e3 : 0;
+  const kept = jobs.filter((job) => (!text || `${job.job_id} ${job.name}`.toLowerCase().includes(text))
+    && (!listed.state || job.state === listed.state) && (!listed.owner || job.owner === listed.owner)
+    && (!listed.kind || (job.train_id ? 'training' : 'query') === listed.kind) && job.submitted >= since);
+  const { key } = jobColumns.find(({ name }) => name === listed.by);
+  const compare = (a, b) => typeof a === 'number' ? a - b : String(a).localeCompare(String(b));
+  kept.sort((a, b) => compare(key(a), key(b)) * (listed.down ? -1 : 1));
+  const pages = Math.max(1, Math.ceil(kept.length / PAGE));
+  listed.page = Math.min(listed.page, pages - 1);
+  const from = listed.page * PAGE;
+  const order = { name: listed.by, down: listed.down, by: (name) => {
+    listed.down = listed.by === name ? !listed.down : true;
+    listed.by = name;
+    show();
+  } };
+  const turn = (name, by, able) => {
+    const button = make('button', { type: 'button', disabled: !able }, name);
+    button.addEventListener('click', () => { listed.page += by; show(); });
+    return button;
+  };
+  const shown = kept.length
+    ? `${from + 1} to ${Math.min(from + PAGE, kept.length)} of ${whole(kept.length)}` : 'No such job';
+  return [jobForm,
+    kept.length ? table(jobColumns, kept.slice(from, from + PAGE), 'Jobs', order) : null,
+    make('p', { class: 'pages' }, make('span', {}, kept.length < jobs.length ? `${shown} (${whole(jobs.length)} known)` : shown),
+      pages > 1 ? [turn('Previous', -1, listed.page > 0), turn('Next', 1, listed.page < pages - 1)] : [])];
+}
+
+// Asks, has the scheduler cancel the job, and says what it answers.
+function cancelButton(job) {
+  const button = make('button', { type: 'button', class: 'danger', id: 'cancel' }, 'Cancel job');
+  button.addEventListener('click', async () => {
+    if (!confirm(`Cancel job ${job.job_id}?`)) return;
+    const answer = await fetch(`/api/volley/jobs/${encodeURIComponent(job.job_id)}/cancel`, { method: 'POST' });
+    answers.set(job.job_id, answer.ok ? '' : (await answer.text()).trim());
+    show();
+  });
+  const said = answers.get(job.job_id);
+  return make('p', {}, button, said ? make('span', { class: 'refused', role: 'alert' }, ` ${said}`) : null);
+}
+const answers = new Map();
+
+function copyButton(text) {
+  const button = make('button', { type: 'button', class: 'copy' }, 'Copy');
+  button.addEventListener('click', async () => {
+    await navigator.clipboard?.writeText(text);
+    button.textContent = 'Copied';
+  });
+  return button;
+}
 
 function runFacts(run) {
   return facts([
@@ -393,7 +488,7 @@ const pages = {
   async jobs() {
     const jobs = await read('jobs');
     return [make('h1', {}, 'Jobs'),
-      section('All jobs', jobs.length ? table(jobColumns, jobs, 'All jobs') : quiet('No job yet.'))];
+      section('All jobs', jobs.length ? jobList(jobs) : quiet('No job yet.'))];
   },
 
   async job(id) {
@@ -405,9 +500,10 @@ const pages = {
     const failed = log.filter((line) => line.failure && line.rank !== null);
     return [
       make('h1', {}, `Job ${id}`),
-      job.name ? make('p', { class: 'statement mono' }, job.name) : null,
-      facts([['State', pill(job.state)], ['Submitted', clock(job.submitted)],
+      job.name ? make('p', { class: 'statement' }, make('span', { class: 'mono' }, job.name), ' ', copyButton(job.name)) : null,
+      facts([['State', pill(job.state)], ['User', job.owner], ['Submitted', moment(job.submitted)],
         ['Time', time(job.seconds)], ['Attempts', job.attempts], ['Queue', job.queue], ['Priority', job.priority]]),
+      job.ended ? null : cancelButton(job),
       job.error ? make('p', { class: 'failure' }, (failed[0] ? `Rank ${failed[0].rank} failed first. ` : '') + job.error) : null,
       run ? section('Training', runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs)) : null,
       run && ranks.length ? section('Where the time goes', splits(ranks)) : null,
@@ -493,9 +589,11 @@ async function show() {
   const where = `${page}/${id}`;
   const isNew = where !== shown;
   // Only what is looked at stays as it is: open details, places scrolled to, a reading of a curve.
-  if (!isNew && (main.querySelector('svg:hover') || String(getSelection()))) return;
+  const typing = main.contains(document.activeElement) && document.activeElement.matches('input, select');
+  if (!isNew && (main.querySelector('svg:hover') || (String(getSelection()) && !typing))) return;
   const open = new Set([...main.querySelectorAll('details[open]')].map(({ id }) => id));
   const scrolled = [...main.querySelectorAll('.scroll, .graph, pre')].map(({ scrollLeft, scrollTop }) => [scrollLeft, scrollTop]);
+  const field = document.activeElement;
   const focused = !isNew && main.contains(document.activeElement) ? pathTo(document.activeElement) : null;
   main.replaceChildren(...content.filter(Boolean));
   if (isNew) {
@@ -512,7 +610,7 @@ async function show() {
   main.querySelectorAll('.scroll, .graph, pre').forEach((node, at) => {
     if (scrolled[at]) [node.scrollLeft, node.scrollTop] = scrolled[at];
   });
-  if (focused) follow(focused)?.focus({ preventScroll: true });
+  if (focused) (typing ? field : follow(focused))?.focus({ preventScroll: true });
 }
 
 // Where a node is, as positions among its siblings.

@@ -68,8 +68,21 @@ fn a_browser_shows_the_work() {
             fits(&browser, page, title);
         }
         fits(&browser, &format!("#/job/{job}"), &format!("Job {job}"));
-        cluster.manage_jobs(&["cancel", job]);
+        let unknown =
+            "fetch('/api/volley/jobs/x/cancel', {method: 'POST'}).then((answer) => answer.status)";
+        assert_eq!(browser.look(unknown), 404);
+        browser.look("(window.confirm = () => true, document.getElementById('cancel').click())");
         browser.await_look("document.querySelector('.pill.cancelled') != null", SOON);
+        browser.await_look("document.querySelector('.stage.cancelled') != null", SOON);
+        browser.look("location.hash = '#/jobs'");
+        browser.await_look(&shows(job), SOON);
+        for (typed, found) in [("no such statement", "No such job"), (job, "1 to 1 of 1")] {
+            let field = "document.querySelector('.filters input')";
+            browser.look(&format!(
+                "({field}.value = '{typed}', {field}.dispatchEvent(new Event('input')))"
+            ));
+            browser.await_look(&shows(found), SOON);
+        }
         assert_eq!(training.join().unwrap().code, Some(1), "it was cancelled");
     });
 
