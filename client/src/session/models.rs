@@ -11,9 +11,11 @@ use volley_proto::spec::{
     BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule, layers_text,
 };
 use volley_proto::store::Manifest;
+use volley_proto::tables::Run;
 
 use super::{Output, Session};
 use crate::Result;
+use crate::system_tables::Scope;
 
 impl Session {
     pub(super) async fn show_models(&self) -> Result<Output> {
@@ -52,9 +54,22 @@ impl Session {
         }
         let versions = self.store().drop_model(name).await?;
         let plural = if versions == 1 { "version" } else { "versions" };
-        Ok(Output::message(format!(
-            "model {name} dropped ({versions} {plural})"
-        )))
+        let mut message = format!("model {name} dropped ({versions} {plural})");
+        // The scheduler may be away, and need not be there for this.
+        let runs: Vec<Run> = self
+            .system_tables
+            .rows(Scope::All)
+            .await
+            .unwrap_or_default();
+        let under_way = |run: &&Run| run.model == name.as_str() && !run.state.has_ended();
+        for run in runs.iter().filter(under_way) {
+            let run = &run.train_id;
+            message += &format!(
+                "\ntraining run {run} of a model {name} is under way, and publishes a version when it is done: \
+                 volley jobs cancel ends its job"
+            );
+        }
+        Ok(Output::message(message))
     }
 }
 

@@ -1,10 +1,13 @@
 //! The life of a model in SQL: it is created, described, used, evaluated and dropped.
 
 use std::fs;
+use std::time::Duration;
 
-use volley_tests::Cluster;
+use volley_tests::{Cluster, eventually};
 
 use crate::{create_model, write_table};
+
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_model_lives_in_sql() {
@@ -108,7 +111,18 @@ fn a_model_lives_in_sql() {
             .fail(&format!("{table} {}", create_model("m", "")))
             .contains("exists")
     );
-    query("DROP MODEL m");
+    let again = create_model("m", ", epochs = 100000").replacen("MODEL", "OR REPLACE MODEL", 1);
+    let job = cluster
+        .run(&["--detach", "-c", &table, "-c", &again])
+        .stdout;
+    eventually("training to begin", SOON, || {
+        let runs = query("SELECT 1 FROM volley.training_runs WHERE state = 'training'");
+        (!runs.is_empty()).then_some(())
+    });
+    let dropped = cluster.run(&["-c", "DROP MODEL m"]);
+    let said = dropped.stdout + &dropped.stderr;
+    assert!(said.contains("of a model m is under way"), "{said}");
+    cluster.manage_jobs(&["cancel", job.trim()]);
     assert!(query("SHOW MODELS").is_empty());
     let said = cluster.fail(&format!(
         "{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"
