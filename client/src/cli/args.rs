@@ -387,7 +387,7 @@ pub(super) struct ClusterCertsArgs {
     /// The directory to write to; files that are there are not replaced
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// Names or addresses of hosts, as others dial them
+    /// Names or addresses of hosts, as others dial them; *.NAME.NAME is for all hosts with names below
     #[arg(
         long,
         value_name = "HOST,…",

@@ -104,22 +104,37 @@ fn make(hosts: &[String]) -> anyhow::Result<Vec<Pem>> {
         anyhow::Ok(())
     };
     for (at, host) in hosts.iter().enumerate() {
-        let is_host = !host.starts_with('[') && volley_proto::tls::server_name(host).is_ok();
+        let below = host.strip_prefix("*.");
+        let name = below.unwrap_or(host);
+        let is_host = !host.starts_with('[') && volley_proto::tls::server_name(name).is_ok();
         ensure!(
             is_host,
             "--hosts {host}: expected names or addresses of hosts, with a comma between them"
         );
         ensure!(
-            !hosts[..at].contains(host) && !["ca", "client"].contains(&host.as_str()),
-            "--hosts {host}: the file {host}.pem would be written twice"
+            below.is_none_or(|below| below.contains('.')),
+            "--hosts {host}: no TLS library takes a wildcard with a single name after it, such as *.{name}.internal"
+        );
+        let stem = stem(host);
+        ensure!(
+            !hosts[..at].contains(host) && !["ca", "client"].contains(&stem.as_str()),
+            "--hosts {host}: the file {stem}.pem would be written twice"
         );
         let local = LOCAL.iter().copied().filter(|local| local != host);
         let names = std::iter::once(host.as_str()).chain(local);
         let names: Vec<_> = names.map(str::to_owned).collect();
-        issue(host, &names, &[server.clone(), client.clone()])?;
+        issue(&stem, &names, &[server.clone(), client.clone()])?;
     }
     issue("client", &[], &[client])?;
     Ok(files)
+}
+
+/// Returns the name of a host's files, without the character of a wildcard that shells take for a pattern.
+fn stem(host: &str) -> String {
+    match host.strip_prefix("*.") {
+        Some(below) => format!("any.{below}"),
+        None => host.to_owned(),
+    }
 }
 
 fn params(names: &[String], common_name: &str) -> anyhow::Result<CertificateParams> {
@@ -155,11 +170,12 @@ fn pair(name: &str, certificate: String, key: &KeyPair) -> Vec<Pem> {
 fn commands(out: &Path, hosts: &[String]) -> String {
     let file = |name: &str| -> PathBuf { out.join(name) };
     let options = |host: &str| {
+        let stem = stem(host);
         format!(
             "--tls-ca {} --tls-cert {} --tls-key {}",
             file("ca.pem").display(),
-            file(&format!("{host}.pem")).display(),
-            file(&format!("{host}.key")).display()
+            file(&format!("{stem}.pem")).display(),
+            file(&format!("{stem}.key")).display()
         )
     };
     let mut text = format!("certificates are in {}\n\n", out.display());
@@ -206,7 +222,8 @@ mod tests {
     fn what_is_made_is_what_processes_take() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("certs");
-        run(&certificates(&out, &["a.example", "10.0.0.1"])).unwrap();
+        let hosts = ["a.example", "10.0.0.1", "*.nodes.example"];
+        run(&certificates(&out, &hosts)).unwrap();
         let files = |name: &str| TlsFiles {
             ca: out.join("ca.pem"),
             identity: Some((
@@ -225,6 +242,10 @@ mod tests {
             }
             assert!(!is_for_host(&own, "b.example"));
         }
+        Tls::open_member(files("any.nodes.example")).unwrap();
+        let pem = fs::read(out.join("any.nodes.example.pem")).unwrap();
+        let own = rustls::pki_types::CertificateDer::from_pem_slice(&pem).unwrap();
+        assert!(is_for_host(&own, "n1.nodes.example") && !is_for_host(&own, "a.b.nodes.example"));
         assert!(Tls::open(files("client")).is_ok());
         assert!(Tls::open_member(files("client")).is_err());
     }
@@ -241,6 +262,7 @@ mod tests {
             (&["a", "a"][..], "twice"),
             (&["ca"][..], "twice"),
             (&[""][..], "expected names"),
+            (&["*.a"][..], "*.a.internal"),
         ] {
             let error = run(&certificates(dir.path(), hosts)).unwrap_err();
             assert!(error.to_string().contains(wrong), "{error}");

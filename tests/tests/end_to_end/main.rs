@@ -14,6 +14,7 @@ mod access;
 mod addresses;
 mod classes;
 mod delta;
+mod deploy;
 mod doctor;
 mod errors;
 mod examples;
