@@ -221,7 +221,7 @@ const EXECUTOR: Inside = Inside {
         ("ballista", &["attendance", "files", "memory", "probe"]),
         ("config", &["memory"]),
         ("error", &[]),
-        ("executor", &["ballista", "models", "rank"]),
+        ("executor", &["attendance", "ballista", "models", "rank"]),
         ("files", &[]),
         ("memory", &[]),
         ("models", &[]),

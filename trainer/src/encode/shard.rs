@@ -83,7 +83,7 @@ impl LocalShard {
         }
     }
 
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.parts.len()
     }
 

@@ -91,8 +91,9 @@ fn it_does_not_matter_where_rows_are() {
                 let of_all = loaded
                     .iter()
                     .flat_map(|loaded| &loaded.as_ref().unwrap().shards);
+                // A shard without rows takes no room, and may come first.
                 let in_memory = of_all
-                    .filter(|shard| shard.storage == Storage::Memory)
+                    .filter(|shard| shard.storage == Storage::Memory && shard.rows() > 0)
                     .count();
                 assert_eq!(in_memory > 0, memory == some);
                 assert!(in_memory < spec.shards, "{in_memory} of {}", spec.shards);
