@@ -58,7 +58,7 @@ pub(super) async fn execute(
     let terminal = show.terminal.as_ref();
     let terminal = terminal.filter(|_| sink.is_stdout() && show.format.is_for_people());
     let screen = terminal.and_then(|terminal| Some((terminal, terminal_size()?)));
-    let mut formatter = Formatter::new(show.format);
+    let mut formatter = Formatter::new(show.format).told(ran.message.is_some());
     let mut text = Vec::new();
     let mut count = Count::default();
     if let Some((terminal, (Width(width), Height(height)))) = screen {

@@ -61,6 +61,7 @@ impl Session {
             let mut judged = judged(&trained.ranks).unwrap_or_default();
             judged.extend(refit(&trained.ranks));
             judged.extend(normalizes.then(|| disagreement(&trained.ranks)).flatten());
+            judged.extend(took(&trained.ranks));
             format!("model {name} published as version {version}{judged}{lost}{trace}")
         });
         Ok(Output {
@@ -479,6 +480,20 @@ fn refit(rows: &RecordBatch) -> Option<String> {
     let refit = refit.as_primitive_opt::<UInt64Type>()?;
     let rows = arrow::compute::sum(refit)?;
     Some(format!("; then refit on all {rows} rows"))
+}
+
+/// Tells the number of ranks, and the time of the slowest.
+fn took(rows: &RecordBatch) -> Option<String> {
+    use arrow::array::AsArray;
+    use arrow::datatypes::Float64Type;
+    let most = |name: &str| {
+        let seconds = rows.column_by_name(name)?;
+        arrow::compute::max(seconds.as_primitive_opt::<Float64Type>()?)
+    };
+    let seconds = most("load_seconds")? + most("train_seconds")?;
+    let ranks = rows.num_rows();
+    let plural = if ranks == 1 { "rank" } else { "ranks" };
+    Some(format!("; {ranks} {plural}, {seconds:.1} s"))
 }
 
 /// Returns the version from the ranks' rows.

@@ -5,7 +5,6 @@
 
 mod plan;
 mod table;
-mod trained;
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use arrow::json::writer::LineDelimited;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clap::ValueEnum;
 use datafusion::parquet::arrow::ArrowWriter;
-use volley_engine::EmptyTextMark;
+use volley_engine::{EmptyTextMark, train_schema};
 
 use self::table::{Borders, Printed};
 
@@ -83,7 +82,9 @@ pub(super) struct Formatter {
     begun: bool,
     /// True for a result of `EXPLAIN`.
     is_plan: bool,
-    /// True for a result of `CREATE MODEL`.
+    /// True if a message tells what came of the statement.
+    is_told: bool,
+    /// True for a result of `CREATE MODEL` that a message tells in a line instead.
     is_training: bool,
     left_out: usize,
     file: Option<File>,
@@ -105,6 +106,7 @@ impl Formatter {
             rows: 0,
             begun: false,
             is_plan: false,
+            is_told: false,
             is_training: false,
             left_out: 0,
             file: None,
@@ -117,7 +119,14 @@ impl Formatter {
         self
     }
 
-    /// Checks whether the rows so far are printed as something that nobody counts: plans, or a training's result.
+    /// Says whether a message tells what came of the statement: then the 23 columns of each of a training's ranks are left
+    /// out of a table.
+    pub(super) fn told(mut self, is_told: bool) -> Self {
+        self.is_told = is_told;
+        self
+    }
+
+    /// Checks whether the rows so far are nothing that is counted: plans, or a training's ranks.
     pub(super) fn is_text(&self) -> bool {
         self.is_plan || self.is_training
     }
@@ -135,8 +144,7 @@ impl Formatter {
                 self.is_plan = true;
                 text = plan::print(batch, self.width).into_bytes();
             }
-            Format::Table | Format::Box if trained::is_training(&batch.schema()) => {
-                self.waiting.push(batch.clone());
+            Format::Table | Format::Box if self.is_told && *batch.schema() == *train_schema() => {
                 self.is_training = true;
             }
             Format::Table | Format::Box | Format::Markdown | Format::Line => {
@@ -197,7 +205,6 @@ impl Formatter {
         }
         match self.waiting.is_empty() {
             true => Ok(Vec::new()),
-            false if self.is_training => Ok(trained::line(&self.waiting)?.into_bytes()),
             false => self.table(),
         }
     }

@@ -81,7 +81,7 @@ mod tests {
         );
         assert_eq!(
             print(&batch, Some(17)),
-            "logical_plan\n  Filter: a\n    TableScan: t\nphysical_plan\n  FilterExec: grö…\n"
+            "logical_plan\n  Filter: a\n    TableScan: t\nphysical_plan\n  FilterExec: gr…\n"
         );
         let other = batch.project(&[1, 0]).unwrap();
         assert!(!is_plan(&other.schema()));
