@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json};
 
 use crate::{Process, eventually};
@@ -83,9 +84,29 @@ impl Browser {
 
     /// Makes the page this wide, as on a phone.
     pub fn narrow(&self, width: u32) {
-        let params = json!({"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": true});
+        self.resize(json!({"width": width, "height": 800, "deviceScaleFactor": 2, "mobile": true}));
+    }
+
+    /// Makes the page this wide and high, as on a desk.
+    pub fn widen(&self, width: u32, height: u32) {
+        self.resize(
+            json!({"width": width, "height": height, "deviceScaleFactor": 1.5, "mobile": false}),
+        );
+    }
+
+    fn resize(&self, params: Value) {
         let command = json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": params});
         self.command("goog/cdp/execute", &command);
+    }
+
+    /// Returns a picture of what is seen, as PNG.
+    pub fn picture(&self) -> Vec<u8> {
+        let command = json!({"cmd": "Page.captureScreenshot", "params": {"format": "png"}});
+        let answer = self.command("goog/cdp/execute", &command);
+        let data = answer["data"].as_str().expect("a picture has data");
+        BASE64_STANDARD
+            .decode(data)
+            .expect("a picture is in base 64")
     }
 
     /// Returns the value of an expression in the page.

@@ -122,7 +122,8 @@ function chart(title, series, xName) {
   for (const { points, hue, dots } of series) {
     const d = points.map(([px, py], at) => `${at ? 'L' : 'M'}${atX(px).toFixed(1)} ${atY(py).toFixed(1)}`).join('');
     picture.append(draw('path', { class: `curve hue-${hue}`, d }));
-    if (dots) points.forEach(([px, py]) => picture.append(draw('circle', { class: `dot hue-${hue}`, cx: atX(px), cy: atY(py), r: 3.5 })));
+    // Many dots would hide their line.
+    if (dots && points.length <= 60) points.forEach(([px, py]) => picture.append(draw('circle', { class: `dot hue-${hue}`, cx: atX(px), cy: atY(py), r: 3.5 })));
   }
   const cross = draw('line', { class: 'cross', y1: top, y2: height - bottom, visibility: 'hidden' });
   picture.append(cross);
@@ -410,8 +411,12 @@ const ofLabels = (epochs) => (epochs[0]?.labels ?? []).flatMap(({ label }, at) =
 ]);
 const found = (columns, rows) => columns.filter(({ of }) => rows.some((row) => of(row) !== ''));
 
-function epochTable(epochs) {
-  return table([
+// The last epochs; thousands would bury what is below them.
+const EPOCHS = 50;
+function epochTable(all) {
+  const epochs = all.slice(-EPOCHS);
+  const left = all.length > EPOCHS ? [quiet(`The last ${EPOCHS} of ${whole(all.length)} epochs; volley.training_epochs has all.`)] : [];
+  return [...left, table([
     { name: 'Epoch', number: true, of: (e) => e.epoch },
     { name: 'Loss', number: true, of: (e) => loss(e.loss) },
     { name: 'Validation loss', number: true, of: (e) => loss(e.eval_loss) },
@@ -420,16 +425,34 @@ function epochTable(epochs) {
     { name: 'Time', number: true, of: (e) => time(e.seconds) },
     { name: 'Computing', number: true, of: (e) => share(e.compute_seconds, e.seconds) },
     { name: 'Reducing', number: true, of: (e) => share(e.reduce_seconds, e.seconds) },
-  ], epochs, 'Epochs');
+  ], epochs, 'Epochs')];
 }
 
-function lines(log, most = 500) {
+const teller = (line) => line.rank !== null ? `rank ${line.rank}` : line.executor_id ?? (line.job_id ? 'job' : 'training');
+
+// Lines of a log; where they are of several jobs, each has a link to its own.
+function lines(log, linked = false) {
   if (!log.length) return quiet('Nothing has happened yet.');
-  const shown = log.slice(-most);
-  return make('ol', { class: 'log' }, shown.map((line) => make('li', {},
-    make('time', { datetime: new Date(line.at).toISOString() }, clock(line.at)),
-    make('span', { class: 'who' }, line.rank !== null ? `rank ${line.rank}` : line.executor_id ?? (line.job_id ? 'job' : 'training')),
+  return make('ol', { class: 'log' }, log.map((line) => make('li', {},
+    make('time', { datetime: new Date(line.at).toISOString() }, moment(line.at)),
+    make('span', { class: 'who' }, linked && line.job_id ? make('a', { href: `#/job/${line.job_id}` }, teller(line)) : teller(line)),
     make('span', { class: line.failure && 'bad' }, line.text))));
+}
+
+// The log of the cluster, newest first. The form stays the same node, as that of jobs.
+const LINES = 500;
+const logText = make('input', { type: 'search', placeholder: 'Text, executor or job', 'aria-label': 'Text, executor or job' });
+const logKind = make('select', { 'aria-label': 'Kind' }, make('option', { value: '' }, 'All lines'), make('option', { value: 'failures' }, 'Errors'));
+const logForm = make('form', { class: 'filters', role: 'search' }, logText, logKind);
+logForm.addEventListener('submit', (event) => event.preventDefault());
+logForm.addEventListener('input', () => show());
+
+function logList(log) {
+  const text = logText.value.trim().toLowerCase();
+  const kept = log.filter((line) => (!logKind.value || line.failure)
+    && (!text || `${teller(line)} ${line.job_id ?? ''} ${line.text}`.toLowerCase().includes(text))).reverse();
+  return [logForm, kept.length || !log.length ? lines(kept.slice(0, LINES), true) : quiet('No such line.'),
+    kept.length > LINES ? make('p', { class: 'pages' }, `The newest ${LINES} of ${whole(kept.length)} lines.`) : null];
 }
 
 function stageTable(stages) {
@@ -511,7 +534,7 @@ const pages = {
       stages.length ? section('Stages', graph(stages, ranks), stageTable(stages),
         make('details', { id: 'plans' }, make('summary', {}, 'Plans, with what each operator has done'),
           stages.flatMap((stage) => [make('h3', {}, `Stage ${stage.stage_id}`), make('pre', { tabindex: 0 }, stage.plan)]))) : null,
-      section('Log', lines(log)),
+      section('Log', lines(log.slice(-LINES))),
     ];
   },
 
@@ -547,7 +570,7 @@ const pages = {
   },
 
   async log() {
-    return [make('h1', {}, 'Log'), section('What happened', lines(await read('log'), 2000))];
+    return [make('h1', {}, 'Log'), section('What happened', logList(await read('log')))];
   },
 };
 

@@ -1,6 +1,7 @@
 //! The web page, in a browser: its drawing of running work, and that it needs nothing but the scheduler.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ fn a_browser_shows_the_work() {
         let first = browser.await_look(&format!("{POINTS} > 1 && {POINTS}"), SOON);
         browser.await_look(&format!("{POINTS} > {first}"), SOON);
 
+        picture(&browser, "job", &format!("#/job/{job}"));
+        picture(&browser, "overview", "#/");
         browser.narrow(PHONE);
         for (page, title) in [
             ("#/", "Overview"),
@@ -68,15 +71,16 @@ fn a_browser_shows_the_work() {
             fits(&browser, page, title);
         }
         fits(&browser, &format!("#/job/{job}"), &format!("Job {job}"));
-        let unknown =
-            "fetch('/api/volley/jobs/x/cancel', {method: 'POST'}).then((answer) => answer.status)";
-        assert_eq!(browser.look(unknown), 404);
         browser.look("(window.confirm = () => true, document.getElementById('cancel').click())");
         browser.await_look("document.querySelector('.pill.cancelled') != null", SOON);
         browser.await_look("document.querySelector('.stage.cancelled') != null", SOON);
         browser.look("location.hash = '#/jobs'");
         browser.await_look(&shows(job), SOON);
-        for (typed, found) in [("no such statement", "No such job"), (job, "1 to 1 of 1")] {
+        for (typed, found) in [
+            ("no such statement", "No such job"),
+            (job, "1 to 1 of 1"),
+            ("", "1 to "),
+        ] {
             let field = "document.querySelector('.filters input')";
             browser.look(&format!(
                 "({field}.value = '{typed}', {field}.dispatchEvent(new Event('input')))"
@@ -107,6 +111,19 @@ fn a_browser_shows_the_work() {
     let link = "document.querySelector('a[href^=\"/reports/short/1/\"]') != null";
     browser.await_look(link, SOON);
 
+    browser.look("location.hash = '#/log'");
+    browser.await_look(
+        "document.querySelector('.log a[href^=\"#/job/\"]') != null",
+        SOON,
+    );
+    let field = "document.querySelector('.filters input')";
+    browser.look(&format!(
+        "({field}.value = 'no such line', {field}.dispatchEvent(new Event('input', {{bubbles: true}})))"
+    ));
+    browser.await_look(&shows("No such line"), SOON);
+    picture(&browser, "models", "#/models");
+    picture(&browser, "jobs", "#/jobs");
+
     assert_eq!(browser.console(), Vec::<String>::new());
     let requests = browser.requests();
     assert!(requests.len() > 10, "{requests:?}");
@@ -128,6 +145,21 @@ fn a_browser_shows_the_work() {
 /// Returns a script that checks whether the page contains a text.
 fn shows(text: &str) -> String {
     format!("document.getElementById('main').innerText.includes('{text}')")
+}
+
+/// Writes a picture of a page to the docs, where that is asked for.
+fn picture(browser: &Browser, name: &str, page: &str) {
+    if std::env::var_os("VOLLEY_UPDATE_DOCS").is_none() {
+        return;
+    }
+    browser.widen(1200, 1100);
+    browser.look(&format!("location.hash = '{page}'"));
+    // It is drawn anew each second.
+    thread::sleep(Duration::from_secs(4));
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
+    fs::create_dir_all(&images).unwrap();
+    fs::write(images.join(format!("page-{name}.png")), browser.picture()).unwrap();
+    browser.narrow(PHONE);
 }
 
 /// Opens a page, and checks that it does not scroll sideways.
