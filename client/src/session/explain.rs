@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use comfy_table::{CellAlignment, Table, presets};
@@ -14,6 +14,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
+use tokio::time::sleep;
 use volley_engine::{optimized, with_rules};
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
@@ -29,6 +30,10 @@ use super::{Output, Session};
 use crate::Result;
 use crate::sql::CreateModel;
 use crate::system_tables::Scope;
+
+/// How often, and with which pause, the stages of a job are asked for that has just ended.
+const STAGES_ASKED: usize = 40;
+const STAGES_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes per gradient element.
 const NUMBER: u64 = 4;
@@ -71,6 +76,19 @@ impl Session {
         }
     }
 
+    /// Returns the stages of a job that has ended. Its rows may be here before the scheduler has its graph among those of
+    /// ended jobs.
+    async fn stages_of(&self, job: &str) -> Result<Vec<Stage>> {
+        for _ in 0..STAGES_ASKED {
+            let stages: Vec<Stage> = self.system_tables.rows(Scope::Job(job)).await?;
+            if !stages.is_empty() {
+                return Ok(stages);
+            }
+            sleep(STAGES_PAUSE).await;
+        }
+        Ok(Vec::new())
+    }
+
     /// Runs a query, and reports on its stages.
     pub(super) async fn explain_analyze(
         &self,
@@ -108,7 +126,7 @@ impl Session {
             "query".to_owned(),
             format!("job {job}, {rows} rows, {seconds:.3} s"),
         )];
-        let stages: Vec<Stage> = self.system_tables.rows(Scope::Job(&job)).await?;
+        let stages = self.stages_of(&job).await?;
         parts.push(("stages".to_owned(), table_of(&stages)));
         for Stage { stage_id, plan, .. } in stages {
             parts.push((format!("stage {stage_id}"), plan.trim_end().to_owned()));
