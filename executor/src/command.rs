@@ -87,8 +87,8 @@ struct Args {
     /// How often to tell the scheduler that the executor lives
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
-    /// How long the executor stays, once told to end, for tasks that run here and data that is read from here; nothing
-    /// new begins meanwhile, and a second signal ends it at once
+    /// Time limit for leaving once told to end: until then, tasks that run here end and data that is here is read, and
+    /// nothing new begins; a second signal ends the executor at once
     #[arg(long, env = "VOLLEY_DRAIN_TIMEOUT", default_value = "25s", value_parser = humantime::parse_duration)]
     drain_timeout: Duration,
     /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections

@@ -65,7 +65,7 @@ impl Timings {
     }
 }
 
-/// What a rank reports.
+/// Report of a rank.
 struct Report {
     ends: Vec<Duration>,
     sums: Duration,

@@ -31,7 +31,7 @@ use crate::Result;
 use crate::sql::CreateModel;
 use crate::system_tables::Scope;
 
-/// How often, and with which pause, the stages of a job are asked for that has just ended.
+/// Number of requests for the stages of a job that has just ended, and the pause between two of them.
 const STAGES_ASKED: usize = 40;
 const STAGES_PAUSE: Duration = Duration::from_millis(50);
 

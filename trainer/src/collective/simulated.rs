@@ -231,7 +231,7 @@ struct State {
     /// Times at which ranks run next; an entry counts if it is the one of `due_at`.
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
     due_at: Vec<Option<Nanos>>,
-    /// What each rank waits for.
+    /// Events that each rank waits for.
     waits: Vec<Vec<Interest>>,
     /// Bytes on their way, by sender and receiver.
     lanes: HashMap<(usize, usize), Lane>,

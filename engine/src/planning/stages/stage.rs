@@ -232,7 +232,7 @@ impl StageInput {
         self.index
     }
 
-    /// Whether each of its partitions is in an order.
+    /// Checks whether its partitions are sorted.
     pub(super) fn is_ordered(&self) -> bool {
         self.order.is_some()
     }
