@@ -96,14 +96,14 @@ pub(crate) async fn leave(config: &ExecutorConfig, channel: Authorized) -> Resul
     asks_to_leave(config, channel, false).await.map(drop)
 }
 
-/// Waits until nothing here is needed by the cluster, which the executor is to leave.
+/// Waits until the cluster needs nothing that this executor holds.
 pub(crate) async fn until_released(config: &ExecutorConfig, channel: Authorized) {
     loop {
         match asks_to_leave(config, channel.clone(), true).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, "asking again");
+                tracing::warn!(%error, "the scheduler does not say whether data here is needed; asking again");
                 sleep(PAUSE).await;
             }
         }

@@ -34,7 +34,7 @@ const COLUMNS: [&str; 9] = [
 /// Lists the executors, or drains those that are named.
 ///
 /// # Errors
-/// When the scheduler does not answer, lets nobody else do it, or does not know an executor, or when one does not leave.
+/// When the scheduler does not answer, refuses, or does not know an executor.
 pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let work = async {

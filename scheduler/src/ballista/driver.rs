@@ -46,7 +46,7 @@ impl Driver {
                 _ = tick.tick() => {
                     self.control.on(Event::Tick);
                     self.reconcile().await;
-                    self.find_unneeded().await;
+                    self.find_drained().await;
                 }
             }
         }
@@ -61,7 +61,7 @@ impl Driver {
             Command::RemoveExecutor { executor, reason } => {
                 self.remove_executor(executor, reason).await;
             }
-            Command::FindUnneeded => self.find_unneeded().await,
+            Command::FindDrained => self.find_drained().await,
             Command::Offer => self.offer().await,
             // `Control` returns bindings to the caller of `place`, and wakes waiters itself.
             Command::Bind(_) | Command::Wake(_) => {}
@@ -129,31 +129,31 @@ impl Driver {
         }
     }
 
-    /// Tells the controller of draining executors whose data no attempt needs, and whose rows no reader.
-    async fn find_unneeded(&self) {
-        // An attempt that ends meanwhile has its rows among the second.
-        let (mut unneeded, with_rows) = self.control.look(|control| {
-            let maybe = control.maybe_unneeded();
+    /// Tells the controller which draining executors hold no data that an attempt needs, and no rows that a reader needs.
+    async fn find_drained(&self) {
+        // Listed before the graphs are read: an attempt that ends meanwhile is among those with rows.
+        let (mut drained, with_rows) = self.control.look(|control| {
+            let maybe = control.idle_draining();
             (maybe, control.attempts_with_rows())
         });
-        if unneeded.is_empty() {
+        if drained.is_empty() {
             return;
         }
         // Without an executor that takes tasks, nobody reads what is there.
-        if self.control.look(Controller::has_query_slots) {
+        if self.control.look(Controller::query_slots) > 0 {
             let running = self.ballista.state.task_manager.get_running_job_cache();
             for (attempt, job) in running.iter() {
                 let is_over = |control: &Controller| control.jobs().is_over(attempt.as_str());
                 let graph = job.execution_graph.read().await;
                 if !self.control.look(is_over) {
-                    unneeded.retain(|executor| !losses::needs(&graph, executor));
+                    drained.retain(|executor| !losses::needs(&graph, executor));
                 }
             }
         }
         for attempt in with_rows {
             let kept = self.small_results.of(&attempt);
             let places = self.places(&attempt).await.unwrap_or_default();
-            unneeded.retain(|executor| {
+            drained.retain(|executor| {
                 !places.iter().any(|place| {
                     let on = place.executor_meta.as_ref();
                     on.is_some_and(|on| on.id == *executor)
@@ -161,8 +161,8 @@ impl Driver {
                 })
             });
         }
-        for executor in unneeded {
-            self.control.on(Event::ExecutorUnneeded { executor });
+        for executor in drained {
+            self.control.on(Event::ExecutorDrained { executor });
         }
     }
 

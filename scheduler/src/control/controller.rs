@@ -108,17 +108,17 @@ impl Controller {
             Event::TaskSucceeded { executor, task } => {
                 self.slots.succeeds(&executor, &task);
                 self.refresh(&executor);
-                self.find_unneeded(&executor);
+                self.find_drained(&executor);
             }
             Event::TaskFailed { executor, task } => {
                 self.slots.fails(&executor, &task);
                 self.refresh(&executor);
-                self.find_unneeded(&executor);
+                self.find_drained(&executor);
             }
             Event::TasksEnded { executor, tasks } => {
                 if self.slots.ended(&executor, &tasks) {
                     self.refresh(&executor);
-                    self.find_unneeded(&executor);
+                    self.find_drained(&executor);
                     self.command(Command::Offer);
                 }
             }
@@ -139,9 +139,9 @@ impl Controller {
             Event::ExecutorDrains { executor, knows } => {
                 self.executor_drains(&executor, knows, now);
             }
-            Event::ExecutorUnneeded { executor } => {
+            Event::ExecutorDrained { executor } => {
                 if self.slots.held_by(&executor) == 0 {
-                    self.executors.unneeded(&executor);
+                    self.executors.drained(&executor);
                     self.wake(Topic::Executor(executor));
                 }
             }
@@ -676,27 +676,22 @@ impl Controller {
         if !there.is_empty() {
             self.command(Command::Offer);
         }
-        self.find_unneeded(executor);
+        self.find_drained(executor);
     }
 
     /// Orders to find out whether a draining executor without tasks is needed.
-    fn find_unneeded(&mut self, executor: &str) {
+    fn find_drained(&mut self, executor: &str) {
         let drains = self.executors.drain(executor) == Some(Drain::Draining);
         if drains && self.slots.held_by(executor) == 0 {
-            self.command(Command::FindUnneeded);
+            self.command(Command::FindDrained);
         }
     }
 
     /// Returns the draining executors without tasks that may still be needed.
-    pub(crate) fn maybe_unneeded(&self) -> Vec<String> {
+    pub(crate) fn idle_draining(&self) -> Vec<String> {
         let draining = self.executors.draining();
         let idle = draining.filter(|executor| self.slots.held_by(executor) == 0);
         idle.map(str::to_owned).collect()
-    }
-
-    /// Checks whether an executor takes tasks of queries.
-    pub(crate) fn has_query_slots(&self) -> bool {
-        self.pool.query_slots() > 0
     }
 
     /// Marks the loss of data with an executor that leaves as planned.

@@ -57,7 +57,7 @@ pub(crate) enum Event {
     /// An executor is to leave: nothing is placed there from now on. Its ranks meet elsewhere once it knows.
     ExecutorDrains { executor: String, knows: bool },
     /// The engine needs no data of a draining executor.
-    ExecutorUnneeded { executor: String },
+    ExecutorDrained { executor: String },
     /// The engine removes an executor: nothing is placed there from now on.
     ExecutorLeaves { executor: String },
     /// An executor is gone, with these effects on attempts.
@@ -95,8 +95,8 @@ pub(crate) enum Command {
     RemoveRows { attempt: String },
     /// Remove an executor.
     RemoveExecutor { executor: String, reason: String },
-    /// Report [`Event::ExecutorUnneeded`] of draining executors; the engine also does so from time to time.
-    FindUnneeded,
+    /// Report [`Event::ExecutorDrained`] of draining executors; the engine also does so from time to time.
+    FindDrained,
     /// Look for stages to place: see [`Offer`].
     Offer,
     /// Wake the waiters of a topic.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   attends (a process, an incarnation) ──► registered (slots) ──► lost ──► comes back as a new incarnation
-//!                                               └► drains ──► unneeded ──► leaves
+//!                                               └► drains ──► drained ──► leaves
 //! ```
 //!
 //! An executor attends by a stream of Volley's and registers with the engine below; it belongs to the cluster once it
@@ -122,7 +122,7 @@ pub(crate) enum Drain {
     /// It takes no new tasks, and leaves once nothing there is needed.
     Draining,
     /// Nothing there is needed.
-    Unneeded,
+    Drained,
 }
 
 impl Executors {
@@ -243,11 +243,11 @@ impl Executors {
     }
 
     /// Records that nothing of a draining executor is needed.
-    pub(crate) fn unneeded(&mut self, executor: &str) {
+    pub(crate) fn drained(&mut self, executor: &str) {
         let record = self.records.get_mut(executor);
         let registered = record.and_then(|record| record.registered.as_mut());
         if let Some(registered) = registered.filter(|registered| registered.drain != Drain::No) {
-            registered.drain = Drain::Unneeded;
+            registered.drain = Drain::Drained;
         }
     }
 

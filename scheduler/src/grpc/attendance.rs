@@ -183,7 +183,7 @@ impl Attendance for Service {
         let topic = Topic::Executor(executor.clone());
         let released = self.control.wait(topic, patience, |control| {
             let drain = control.drain(&executor);
-            matches!(drain, None | Some(Drain::Unneeded)).then_some(())
+            matches!(drain, None | Some(Drain::Drained)).then_some(())
         });
         let released = released.await.is_some();
         Ok(Response::new(LeaveResponse { released }))
@@ -290,7 +290,7 @@ impl Service {
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
                 ending: ending.into_iter().map(Into::into).collect(),
-                leave: matches!(drain, Some(Drain::Draining | Drain::Unneeded)),
+                leave: matches!(drain, Some(Drain::Draining | Drain::Drained)),
                 ..AttendResponse::default()
             };
             if signs.send(Ok(sign)).is_err() {

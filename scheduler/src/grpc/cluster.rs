@@ -56,14 +56,12 @@ impl Cluster for Service {
             known.map(|executor| executor.id).collect()
         });
         if !known.contains(&executor) {
+            let registered = match known.len() {
+                0 => "none".to_owned(),
+                _ => known.join(", "),
+            };
             return Err(Status::not_found(format!(
-                "there is no executor {executor}: {} {}",
-                match known.len() {
-                    0 => "none is registered",
-                    1 => "the only one is",
-                    _ => "there are",
-                },
-                known.join(", ")
+                "unknown executor {executor}; registered: {registered}"
             )));
         }
         caller.did("drain", &executor);

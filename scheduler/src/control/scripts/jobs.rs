@@ -98,32 +98,32 @@ fn a_job_that_loses_data_again_and_again_fails() {
 }
 
 #[test]
-fn an_executor_that_drains_takes_no_tasks_and_is_let_go_when_it_is_unneeded() {
+fn an_executor_that_drains_takes_no_tasks_and_leaves_once_it_is_drained() {
     let mut script = Script::new(&["a", "b"]);
     script.submit("j", None);
     let drains = || Event::ExecutorDrains {
         executor: "a".into(),
         knows: true,
     };
-    let unneeded = || Event::ExecutorUnneeded {
+    let drained = || Event::ExecutorDrained {
         executor: "a".into(),
     };
     assert_eq!(script.offer(&[slices("j", 2)]), ["bind j: a b"]);
     assert!(script.on(drains()).is_empty(), "it has a task");
-    assert!(script.controller.maybe_unneeded().is_empty());
-    script.on(unneeded());
+    assert!(script.controller.idle_draining().is_empty());
+    script.on(drained());
     assert_eq!(script.controller.drain("a"), Some(Drain::Draining));
     let ended = Event::TaskSucceeded {
         executor: "a".into(),
         task: task("j", 0),
     };
-    assert_eq!(script.on(ended), ["find unneeded"]);
+    assert_eq!(script.on(ended), ["find drained"]);
     assert!(script.offer(&[slices("j", 2)]).is_empty(), "b has a task");
-    assert_eq!(script.on(drains()), ["find unneeded"]);
-    assert_eq!(script.controller.maybe_unneeded(), ["a"]);
-    script.on(unneeded());
-    assert_eq!(script.controller.drain("a"), Some(Drain::Unneeded));
-    assert!(script.controller.maybe_unneeded().is_empty());
+    assert_eq!(script.on(drains()), ["find drained"]);
+    assert_eq!(script.controller.idle_draining(), ["a"]);
+    script.on(drained());
+    assert_eq!(script.controller.drain("a"), Some(Drain::Drained));
+    assert!(script.controller.idle_draining().is_empty());
     assert!(script.loses("a", vec![]).is_empty());
     assert_eq!(script.controller.drain("a"), None);
     assert_eq!(script.state("j"), JobState::Running);

@@ -226,7 +226,7 @@ fn text(command: &Command) -> Option<String> {
         Command::Release { job } => format!("release {job}"),
         Command::RemoveRows { attempt } => format!("remove rows of {attempt}"),
         Command::RemoveExecutor { executor, reason } => format!("remove {executor}: {reason}"),
-        Command::FindUnneeded => "find unneeded".to_owned(),
+        Command::FindDrained => "find drained".to_owned(),
         Command::Offer => "offer".to_owned(),
         Command::Wake(_) => return None,
     })
