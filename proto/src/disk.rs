@@ -4,13 +4,15 @@
 //! all; then its folder is synced, and so is the parent of each new folder. This relies on a file system whose rename
 //! is atomic and whose fsync(2) returns once the data is on disk. Calls block, and are not for files that do not fit in
 //! memory.
-//! written. It blocks, and is not for files that do not fit into memory.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
+
+use crate::Error;
 
 /// Writes a file into an existing folder, replacing the file of that name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -20,6 +22,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(error);
     }
     sync_folder(folder_of(path)?)
+}
+
+/// Writes a file into an existing folder, unless one of that name is there. Returns whether it did.
+pub fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let staged = stage(path, bytes)?;
+    let linked = fs::hard_link(&staged, path);
+    fs::remove_file(&staged).ok(); // harmless: listings skip its name
+    match linked {
+        Ok(()) => sync_folder(folder_of(path)?).map(|()| true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Moves a folder, unless the target is a folder that is not empty. Returns whether it did.
@@ -49,6 +63,22 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     missing
         .into_iter()
         .try_for_each(|made| sync_folder(folder_of(made)?))
+}
+
+/// Makes a folder that only this user can use, and its parents; one that is there is shut to others.
+///
+/// # Errors
+/// When it cannot be made, or belongs to another user.
+pub fn make_private(folder: &Path) -> crate::Result<()> {
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
+    made.map_err(|source| Error::Unreadable {
+        file: folder.display().to_string(),
+        source: source.into(),
+    })
 }
 
 /// Syncs a folder, so that the names in it are on disk.
@@ -121,6 +151,16 @@ mod tests {
             assert_eq!(fs::read(&file).unwrap(), bytes);
         }
         assert_eq!(names(&folder), ["file"]);
+    }
+
+    #[test]
+    fn a_file_is_created_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        assert!(create(&file, b"first").unwrap());
+        assert!(!create(&file, b"other").unwrap());
+        assert_eq!(fs::read(&file).unwrap(), b"first");
+        assert_eq!(names(dir.path()), ["file"]);
     }
 
     #[test]

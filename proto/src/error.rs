@@ -87,6 +87,29 @@ pub enum Error {
         /// Existing versions.
         available: String,
     },
+    /// The current version of a model is not dropped alone.
+    #[error(
+        "version {version} is the current one of model {name:?}, and stays: drop older ones, train a newer one first, or \
+         drop the model"
+    )]
+    CurrentVersion {
+        /// The model.
+        name: String,
+        /// The version as typed.
+        version: u32,
+    },
+    /// A store has a version of another run under the number of the one to be copied.
+    #[error(
+        "version {version} of model {name:?} in {store} is of another run: copy to an empty store, or drop the model there"
+    )]
+    OtherVersion {
+        /// The model.
+        name: String,
+        /// The version.
+        version: u32,
+        /// URL of the store to copy to.
+        store: String,
+    },
     /// A model that must not exist was published by another run while this one trained.
     #[error(
         "model {name:?} exists already: another run has published version {version} meanwhile; \
@@ -133,6 +156,25 @@ pub enum Error {
         /// Cause of the failure.
         #[source]
         source: object_store::Error,
+    },
+    /// An operation on a log failed.
+    #[error("record {url}: cannot {action}")]
+    Log {
+        /// The log's URL.
+        url: String,
+        /// Action that failed.
+        action: String,
+        /// Cause of the failure.
+        #[source]
+        source: Box<object_store::Error>,
+    },
+    /// A log's URL is not usable.
+    #[error("record {url:?}: {reason}")]
+    LogUrl {
+        /// The URL as typed.
+        url: String,
+        /// Reason why it is not.
+        reason: String,
     },
     /// A store URL is not usable.
     #[error("model store {url:?}: {reason}")]

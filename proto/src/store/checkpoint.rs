@@ -39,7 +39,10 @@ use crate::{Error, ModelName, Result, TrainId};
 /// Version of the layout that this build writes and reads.
 const FORMAT: u32 = 1;
 
-const DIRECTORY: &str = "checkpoints";
+pub(super) const DIRECTORY: &str = "checkpoints";
+
+/// Reason why a state without information is skipped.
+pub(super) const UNFINISHED: &str = "was not written to its end";
 
 /// Position in a training: the next step, and the number of steps done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -384,7 +387,7 @@ impl ModelStore {
                     };
                     (info, meta)
                 }
-                (None, Some(meta)) => (Err("was not written to its end".to_owned()), meta),
+                (None, Some(meta)) => (Err(UNFINISHED.to_owned()), meta),
                 (None, None) => continue,
             };
             let seen = SystemTime::from(met.last_modified);

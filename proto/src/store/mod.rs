@@ -16,6 +16,7 @@ mod access;
 mod checkpoint;
 mod classes;
 mod file;
+mod log;
 mod manifest;
 mod model_store;
 mod objects;
@@ -30,13 +31,16 @@ mod requests;
 mod scene;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use checkpoint::{CheckpointInfo, FoundCheckpoint, KeptOptions, Position, Writer};
 pub use classes::{ClassType, Classes, PredictedColumns};
 pub use file::WrittenFile;
+pub use log::{Log, Replay, log_url};
 pub use manifest::{
     Coverage, EpochRecord, FeatureSummary, LabelRecord, Manifest, Numbers, RankCoverage, Refitted,
     Scale,
 };
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};
 pub use quantiles::{Quantiles, quantile};
+pub use upkeep::{Copied, Holding, HoldingKind};

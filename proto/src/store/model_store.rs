@@ -20,7 +20,7 @@ pub(super) const MANIFEST: &str = "manifest.json";
 /// Timeline of a model's ranks, if the spec asked for it.
 pub const TRACE_FILE: &str = "trace.json";
 /// Report of a version, for people to read.
-const REPORT: &str = "report.html";
+pub(super) const REPORT: &str = "report.html";
 /// Number of versions that are looked up concurrently.
 const AT_ONCE: usize = 16;
 
@@ -84,7 +84,7 @@ impl ModelStore {
     }
 
     /// Returns the path of such a file among the objects.
-    fn path_of(&self, name: &ModelName, version: u32, written: &WrittenFile) -> Path {
+    pub(super) fn path_of(&self, name: &ModelName, version: u32, written: &WrittenFile) -> Path {
         match &written.path {
             Some(path) => {
                 let model = self.directory(name);
@@ -224,7 +224,7 @@ impl ModelStore {
     }
 
     /// Returns the error of a missing version.
-    async fn no_version(&self, name: &ModelName, version: u32) -> Result<Error> {
+    pub(super) async fn no_version(&self, name: &ModelName, version: u32) -> Result<Error> {
         let versions = self.versions(name).await?;
         if versions.is_empty() {
             return Ok(self.unknown(name).await);
@@ -274,7 +274,7 @@ impl ModelStore {
     /// When there is no such model or version, or the store cannot be written.
     pub async fn keep_report(&self, name: &ModelName, version: u32, html: String) -> Result<()> {
         self.manifest(name, Some(version)).await?;
-        self.write(&self.file(name, version, REPORT), html.into())
+        self.write(&self.report_path(name, version), html.into())
             .await
     }
 
@@ -283,12 +283,12 @@ impl ModelStore {
     /// # Errors
     /// When the store cannot be read.
     pub async fn report(&self, name: &ModelName, version: u32) -> Result<Option<Bytes>> {
-        self.read_if_there(&self.file(name, version, REPORT)).await
+        self.read_if_there(&self.report_path(name, version)).await
     }
 
     /// Checks whether a version has a report.
     pub(crate) async fn has_report(&self, name: &ModelName, version: u32) -> Result<bool> {
-        self.exists(&self.file(name, version, REPORT)).await
+        self.exists(&self.report_path(name, version)).await
     }
 
     /// Removes every version of a model, and its checkpoints. Returns the number of published versions. Files that are
@@ -340,9 +340,7 @@ impl ModelStore {
             #[serde(default)]
             files: Vec<WrittenFile>,
         }
-        if self.kind == Kind::Folder {
-            return Ok(Vec::new());
-        }
+        // A folder may be the copy of a store of objects.
         let bytes = self.read_if_there(manifest).await?.unwrap_or_default();
         let Ok(Files { files }) = serde_json::from_slice(&bytes) else {
             return Ok(Vec::new());
@@ -384,7 +382,7 @@ impl ModelStore {
     }
 
     /// Returns the names under `models/`, sorted, with or without published versions.
-    async fn names(&self) -> Result<Vec<ModelName>> {
+    pub(super) async fn names(&self) -> Result<Vec<ModelName>> {
         let mut names: Vec<_> = self
             .directories(&self.root.clone().join("models"))
             .await?
@@ -422,6 +420,10 @@ impl ModelStore {
 
     pub(super) fn directory(&self, name: &ModelName) -> Path {
         self.root.clone().join("models").join(name.as_str())
+    }
+
+    pub(super) fn report_path(&self, name: &ModelName, version: u32) -> Path {
+        self.file(name, version, REPORT)
     }
 
     pub(super) fn file(&self, name: &ModelName, version: u32, file: &str) -> Path {
