@@ -1,4 +1,4 @@
-//! Address of a scheduler, with TLS and a credential.
+//! Address of a scheduler, or of several of which one leads, with TLS and a credential.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
 use tonic::transport::Endpoint;
 use volley_proto::access::{Authorized, Bearer, Credential, Holder, Token};
+use volley_proto::schedulers::Schedulers;
 use volley_proto::tls::{self, Tls, TlsFiles};
 
 use crate::{Error, Result};
@@ -20,12 +21,14 @@ const PONG: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub struct SchedulerAddress {
     address: String,
+    schedulers: Schedulers,
     tls: Option<Tls>,
     credential: Credential,
 }
 
 impl SchedulerAddress {
-    /// Returns the address of the scheduler at `host:port`, with TLS if there are files for it.
+    /// Returns the address of the scheduler at `host:port`, or of several with commas between them, with TLS if there are
+    /// files for it.
     ///
     /// # Errors
     /// When a file cannot be used.
@@ -34,16 +37,23 @@ impl SchedulerAddress {
         tls: Option<&TlsFiles>,
         credential: &Credential,
     ) -> Result<Self> {
+        let address = address.into();
         Ok(Self {
-            address: address.into(),
+            schedulers: Schedulers::new(&address),
+            address,
             tls: tls.cloned().map(Tls::open).transpose()?,
             credential: credential.clone(),
         })
     }
 
-    /// Returns the address, `host:port`.
+    /// Returns the address or addresses, as given.
     pub fn as_str(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the addresses.
+    pub(crate) fn schedulers(&self) -> &Schedulers {
+        &self.schedulers
     }
 
     /// Returns the TLS files, if connections are encrypted.
@@ -53,7 +63,7 @@ impl SchedulerAddress {
 
     /// Returns the scheduler's URL.
     pub(crate) fn url(&self) -> String {
-        tls::url(&self.address, self.tls.is_some())
+        tls::url(self.schedulers.current(), self.tls.is_some())
     }
 
     /// Connects to a service of the scheduler. Requests carry the credential.
@@ -65,7 +75,7 @@ impl SchedulerAddress {
         &self,
     ) -> std::result::Result<Authorized, Box<dyn std::error::Error + Send + Sync>> {
         let bearer = self.bearer()?;
-        let channel = tls::connect(self.endpoint(None)?, self.tls()).await?;
+        let channel = tls::connect(self.endpoint(None)?, &self.schedulers, self.tls()).await?;
         Ok(bearer.over(channel))
     }
 
@@ -79,7 +89,8 @@ impl SchedulerAddress {
             waited: Duration::ZERO,
             source: Some(error.into()),
         })?;
-        Ok(self.bearer()?.over(tls::channel(endpoint, self.tls())))
+        let channel = tls::channel(endpoint, &self.schedulers, self.tls());
+        Ok(self.bearer()?.over(channel))
     }
 
     /// Returns the headers with the credential, for clients of other crates.
@@ -87,7 +98,9 @@ impl SchedulerAddress {
     /// # Errors
     /// When a required token cannot be read.
     pub(crate) fn headers(&self) -> Result<HashMap<String, String>> {
-        let token = self.credential.token(&self.address, Holder::Client);
+        let token = self
+            .credential
+            .token(self.schedulers.current(), Holder::Client);
         let token = token.map_err(|source| self.unusable(source))?;
         let header = |token: Token| {
             let bearer = format!("Bearer {}", token.reveal());
@@ -97,7 +110,7 @@ impl SchedulerAddress {
     }
 
     fn bearer(&self) -> Result<Bearer> {
-        let bearer = Bearer::new(&self.credential, &self.address, Holder::Client);
+        let bearer = Bearer::new(&self.credential, self.schedulers.clone(), Holder::Client);
         bearer.map_err(|source| self.unusable(source))
     }
 
@@ -113,7 +126,8 @@ impl SchedulerAddress {
         grpc: Option<&GrpcClientConfig>,
     ) -> std::result::Result<Endpoint, tonic::transport::Error> {
         // The caller that connects decides about TLS.
-        let endpoint = create_grpc_client_endpoint(tls::url(&self.address, false), grpc)?;
+        let endpoint =
+            create_grpc_client_endpoint(tls::url(self.schedulers.current(), false), grpc)?;
         // A host that is cut off does not close its connections.
         Ok(endpoint
             .http2_keep_alive_interval(PING)

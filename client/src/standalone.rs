@@ -198,7 +198,7 @@ impl Parts {
                 // All are of this host.
                 rank_memory: rank_memory(config.executors * config.vcores),
                 layers: config.layers.clone(),
-                ..ExecutorConfig::local(&id, &address, work_dir.join(&id))
+                ..ExecutorConfig::local(&id, &*address, work_dir.join(&id))
             };
             let executor = Executor::start(executor)
                 .await

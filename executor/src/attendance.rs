@@ -169,7 +169,7 @@ async fn heard<T>(
 
 fn attend_error(config: &ExecutorConfig, reason: String) -> Error {
     Error::Attend {
-        address: config.scheduler.clone(),
+        address: config.scheduler.to_string(),
         id: config.id.clone(),
         reason,
     }
@@ -258,7 +258,7 @@ impl Attendance {
             );
             if is_final || Instant::now() >= deadline {
                 return Err(Error::Attend {
-                    address: config.scheduler.clone(),
+                    address: config.scheduler.to_string(),
                     id: config.id.clone(),
                     reason: disagreed.unwrap_or_else(|| status.message().to_owned()),
                 });

@@ -31,8 +31,8 @@ use crate::{Executor, ExecutorConfig, ExecutorRole, Notices, notices, rank_memor
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// The scheduler
-    #[arg(long, env = "VOLLEY_SCHEDULER", value_name = "HOST:PORT")]
+    /// The scheduler; several with commas between them, of which one leads and the others stand by
+    #[arg(long, env = "VOLLEY_SCHEDULER", value_name = "HOST:PORT[,…]")]
     scheduler: String,
     /// Unique id in the cluster [default: a new one]
     #[arg(long, env = "VOLLEY_EXECUTOR_ID")]
@@ -164,7 +164,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
     let listen = ListenAddress::new(args.bind, ports, args.advertise_host.as_deref())?;
     let config = ExecutorConfig {
         id: args.id.unwrap_or_else(|| Uuid::now_v7().to_string()),
-        scheduler: args.scheduler,
+        scheduler: args.scheduler.into(),
         connect_timeout: args.connect_timeout,
         scheduler_timeout: args.scheduler_timeout,
         reconnect_timeout: args.reconnect_timeout,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use volley_proto::access::{AllowedPaths, Credential};
 use volley_proto::address::ListenAddress;
+use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
@@ -18,8 +19,8 @@ use crate::memory::rank_memory;
 pub struct ExecutorConfig {
     /// Id of the executor: unique in the cluster and constant for the executor's lifetime.
     pub id: String,
-    /// Address of the scheduler, as `host:port`.
-    pub scheduler: String,
+    /// Address of the scheduler, as `host:port`, or of several with commas between them, of which one leads.
+    pub scheduler: Schedulers,
     /// Time limit for reaching the scheduler at start.
     pub connect_timeout: Duration,
     /// Time without a sign of life after which the scheduler counts as gone.
@@ -85,7 +86,11 @@ impl FromStr for ExecutorRole {
 
 impl ExecutorConfig {
     /// Returns the configuration of an executor on loopback.
-    pub fn local(id: impl Into<String>, scheduler: impl Into<String>, work_dir: PathBuf) -> Self {
+    pub fn local(
+        id: impl Into<String>,
+        scheduler: impl Into<Schedulers>,
+        work_dir: PathBuf,
+    ) -> Self {
         Self {
             id: id.into(),
             scheduler: scheduler.into(),

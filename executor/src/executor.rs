@@ -175,6 +175,7 @@ async fn start_over(
         // Each attempt has its own number; otherwise the end of one could be taken for the end of the next.
         incarnation.1 += 1;
         let incarnation = *incarnation;
+        let tried = config.scheduler.current().to_owned();
         let attempt = async {
             let channel = ballista::connect(config).await?;
             ballista::start(config, channel, runtimes.clone(), incarnation).await
@@ -187,13 +188,15 @@ async fn start_over(
             Err(source) if started.elapsed() >= config.reconnect_timeout => {
                 return Err(Error::SchedulerLost {
                     id: config.id.clone(),
-                    address: config.scheduler.clone(),
+                    address: config.scheduler.to_string(),
                     waited: config.reconnect_timeout,
                     source: Box::new(source),
                 });
             }
             Err(error) => tracing::warn!(executor = %config.id, %error, "trying again"),
         }
+        // Another of several schedulers may lead.
+        config.scheduler.distrust(&tried);
         sleep(RETRY).await;
     }
 }

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod nesting;
 pub mod object_stores;
 pub mod probe;
+pub mod schedulers;
 pub mod settings;
 pub mod spec;
 pub mod splitmix;

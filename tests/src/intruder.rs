@@ -262,7 +262,7 @@ impl Intruder {
         &self,
         question: impl FnOnce(Authorized) -> F,
     ) -> Answer {
-        let bearer = Bearer::new(&self.credential, &self.address, Holder::Client);
+        let bearer = Bearer::new(&self.credential, &*self.address, Holder::Client);
         let answer = async {
             let bearer = bearer.map_err(|e| Status::internal(e.to_string()))?;
             question(bearer.over(self.channel().await?)).await

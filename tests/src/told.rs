@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tonic::transport::Endpoint;
 use volley_proto::access::{Authorized, Bearer, Credential, Holder};
+use volley_proto::schedulers::Schedulers;
 use volley_proto::tls::{self, Tls, TlsFiles};
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::cluster_client::ClusterClient;
@@ -212,6 +213,7 @@ impl Cluster {
             .build()
             .ok()?;
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).ok()?;
+        let schedulers = Schedulers::new(self.address());
         let files = self.ca().map(|ca| TlsFiles { ca, identity: None });
         let tls = files.map(Tls::open).transpose().ok()?;
         // The test's own token is a client's.
@@ -219,7 +221,7 @@ impl Cluster {
         let found = found.ok().flatten().map(Credential::Given);
         let credential = found.unwrap_or_else(|| self.credential());
         let bearer = Bearer::new(&credential, self.address(), holder).ok()?;
-        let connect = tls::connect(endpoint, tls.as_ref());
+        let connect = tls::connect(endpoint, &schedulers, tls.as_ref());
         let answer = async { question(bearer.over(connect.await.ok()?)).await };
         let answer = async { tokio::time::timeout(ANSWER, answer).await.ok()? };
         runtime.block_on(answer)

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use volley_proto::access::Authorized;
 use volley_proto::wire::queries_client::QueriesClient;
 
-pub(crate) use self::job::{Submitted, decode};
+pub(crate) use self::job::{RETURN, Submitted, decode};
 pub(crate) use self::rows::{Found, JobRows, Order};
 use crate::{Result, SchedulerAddress};
 
@@ -98,9 +98,11 @@ impl Cluster {
         Ok(channel)
     }
 
-    /// Makes the next request connect anew: this connection may be lost without a notice.
-    fn forget_scheduler(&self, grpc: &GrpcClientConfig) {
+    /// Makes the next request connect anew, to another of several schedulers than the one that was tried: this connection
+    /// may be lost without a notice.
+    fn forget_scheduler(&self, grpc: &GrpcClientConfig, tried: &str) {
         self.channels.lock().remove(grpc);
+        self.scheduler.schedulers().distrust(tried);
     }
 
     /// Returns a client of the scheduler's service of queries.

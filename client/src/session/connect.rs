@@ -9,7 +9,7 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use volley_engine::object_stores::Stores;
 use volley_engine::{
     VolleyLogicalCodec, VolleyPhysicalCodec, sent_rules, table_functions, with_mended_analysis,
@@ -35,7 +35,10 @@ pub(crate) async fn await_scheduler(
     let deadline = Instant::now() + patience;
     let mut source = None;
     loop {
-        match timeout_at(deadline, ask(scheduler)).await {
+        let schedulers = scheduler.schedulers();
+        let tried = schedulers.current().to_owned();
+        let left = deadline.saturating_duration_since(Instant::now());
+        match timeout(schedulers.share_of(left), ask(scheduler)).await {
             Ok(Ok(described)) => {
                 let own = env!("CARGO_PKG_VERSION");
                 if described.version != own {
@@ -51,6 +54,7 @@ pub(crate) async fn await_scheduler(
             Ok(Err(Unanswered::Yet(error))) => source = Some(error),
             Err(_) => {}
         }
+        schedulers.distrust(&tried);
         if Instant::now() + RETRY >= deadline {
             return Err(Error::Connect {
                 address: address.to_owned(),

@@ -81,9 +81,9 @@ pub(crate) struct Process {
 /// Connects to the scheduler, retrying until the deadline. The channel carries the executor's credentials.
 pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
     let address = || Error::SchedulerAddress {
-        address: config.scheduler.clone(),
+        address: config.scheduler.to_string(),
     };
-    let endpoint = Endpoint::from_shared(format!("http://{}", config.scheduler))
+    let endpoint = Endpoint::from_shared(format!("http://{}", config.scheduler.current()))
         .map_err(|_| address())?
         .connect_timeout(Duration::from_secs(2))
         .tcp_nodelay(true)
@@ -94,14 +94,19 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
         .keep_alive_while_idle(true);
     let deadline = Instant::now() + config.connect_timeout;
     loop {
-        match tls::connect(endpoint.clone(), config.tls.as_ref()).await {
+        let tried = config.scheduler.current().to_owned();
+        match tls::connect(endpoint.clone(), &config.scheduler, config.tls.as_ref()).await {
             Ok(channel) => {
-                let bearer = Bearer::new(&config.join_token, &config.scheduler, Holder::Executor);
+                let bearer = Bearer::new(
+                    &config.join_token,
+                    config.scheduler.clone(),
+                    Holder::Executor,
+                );
                 let bearer = bearer.map_err(Error::JoinToken)?;
                 return Ok(bearer.over(channel));
             }
             Err(source) if Instant::now() >= deadline => {
-                let (address, waited) = (config.scheduler.clone(), config.connect_timeout);
+                let (address, waited) = (config.scheduler.to_string(), config.connect_timeout);
                 if let Some(reason) = tls::disagreement(&source) {
                     return Err(Error::Tls { address, reason });
                 }
@@ -111,7 +116,10 @@ pub(crate) async fn connect(config: &ExecutorConfig) -> Result<Authorized> {
                     source,
                 });
             }
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => {
+                config.scheduler.distrust(&tried);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
         }
     }
 }
@@ -185,9 +193,7 @@ pub(crate) async fn start(
         stop: request_stop,
     };
     // Only the scheduler launches tasks: its certificate must be for the host name that the executor dials.
-    let host = config.scheduler.rsplit_once(':');
-    let host = host.map_or(config.scheduler.as_str(), |(host, _)| host);
-    let of_scheduler = ClientCertificate::MemberAt(host.to_owned());
+    let of_scheduler = ClientCertificate::MemberAt(config.scheduler.hosts());
     let listener = over(tasks_listener, of_scheduler);
     let serving = task_server::serve(server, listener, proven(tasks_port), stop.clone());
     services.spawn(async move {
@@ -232,7 +238,7 @@ async fn register(
     executor: &BallistaExecutor,
 ) -> Result<()> {
     let refused = |source| Error::Register {
-        address: config.scheduler.clone(),
+        address: config.scheduler.to_string(),
         id: config.id.clone(),
         source,
     };

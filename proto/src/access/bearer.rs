@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use super::{Credential, Holder, Token};
+use crate::schedulers::Schedulers;
 use crate::{Error, Result};
 
 /// Channel to a scheduler that sends the token with each request.
@@ -26,21 +27,26 @@ type Header = Option<MetadataValue<Ascii>>;
 #[derive(Debug, Clone)]
 pub struct Bearer {
     credential: Credential,
-    scheduler: String,
+    scheduler: Schedulers,
     holder: Holder,
     known: Arc<Mutex<(Instant, Header)>>,
 }
 
 impl Bearer {
-    /// Creates it with the token for the scheduler at an address.
+    /// Creates it with the token for a scheduler, by its address or addresses.
     ///
     /// # Errors
     /// When there should be a token, and it cannot be read.
-    pub fn new(credential: &Credential, scheduler: &str, holder: Holder) -> Result<Self> {
-        let header = header(credential.token(scheduler, holder)?.as_ref())?;
+    pub fn new(
+        credential: &Credential,
+        scheduler: impl Into<Schedulers>,
+        holder: Holder,
+    ) -> Result<Self> {
+        let scheduler = scheduler.into();
+        let header = header(credential.token(scheduler.current(), holder)?.as_ref())?;
         Ok(Self {
             credential: credential.clone(),
-            scheduler: scheduler.to_owned(),
+            scheduler,
             holder,
             known: Arc::new(Mutex::new((Instant::now(), header))),
         })
@@ -55,7 +61,7 @@ impl Bearer {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.0.elapsed() >= FRESH {
             known.0 = Instant::now();
-            let token = self.credential.token(&self.scheduler, self.holder);
+            let token = self.credential.token(self.scheduler.current(), self.holder);
             match token.and_then(|token| header(token.as_ref())) {
                 Ok(found) => known.1 = found,
                 Err(error) => tracing::debug!(%error, "a token cannot be read anew"),

@@ -202,8 +202,8 @@ fn is_ambiguous(port: u16) -> bool {
     TcpStream::connect_timeout(&other, GLANCE).is_ok()
 }
 
-/// When a process began; `None` where there is no such process, or no `/proc`.
-fn started(pid: u32) -> Option<String> {
+/// Returns when a process began, in the system's clock ticks; `None` where there is no such process, or no `/proc`.
+pub fn started(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses, with anything in it; this is the 22nd.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -223,24 +223,32 @@ fn sweep(folder: &Path) {
     }
 }
 
+/// Returns the folder in which a process of this user keeps what has to outlive it, if one is known: `VOLLEY_STATE_DIR`,
+/// else `XDG_STATE_HOME/volley`, which is `~/.local/state/volley`.
+pub fn state_folder() -> Option<PathBuf> {
+    if let Some(given) = absolute("VOLLEY_STATE_DIR") {
+        return Some(given);
+    }
+    let home = || Some(std::env::home_dir()?.join(".local/state"));
+    let state = absolute("XDG_STATE_HOME").or_else(home)?;
+    state.is_absolute().then(|| state.join("volley"))
+}
+
+/// Returns the absolute path in an environment variable.
+fn absolute(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    path.filter(|path| path.is_absolute())
+}
+
 /// Where such files may be, and first where they are written.
 fn folders() -> Vec<PathBuf> {
-    let absolute = |variable: &str| {
-        let path = std::env::var_os(variable).map(PathBuf::from);
-        path.filter(|path| path.is_absolute())
-    };
     let states = match absolute("VOLLEY_STATE_DIR") {
         Some(given) => vec![given],
         None => {
-            let home = || Some(std::env::home_dir()?.join(".local/state"));
             // It goes with the user's last login, and its variable may outlive it.
             let runtime = absolute("XDG_RUNTIME_DIR").filter(|folder| folder.is_dir());
-            let states = [runtime, absolute("XDG_STATE_HOME").or_else(home)];
-            states
-                .into_iter()
-                .flatten()
-                .map(|folder| folder.join("volley"))
-                .collect()
+            let runtime = runtime.map(|folder| folder.join("volley"));
+            [runtime, state_folder()].into_iter().flatten().collect()
         }
     };
     states

@@ -17,8 +17,8 @@ use super::{Tls, is_for_host};
 pub enum ClientCertificate {
     /// Optional: each request decides what a peer without a certificate may ask for.
     Optional,
-    /// Required: the certificate of a process of the cluster, valid for this host.
-    MemberAt(String),
+    /// Required: the certificate of a process of the cluster, valid for one of these hosts.
+    MemberAt(Vec<String>),
 }
 
 /// Peer of a connection.
@@ -86,14 +86,15 @@ fn check(
     member: bool,
     wanted: &ClientCertificate,
 ) -> Result<(), String> {
-    let ClientCertificate::MemberAt(host) = wanted else {
+    let ClientCertificate::MemberAt(hosts) = wanted else {
         return Ok(());
     };
     if !member {
         return Err("its certificate is for clients, not for a process of the cluster".to_owned());
     }
-    match chain.first().is_some_and(|own| is_for_host(own, host)) {
+    let is_for_one = |own| hosts.iter().any(|host| is_for_host(own, host));
+    match chain.first().is_some_and(is_for_one) {
         true => Ok(()),
-        false => Err(format!("its certificate is not for {host}")),
+        false => Err(format!("its certificate is not for {}", hosts.join(" or "))),
     }
 }

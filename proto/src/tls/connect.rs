@@ -20,6 +20,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint, Error};
 
 use super::{SPOKEN, Tls, server_name};
+use crate::schedulers::{Schedulers, Way};
 
 /// Default connection timeout, handshake included.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,26 +31,33 @@ pub fn url(address: &str, tls: bool) -> String {
     format!("{scheme}://{address}")
 }
 
-/// Connects, with the settings of an endpoint of `http://host:port`.
+/// Connects to the scheduler that leads, with the settings of an endpoint of `http://host:port`.
 ///
 /// # Errors
 /// When the connection fails, or the server's certificate is invalid.
-pub async fn connect(endpoint: Endpoint, tls: Option<&Tls>) -> Result<Channel, Error> {
+pub async fn connect(
+    endpoint: Endpoint,
+    to: &Schedulers,
+    tls: Option<&Tls>,
+) -> Result<Channel, Error> {
+    let dial = Dial::of(&endpoint, to);
     match tls {
-        None => endpoint.connect().await,
+        None => endpoint.connect_with_connector(InTheClear(dial)).await,
         Some(tls) => {
-            let (endpoint, connector) = over(endpoint, tls);
+            let (endpoint, connector) = over(endpoint, dial, tls);
             endpoint.connect_with_connector(connector).await
         }
     }
 }
 
-/// Returns a channel that connects when it is first used, with the settings of an endpoint of `http://host:port`.
-pub fn channel(endpoint: Endpoint, tls: Option<&Tls>) -> Channel {
+/// Returns a channel to the scheduler that leads, which connects when it is first used and whenever the connection is
+/// lost, with the settings of an endpoint of `http://host:port`.
+pub fn channel(endpoint: Endpoint, to: &Schedulers, tls: Option<&Tls>) -> Channel {
+    let dial = Dial::of(&endpoint, to);
     match tls {
-        None => endpoint.connect_lazy(),
+        None => endpoint.connect_with_connector_lazy(InTheClear(dial)),
         Some(tls) => {
-            let (endpoint, connector) = over(endpoint, tls);
+            let (endpoint, connector) = over(endpoint, dial, tls);
             endpoint.connect_with_connector_lazy(connector)
         }
     }
@@ -57,18 +65,11 @@ pub fn channel(endpoint: Endpoint, tls: Option<&Tls>) -> Channel {
 
 /// Returns an endpoint whose requests name the server by an `https` URL, while its connector is dialled by an `http`
 /// one: otherwise tonic would require its own TLS.
-fn over(endpoint: Endpoint, tls: &Tls) -> (Endpoint, Connector) {
-    let keepalive = endpoint.get_tcp_keepalive().map(|time| {
-        let keepalive = TcpKeepalive::new().with_time(time);
-        match endpoint.get_tcp_keepalive_interval() {
-            Some(interval) => keepalive.with_interval(interval),
-            None => keepalive,
-        }
-    });
+fn over(endpoint: Endpoint, dial: Dial, tls: &Tls) -> (Endpoint, Connector) {
     let connector = Connector {
         tls: tls.clone(),
-        keepalive,
         patience: endpoint.get_connect_timeout().unwrap_or(PATIENCE),
+        dial,
     };
     let origin = endpoint.uri().authority().cloned().and_then(|authority| {
         let parts = Uri::builder().scheme("https").authority(authority);
@@ -81,25 +82,70 @@ fn over(endpoint: Endpoint, tls: &Tls) -> (Endpoint, Connector) {
     (endpoint, connector)
 }
 
+/// Way to a scheduler, with the settings of an endpoint.
 #[derive(Debug, Clone)]
-struct Connector {
-    tls: Tls,
+struct Dial {
+    way: Way,
     keepalive: Option<TcpKeepalive>,
-    patience: Duration,
 }
 
-impl Connector {
-    async fn dial(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
-        let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
-            return Err(invalid(format!("{uri}: expected HOST:PORT")));
-        };
-        let stream = TcpStream::connect(format!("{host}:{port}")).await?;
+impl Dial {
+    fn of(endpoint: &Endpoint, to: &Schedulers) -> Self {
+        let keepalive = endpoint.get_tcp_keepalive().map(|time| {
+            let keepalive = TcpKeepalive::new().with_time(time);
+            match endpoint.get_tcp_keepalive_interval() {
+                Some(interval) => keepalive.with_interval(interval),
+                None => keepalive,
+            }
+        });
+        Self {
+            way: to.way(),
+            keepalive,
+        }
+    }
+
+    async fn dial(self) -> io::Result<(String, TcpStream)> {
+        let (host, stream) = self.way.dial().await?;
         stream.set_nodelay(true)?;
         if let Some(keepalive) = &self.keepalive {
             SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
         }
-        self.tls.agree(host, stream).await.map(TokioIo::new)
+        Ok((host, stream))
+    }
+}
+
+/// Connector without TLS.
+#[derive(Debug, Clone)]
+struct InTheClear(Dial);
+
+impl Service<Uri> for InTheClear {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let dial = self.0.clone();
+        // The endpoint's own timeout applies.
+        Box::pin(async move { Ok(TokioIo::new(dial.dial().await?.1)) })
+    }
+}
+
+/// Connector over TLS.
+#[derive(Debug, Clone)]
+struct Connector {
+    tls: Tls,
+    dial: Dial,
+    patience: Duration,
+}
+
+impl Connector {
+    async fn connect(self) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+        let (host, stream) = self.dial.dial().await?;
+        self.tls.agree(&host, stream).await.map(TokioIo::new)
     }
 }
 
@@ -189,11 +235,11 @@ impl Service<Uri> for Connector {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, uri: Uri) -> Self::Future {
+    fn call(&mut self, _: Uri) -> Self::Future {
         let connector = self.clone();
         Box::pin(async move {
             let patience = connector.patience;
-            match timeout(patience, connector.dial(uri)).await {
+            match timeout(patience, connector.connect()).await {
                 Ok(dialled) => dialled,
                 Err(_) => Err(io::Error::new(
                     io::ErrorKind::TimedOut,

@@ -282,7 +282,7 @@ async fn who_is_of_the_cluster_is_told_by_the_certificate() {
     let forged = forged(dir.path(), &authority, &foreign);
     assert!(echo(address, &mut open, forged.clone()).await.is_none());
 
-    let wanted = ClientCertificate::MemberAt("127.0.0.1".to_owned());
+    let wanted = ClientCertificate::MemberAt(vec!["127.0.0.1".to_owned()]);
     let (mut closed, address) = listen(files, wanted).await;
     for (files, taken) in [
         (authority.client(), false),
@@ -327,7 +327,9 @@ async fn clients_are_told_what_does_not_fit() {
     let dial = async |tls: TlsFiles, address: String| {
         let tls = Tls::open(tls).unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let error = connect(endpoint, Some(&tls)).await.unwrap_err();
+        let error = connect(endpoint, &address.into(), Some(&tls))
+            .await
+            .unwrap_err();
         disagreement(&error).unwrap_or_else(|| crate::failure::chain(&error))
     };
     let said = dial(foreign.client(), address.to_string()).await;
