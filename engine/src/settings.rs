@@ -134,6 +134,9 @@ pub struct JobSettings {
     /// Id of the job itself, which the scheduler sets, and which stays the same when the job is run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// True if an earlier scheduler may have run the job, and what it has written is not known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
     /// Memory limit of its tasks, which the scheduler sets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryLimit>,
@@ -165,6 +168,7 @@ impl Default for JobSettings {
             small_results: false,
             stores: Vec::new(),
             id: None,
+            restored: false,
             memory: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use url::Url;
 use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
@@ -26,6 +27,8 @@ pub struct SchedulerConfig {
     pub queues: Vec<Queue>,
     /// Time after which queries starved by the reservation of a waiting gang are promoted ahead of it.
     pub reservation_limit: Duration,
+    /// URL of the record of jobs, by which a scheduler that is started anew knows them; jobs are not recorded without.
+    pub record: Option<Url>,
     /// Tokens that callers are recognized by.
     pub tokens: Tokens,
     /// Verification of clients' JSON Web Tokens, if these are accepted.
@@ -51,6 +54,7 @@ impl Default for SchedulerConfig {
             reader_timeout: Duration::from_secs(60 * 60),
             queues: Vec::new(),
             reservation_limit: Duration::from_secs(60),
+            record: None,
             tokens: Tokens::Local,
             jwt: None,
             limits: Limits::default(),

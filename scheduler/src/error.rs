@@ -61,6 +61,15 @@ pub enum Error {
     /// The queues are invalid.
     #[error("cannot share slots between these queues")]
     Queues(#[source] volley_proto::Error),
+    /// The record of jobs cannot be used.
+    #[error("cannot use the record of jobs")]
+    Record(#[source] volley_proto::Error),
+    /// Another scheduler has taken over the record of jobs.
+    #[error("another scheduler has taken over the record of jobs, {url}: this one ends")]
+    Superseded {
+        /// The record's URL.
+        url: String,
+    },
     /// Ballista's scheduler did not start.
     #[error("cannot start the scheduler")]
     Start(#[source] BallistaError),

@@ -4,6 +4,7 @@
 //!   grpc, ballista ── event, question ──► Control ──► Controller (one lock, never held across a wait)
 //!                                           │ commands
 //!                                           ├─ Wake(topic) ──► those who wait for it
+//!                                           ├─ Record(change) ► the record
 //!                                           └─ the rest ─────► the driver, in order
 //! ```
 //!
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::control::{Binding, Command, Controller, Event, Now, Offer, Policy, Topic};
+use crate::record::Record;
 
 /// Handle to the controller; cheap to clone.
 #[derive(Clone)]
@@ -30,6 +32,7 @@ struct Shared {
     controller: Mutex<Controller>,
     topics: Mutex<HashMap<Topic, watch::Sender<()>>>,
     commands: mpsc::UnboundedSender<Command>,
+    record: Record,
 }
 
 impl fmt::Debug for Control {
@@ -39,13 +42,14 @@ impl fmt::Debug for Control {
 }
 
 impl Control {
-    /// Creates an empty controller, and the receiver of its commands.
-    pub(crate) fn new(policy: Policy) -> (Self, mpsc::UnboundedReceiver<Command>) {
+    /// Creates an empty controller, and the receiver of its commands but those that are for the record.
+    pub(crate) fn new(policy: Policy, record: Record) -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let shared = Shared {
             controller: Mutex::new(Controller::new(policy)),
             topics: Mutex::default(),
             commands,
+            record,
         };
         let shared = Arc::new(shared);
         (Self { shared }, receiver)
@@ -53,13 +57,21 @@ impl Control {
 
     /// Passes an event to the controller.
     pub(crate) fn on(&self, event: Event) {
-        let commands = self.shared.controller.lock().on(event, Now::read());
+        let commands = {
+            let mut controller = self.shared.controller.lock();
+            let commands = controller.on(event, Now::read());
+            self.record(commands)
+        };
         self.send(commands);
     }
 
     /// Returns the parts of an offer to bind now.
     pub(crate) fn place(&self, offer: Offer<'_>) -> Vec<Binding> {
-        let commands = self.shared.controller.lock().place(offer, Now::read());
+        let commands = {
+            let mut controller = self.shared.controller.lock();
+            let commands = controller.place(offer, Now::read());
+            self.record(commands)
+        };
         let mut bindings = Vec::new();
         let rest = commands.into_iter().filter_map(|command| match command {
             Command::Bind(binding) => {
@@ -78,7 +90,7 @@ impl Control {
         let (answer, commands) = {
             let mut controller = self.shared.controller.lock();
             let answer = question(&mut controller, Now::read());
-            (answer, controller.take_commands())
+            (answer, self.record(controller.take_commands()))
         };
         self.send(commands);
         answer
@@ -116,6 +128,17 @@ impl Control {
             topic,
             receiver,
         }
+    }
+
+    /// Records changes, in the order in which the controller decided them: under its lock. Returns the other commands.
+    fn record(&self, mut commands: Vec<Command>) -> Vec<Command> {
+        let recorded = commands.extract_if(.., |command| matches!(command, Command::Record(_)));
+        for command in recorded {
+            if let Command::Record(change) = command {
+                self.shared.record.change(change);
+            }
+        }
+        commands
     }
 
     fn send(&self, commands: Vec<Command>) {
@@ -174,7 +197,7 @@ pub(crate) mod testing {
 
     /// Creates a controller with long timeouts.
     pub(crate) fn control() -> (Control, mpsc::UnboundedReceiver<Command>) {
-        Control::new(Policy {
+        let policy = Policy {
             executor_timeout: LONG,
             client_timeout: LONG,
             retention: RetentionPolicy {
@@ -183,7 +206,8 @@ pub(crate) mod testing {
             },
             queues: Queues::default(),
             reservation_limit: LONG,
-        })
+        };
+        Control::new(policy, Record::default())
     }
 }
 

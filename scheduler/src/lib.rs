@@ -14,7 +14,7 @@
 //!                └── facts of graphs, offers ─── ballista ─── planning (queries to stages)
 //! ```
 //!
-//! `simulation` drives `control` alone, in virtual time, for benchmarks.
+//! `record` keeps what a scheduler that is started anew has to know of jobs. `simulation` drives `control` alone, in virtual time, for benchmarks.
 //!
 //! The scheduler decides where tasks run and who belongs to a generation. It never touches rows or gradients and
 //! links no tensor library.
@@ -26,6 +26,7 @@ mod control;
 mod error;
 mod grpc;
 mod handle;
+mod record;
 mod server;
 #[doc(hidden)]
 pub mod simulation;

@@ -12,10 +12,13 @@ use humantime::format_duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
-use volley_proto::access::AllowedPaths;
+use url::Url;
+use volley_proto::access::{AllowedPaths, state_folder};
 use volley_proto::address::ListenAddress;
+use volley_proto::disk::make_private;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
+use volley_proto::store::{ModelStore, log_url};
 use volley_proto::tls::Tls;
 use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tokens};
 
@@ -60,6 +63,11 @@ struct Args {
     /// Time after which queries that the reservation of a waiting gang starves are promoted ahead of it, as many jobs as slots
     #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]
     reservation_limit: Duration,
+    /// Folder or URL that jobs are recorded in, so that a scheduler that is started anew goes on with them; several
+    /// schedulers may share one, of which one leads and the others stand by; `none` records nothing [default:
+    /// ~/.local/state/volley/records/ADDRESS, for a port other than 0]
+    #[arg(long, env = "VOLLEY_RECORD", value_name = "FOLDER|URL|none")]
+    record: Option<String>,
     /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints
     /// them [default: on loopback, tokens made for the same user]
     #[arg(long, env = "VOLLEY_TOKENS", value_name = "FILE")]
@@ -171,6 +179,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             false => args.queues,
         },
         reservation_limit: args.reservation_limit,
+        record: record(args.record.as_deref(), args.bind)?,
         tokens: match args.tokens {
             Some(file) => Tokens::File(file),
             None if args.insecure => Tokens::Anybody,
@@ -203,6 +212,32 @@ async fn run(args: Args) -> anyhow::Result<()> {
     scheduler.run_until(told).await?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Returns the URL of the record of jobs; `None` if there is none.
+fn record(given: Option<&str>, bind: SocketAddr) -> volley_proto::Result<Option<Url>> {
+    match given {
+        Some("none") => Ok(None),
+        Some(given) => log_url(given).map(Some),
+        // Nobody would find it again under another port.
+        None if bind.port() == 0 => Ok(None),
+        None => {
+            let Some(state) = state_folder() else {
+                tracing::warn!(
+                    "jobs are not recorded: no folder of the user's own is known, see --record"
+                );
+                return Ok(None);
+            };
+            let name = bind.to_string().replace(':', "_");
+            let folder = state.join("records").join(name);
+            if let Err(error) = make_private(&folder) {
+                let error = chain(&error);
+                tracing::warn!(error, "jobs are not recorded: see --record");
+                return Ok(None);
+            }
+            ModelStore::directory_url(&folder).map(Some)
+        }
+    }
 }
 
 /// Parses the queues in the environment variable, separated by white space.

@@ -7,13 +7,18 @@ use std::sync::Arc;
 use axum::middleware::{from_fn, from_fn_with_state};
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpcServer;
 use ballista_scheduler::api::get_routes;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::service::{Routes, RoutesBuilder};
+use url::Url;
 use volley_proto::connections::{Listener, server};
+use volley_proto::disk::make_private;
 use volley_proto::limits::MESSAGE_LIMIT;
-use volley_proto::tls::ClientCertificate;
+use volley_proto::store::Log;
+use volley_proto::tls::{ClientCertificate, Tls};
 use volley_proto::wire::queries_server::QueriesServer;
 use volley_proto::wire::tasks_server::TasksServer;
 
@@ -25,6 +30,7 @@ use crate::grpc::{
     training_service,
 };
 use crate::handle::Control;
+use crate::record::{LEASE, Leader, Led, lead};
 use crate::tables::Tables;
 use crate::web::{Hosts, check_host};
 use crate::{Error, Result, SchedulerConfig, web};
@@ -33,6 +39,8 @@ use crate::{Error, Result, SchedulerConfig, web};
 pub struct Scheduler {
     address: String,
     serving: JoinSet<Result<()>>,
+    /// Writer of the record of jobs.
+    writer: Option<JoinHandle<Result<()>>>,
     stop: CancellationToken,
 }
 
@@ -57,11 +65,21 @@ impl Scheduler {
         };
         let listener = config.listen.listen().map_err(bind)?;
         listener.set_nonblocking(true).map_err(bind)?;
-        let listener = TcpListener::from_std(listener).map_err(bind)?;
         let bound = listener.local_addr().map_err(bind)?;
+        let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
+        let tls = config.tls.clone();
+        let tls = tls.map(|tls| (tls, ClientCertificate::Optional));
+        let led = match &config.record {
+            Some(url) => Some(take_over(url, &address, (&listener, tls.clone())).await?),
+            None => None,
+        };
         let access = Arc::new(Access::open(&config, bound).await?);
+        let record = led
+            .as_ref()
+            .map(|led| led.record.clone())
+            .unwrap_or_default();
 
-        let (control, commands) = Control::new(Policy {
+        let policy = Policy {
             executor_timeout: config.executor_timeout,
             client_timeout: config.client_timeout,
             retention: RetentionPolicy {
@@ -70,15 +88,28 @@ impl Scheduler {
             },
             queues: Queues::new(&config.queues).map_err(Error::Queues)?,
             reservation_limit: config.reservation_limit,
-        });
+        };
+        let (control, commands) = Control::new(policy, record.clone());
+        let (writer, kept) = match led {
+            Some(Led {
+                writer,
+                jobs,
+                executors,
+                kept,
+                ..
+            }) => {
+                control.ask(|control, now| control.restore(jobs, executors, now));
+                (Some(writer), kept)
+            }
+            None => (None, Vec::new()),
+        };
         let Ballista {
             scheduler,
             gateway,
             driver,
             stages,
-        } = ballista::start(&config, (bound, &access), &control).await?;
+        } = ballista::start(&config, (bound, &access), &control, (record, kept)).await?;
 
-        let address = format!("{}:{}", config.listen.advertise_host(), bound.port());
         let stop = CancellationToken::new();
         let mut serving = JoinSet::new();
         let services = Services {
@@ -90,18 +121,28 @@ impl Scheduler {
             ballista: scheduler,
             gateway,
         };
-        let tls = config.tls.clone();
-        let tls = tls.map(|tls| (tls, ClientCertificate::Optional));
+        let listener = TcpListener::from_std(listener).map_err(bind)?;
         let listener = Listener::new(listener, tls);
         serving.spawn(services.serve(listener, bound, stop.clone()));
         serving.spawn(async move {
             driver.run(commands).await;
             Ok(())
         });
+        let stops = stop.clone();
+        let url = config.record.map(String::from).unwrap_or_default();
+        let writer = writer.map(|writer| {
+            tokio::spawn(async move {
+                match writer.run(stops.cancelled_owned()).await {
+                    true => Ok(()),
+                    false => Err(Error::Superseded { url }),
+                }
+            })
+        });
         tracing::info!(%bound, address, "scheduler listens");
         Ok(Self {
             address,
             serving,
+            writer,
             stop,
         })
     }
@@ -116,11 +157,26 @@ impl Scheduler {
     /// # Errors
     /// When serving ends before `told` does, with the cause.
     pub async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
+        let mut writer = self.writer.take();
+        let superseded = async {
+            match &mut writer {
+                Some(writer) => match writer.await {
+                    Ok(ended) => ended,
+                    Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+                },
+                None => std::future::pending().await,
+            }
+        };
         let ended = tokio::select! {
             () = told => Ok(()),
             Some(Ok(ended)) = self.serving.join_next() => ended,
+            ended = superseded => return ended,
         };
         self.stop.cancel();
+        if let Some(writer) = writer {
+            // It writes what is left, within a deadline.
+            writer.await.ok();
+        }
         ended
     }
 }
@@ -128,6 +184,48 @@ impl Scheduler {
 impl Drop for Scheduler {
     fn drop(&mut self) {
         self.stop.cancel();
+    }
+}
+
+/// Takes over the record of jobs. While another scheduler leads, requests are answered that this one stands by.
+///
+/// # Errors
+/// When the record cannot be used.
+async fn take_over(
+    url: &Url,
+    address: &str,
+    (listener, tls): (&std::net::TcpListener, Option<(Tls, ClientCertificate)>),
+) -> Result<Led> {
+    let bind = |source| Error::Bind {
+        address: address.to_owned(),
+        source,
+    };
+    let log = Log::open(url).map_err(Error::Record)?;
+    if let Some(folder) = log.folder() {
+        make_private(&folder).map_err(Error::Record)?;
+    }
+    let leader = Arc::new(Mutex::new(None));
+    let (known, news) = (Arc::clone(&leader), Notify::new());
+    let leads = lead((log, LEASE), Leader::here(address), |leader| {
+        tracing::info!(
+            address = leader.address,
+            "another scheduler leads: this one stands by"
+        );
+        *known.lock() = Some(leader.address.clone());
+        news.notify_one();
+    });
+    tokio::pin!(leads);
+    tokio::select! {
+        led = &mut leads => return led.map_err(Error::Record),
+        () = news.notified() => {}
+    }
+    let accepted = listener.try_clone().and_then(TcpListener::from_std);
+    let listener = Listener::new(accepted.map_err(bind)?, tls);
+    let leads_now = move || leader.lock().clone().unwrap_or_default();
+    tokio::select! {
+        led = leads => led.map_err(Error::Record),
+        // It answers for as long as the other leads.
+        never = web::stand_by(listener, leads_now) => match never {},
     }
 }
 

@@ -1,7 +1,7 @@
 //! A scheduler and executors as processes, and the `volley` command against them.
 
 use std::ffi::OsString;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -99,8 +99,12 @@ impl Cluster {
             .prefix("volley-test-")
             .tempdir()
             .expect("a folder");
-        let scheduler = start_scheduler(&setup, "127.0.0.1:0", dir.path(), 0);
-        let dialled = eventually("the scheduler's address", START, || {
+        let bind = match setup.pair {
+            true => free_address(),
+            false => "127.0.0.1:0".to_owned(),
+        };
+        let mut schedulers = vec![start_scheduler(&setup, &bind, dir.path(), 0)];
+        let mut dialled = eventually("the scheduler's address", START, || {
             std::fs::read_to_string(dir.path().join("address")).ok()
         });
         let address = match &setup.spread {
@@ -111,13 +115,18 @@ impl Cluster {
             }
         };
         keep_tokens(&setup, dir.path(), &address);
+        if setup.pair {
+            let other = free_address();
+            schedulers.push(start_scheduler(&setup, &other, dir.path(), 1));
+            dialled = format!("{address},{other}");
+        }
         let executors = setup.executors;
         let mut cluster = Self {
             setup,
             address,
             dialled,
             executors: Vec::new(),
-            schedulers: vec![scheduler],
+            schedulers,
             clients: AtomicUsize::new(0),
             dir,
         };
@@ -202,6 +211,41 @@ impl Cluster {
             TcpStream::connect(&self.address).ok()
         });
         keep_tokens(&self.setup, self.dir.path(), &self.address);
+    }
+
+    /// Returns the processes of a pair of schedulers.
+    pub fn schedulers(&mut self) -> &mut [Process] {
+        &mut self.schedulers
+    }
+
+    /// Waits until one of a pair of schedulers leads, by its number. The test asks it from then on.
+    ///
+    /// # Panics
+    /// When it does not by the deadline.
+    pub fn await_leader(&mut self, number: usize) {
+        let mut addresses = self.dialled.split(',');
+        self.address = addresses.nth(number).expect("a pair").to_owned();
+        eventually("the other scheduler to lead", START, || self.registered());
+    }
+
+    /// Starts one of a pair of schedulers again, by its number.
+    pub fn start_scheduler_again(&mut self, number: usize) {
+        let mut addresses = self.dialled.split(',');
+        let address = addresses.nth(number).expect("a pair").to_owned();
+        let log = (2..).find(|log| {
+            !self
+                .dir
+                .path()
+                .join(format!("scheduler-{log}.log"))
+                .exists()
+        });
+        let log = log.expect("there is no end of them");
+        self.schedulers[number] = start_scheduler(&self.setup, &address, self.dir.path(), log);
+    }
+
+    /// Returns the folder of the record of jobs.
+    pub fn record(&self) -> PathBuf {
+        self.dir.path().join(RECORD)
     }
 
     /// Waits until this many executors are registered.
@@ -358,6 +402,16 @@ impl Cluster {
         self.spawn(self.jobs_command().args(args)).wait(COMMAND)
     }
 
+    /// Runs `volley store` with arguments on the cluster's model store.
+    pub fn manage_store(&self, args: &[&str]) -> Run {
+        let mut command = self.program();
+        command.args(["store", "--store"]).arg(self.store_arg());
+        command.args(["--format", "json"]).args(args);
+        command.envs(self.setup.environment());
+        command.current_dir(self.dir.path());
+        self.spawn(&mut command).wait(COMMAND)
+    }
+
     /// Runs `volley executors` with these arguments to its end.
     pub fn manage_executors(&self, args: &[&str]) -> Run {
         let mut command = self.program();
@@ -414,6 +468,7 @@ impl Cluster {
 /// Files for the tokens that the scheduler has made: through a proxy, nobody finds these by its address.
 const TOKEN: &str = "token";
 const JOIN_TOKEN: &str = "join-token";
+const RECORD: &str = "record";
 
 /// Copies the tokens that a scheduler makes, if it is given none.
 fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
@@ -426,6 +481,12 @@ fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
     for (name, token) in [(TOKEN, tokens.client), (JOIN_TOKEN, tokens.executor)] {
         std::fs::write(dir.join(name), token.reveal()).expect("a file in the test's folder");
     }
+}
+
+/// Returns an address of a port that is free now.
+fn free_address() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.expect("a free port").to_string()
 }
 
 /// Returns the id of an executor by its number.
@@ -450,6 +511,8 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
         .args(listen)
         .arg("--address-file")
         .arg(dir.join("address"))
+        .arg("--record")
+        .arg(dir.join(RECORD))
         .args(setup.tls(Spread::SCHEDULER))
         .args(&setup.scheduler_args)
         .envs(setup.environment());

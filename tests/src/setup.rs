@@ -36,6 +36,8 @@ pub struct Setup {
     pub long_names: bool,
     /// Token of the test, if the scheduler is given a file of tokens.
     pub token: Option<Token>,
+    /// True for two schedulers on one record, of which the second stands by.
+    pub pair: bool,
 }
 
 impl Setup {

@@ -17,6 +17,7 @@ use arrow::array::{
 };
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
+use tokio::time::{Instant, sleep};
 use volley::{Error, Job, JobEvent, JobState, Jobs, Scope, SystemTables};
 use volley_proto::tables::Line;
 
@@ -30,6 +31,11 @@ use super::signals::Interrupts;
 
 /// Time that `cancel` waits for the job to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time that a scheduler which does not answer is waited for.
+const RETURN: Duration = Duration::from_secs(60);
+/// Pause between two requests to a scheduler that does not answer.
+const REDIAL: Duration = Duration::from_millis(500);
 
 /// Runs the action on the jobs.
 ///
@@ -146,12 +152,23 @@ async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
 
 /// Prints a job's notes until it has ended.
 async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Job> {
-    let mut seen = 0;
+    let (mut seen, mut silent_since) = (0, None);
     loop {
-        let (now, notes) = match jobs.follow(&job.id, seen).await {
+        let (now, notes, seen_now) = match jobs.follow(&job.id, seen).await {
             Err(Error::SchedulerLost {
                 job: id, source, ..
             }) => {
+                let since = *silent_since.get_or_insert_with(|| {
+                    let address = jobs.address();
+                    tracing::warn!(
+                        "the scheduler at {address} does not answer: waiting up to {RETURN:?} for it to come back"
+                    );
+                    Instant::now()
+                });
+                if since.elapsed() < RETURN {
+                    sleep(REDIAL).await;
+                    continue;
+                }
                 let training = job.train_id.is_some();
                 return Err(Error::SchedulerLost {
                     job: id,
@@ -168,7 +185,8 @@ async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Jo
             }
             followed => followed?,
         };
-        seen += notes.len();
+        silent_since = None;
+        seen = seen_now;
         if !quiet {
             notes.iter().for_each(|note| eprintln!("{}", line(note)));
         }

@@ -3,8 +3,9 @@
 //! ```text
 //! submit ── ask ── ask ── succeeded: locations of the result rows, or the rows themselves
 //!    │ ended soon: as below, without a question
-//!    │       │ no answer: SchedulerLost; a setting decides whether the job goes on
+//!    │       │ no answer: asked again, for a minute; then SchedulerLost, and a setting decides whether the job goes on
 //!    │       │ unknown job: SchedulerRestarted
+//!    │       │ rows are gone: ResultLost
 //!    │       └ failed: the reason
 //!    └ dropped here or above: CancelJob to the scheduler
 //! ```
@@ -25,7 +26,7 @@ use datafusion::error::DataFusionError;
 use prost::Message as _;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Request, Response, Status, Streaming};
 use volley_proto::wire::submit_response::Message;
 use volley_proto::wire::{AskRequest, Outcome, SubmitRequest, SubmitResponse};
@@ -39,6 +40,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two requests for a job's state. The scheduler holds an answer back until the job has ended, for at
 /// most a second.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// Time that a scheduler which does not answer is waited for: another one may take over, or it is started anew.
+pub(crate) const RETURN: Duration = Duration::from_secs(60);
+/// Time limit for an answer about a job, which the scheduler holds back for at most a second.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Pause between two requests to a scheduler that does not answer.
+const REDIAL: Duration = Duration::from_millis(500);
 
 /// Wait for the rest of the answer to a submission.
 const EARLY: Duration = Duration::from_secs(2);
@@ -87,6 +95,7 @@ impl Cluster {
         let query = query.encode_to_vec();
         let mut request = Request::new(SubmitRequest { query });
         insert_version_header(request.metadata_mut());
+        let tried = self.scheduler.schedulers().current().to_owned();
         let answer = self.queries(&grpc)?.submit(request).await;
         let accepted = match answer {
             Ok(answer) => {
@@ -99,7 +108,7 @@ impl Cluster {
         let (first, rest) = match accepted {
             Ok(accepted) => accepted,
             Err(status) if is_no_answer(&status) => {
-                self.forget_scheduler(&grpc);
+                self.forget_scheduler(&grpc, &tried);
                 return Err(Error::refused(self.address(), "take the query", status));
             }
             Err(status) => {
@@ -181,17 +190,39 @@ impl Submitted {
     /// When the job has failed. The error is [`Error::SchedulerLost`] when the scheduler does not answer, and
     /// [`Error::SchedulerRestarted`] when it does not know the job that it accepted.
     pub(crate) async fn success(&mut self, trains: bool) -> Result<JobRows> {
+        let mut silent_since = None;
         loop {
+            let tried = self.cluster.scheduler.schedulers().current().to_owned();
             let answer = match self.early_outcome().await {
                 Some(outcome) => Ok(outcome),
-                None => self.cluster.ask(self.id.clone(), &self.grpc).await?,
+                None => {
+                    let ask = self.cluster.ask(self.id.clone(), &self.grpc);
+                    match timeout(ANSWER, ask).await {
+                        Ok(answer) => answer?,
+                        Err(_) => Err(Status::deadline_exceeded("it does not answer")),
+                    }
+                }
             };
             let outcome = match answer {
-                Ok(outcome) => outcome,
+                Ok(outcome) => {
+                    silent_since = None;
+                    outcome
+                }
                 // A scheduler that rejects the token it accepted the job with may have been restarted.
                 Err(status) if is_no_answer(&status) || status.code() == Code::Unauthenticated => {
+                    self.cluster.forget_scheduler(&self.grpc, &tried);
+                    let since = *silent_since.get_or_insert_with(|| {
+                        let address = self.cluster.address();
+                        tracing::warn!(
+                            "the scheduler at {address} does not answer: waiting up to {RETURN:?} for it to come back"
+                        );
+                        Instant::now()
+                    });
+                    if since.elapsed() < RETURN {
+                        sleep(REDIAL).await;
+                        continue;
+                    }
                     self.over = true;
-                    self.cluster.forget_scheduler(&self.grpc);
                     return Err(Error::SchedulerLost {
                         job: self.id.clone(),
                         training: trains,
@@ -204,6 +235,16 @@ impl Submitted {
                     return Err(Error::SchedulerRestarted {
                         job: self.id.clone(),
                         training: trains,
+                    });
+                }
+                // It has succeeded, and its rows went with the scheduler that ran it.
+                Err(status) if status.code() == Code::FailedPrecondition => {
+                    self.over = true;
+                    return Err(Error::ResultLost {
+                        job: self.id.clone(),
+                        holder: "the scheduler that ran it".to_owned(),
+                        advice: String::new(),
+                        source: Box::new(engine(status.message())),
                     });
                 }
                 Err(status) => return Err(engine(status.message())),

@@ -92,12 +92,13 @@ impl Jobs {
         }
     }
 
-    /// Returns a job, and its events after the first `seen`. Waits a few seconds for one if there are none.
+    /// Returns a job, its events after the first `seen`, and the number seen with these. Waits a few seconds for one if
+    /// there are none.
     ///
     /// # Errors
     /// When there is no such job; the error names the ids nearest to the one asked for. The error is
     /// [`Error::SchedulerLost`] when the scheduler does not answer.
-    pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<JobEvent>)> {
+    pub async fn follow(&self, id: &str, seen: usize) -> Result<(Job, Vec<JobEvent>, usize)> {
         let request = FollowJobRequest {
             id: id.to_owned(),
             seen: seen as u64,
@@ -121,7 +122,8 @@ impl Jobs {
         let job: tables::Job = serde_json::from_slice(&answer.job)
             .map_err(|error| volley_proto::Error::malformed("answer about jobs", error))?;
         let notes = answer.notes.into_iter().map(JobEvent::try_from);
-        Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?))
+        let seen = usize::try_from(answer.seen).unwrap_or(usize::MAX);
+        Ok((Job::try_from(job)?, notes.collect::<Result<_, _>>()?, seen))
     }
 
     /// Cancels a job, and waits up to `patience` until it has ended. Returns its last known state, and whether it had
@@ -142,11 +144,11 @@ impl Jobs {
         let ended = async {
             let mut seen = 0;
             loop {
-                let (job, notes) = self.follow(id, seen).await?;
+                let (job, _, seen_now) = self.follow(id, seen).await?;
                 if job.state.has_ended() {
                     return Ok::<_, Error>(job.state);
                 }
-                seen += notes.len();
+                seen = seen_now;
             }
         };
         match tokio::time::timeout(patience, ended).await {
@@ -315,6 +317,7 @@ mod tests {
             Ok(Response::new(wire::FollowJobResponse {
                 job: serde_json::to_vec(&Self::job(seen + 1)).unwrap(),
                 notes: vec![note],
+                seen: seen + 1,
             }))
         }
 
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(jobs.find("J1").await.unwrap().state, JobState::Running);
         let mut seen = Vec::new();
         let job = loop {
-            let (job, notes) = jobs.follow("J1", seen.len()).await.unwrap();
+            let (job, notes, _) = jobs.follow("J1", seen.len()).await.unwrap();
             seen.extend(notes.into_iter().map(|note| note.text));
             if job.state.has_ended() {
                 break job;

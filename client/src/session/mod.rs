@@ -79,14 +79,19 @@ impl Session {
         let session = Self::detached(&config, 1)?;
         let scheduler = session.cluster.scheduler_address();
         let slots = connect::await_scheduler(scheduler, config.connect_timeout).await?;
-        Self::detached(&config, slots)
+        // The one that has answered is known to lead.
+        Self::over(&config, scheduler.clone(), slots)
     }
 
     /// Creates the session without contacting its scheduler.
     pub(crate) fn detached(config: &SessionConfig, slots: usize) -> Result<Self> {
-        let store = ModelStore::open(&config.store)?;
         let scheduler =
             SchedulerAddress::open(&config.scheduler, config.tls.as_ref(), &config.credential)?;
+        Self::over(config, scheduler, slots)
+    }
+
+    fn over(config: &SessionConfig, scheduler: SchedulerAddress, slots: usize) -> Result<Self> {
+        let store = ModelStore::open(&config.store)?;
         let system_tables = Arc::new(SystemTables::of(&scheduler));
         let cluster = Cluster::of(scheduler);
         let planner = ClusterPlanner {
@@ -184,7 +189,11 @@ impl Session {
             Kind::ExplainCreateModel(create) => self.explain_create_model(*create).await,
             Kind::ShowModels => self.show_models().await,
             Kind::DescribeModel { name } => self.describe_model(&name).await,
-            Kind::DropModel { name, if_exists } => self.drop_model(&name, if_exists).await,
+            Kind::DropModel {
+                name,
+                version,
+                if_exists,
+            } => self.drop_model(&name, version, if_exists).await,
             Kind::Sql(sql) => {
                 let sql = match *sql {
                     DfStatement::Explain(explain) if explain.options.analyze => {

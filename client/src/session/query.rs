@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
 use ballista_core::extension::SessionConfigExt;
@@ -38,10 +39,14 @@ use volley_engine::{VolleyLogicalCodec, as_planned, declared_stores, unjoined};
 use volley_proto::limits::{self, MESSAGE_LIMIT};
 use volley_proto::stack::deep;
 
+use super::await_scheduler;
 use super::loss::{PlanKind, Verdict, judge};
 use super::{copy, file_names, nesting, settings};
 use crate::Error;
-use crate::cluster::{Cluster, Order, Submitted};
+use crate::cluster::{Cluster, Order, RETURN, Submitted};
+
+/// Time that a scheduler which does not take a query is waited for.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Limit of rows held back until all have arrived, in bytes.
 const HOLD_BYTES: usize = 16 << 20;
@@ -155,7 +160,14 @@ impl ClusterQuery {
         if bytes > limit {
             return Err(Error::QueryTooLarge { bytes, limit });
         }
-        let job = self.cluster.submit(query, grpc).await?;
+        let mut submitted = self.cluster.submit(query.clone(), grpc.clone()).await;
+        if self.kind == PlanKind::Reads && matches!(submitted, Err(Error::Request { .. })) {
+            // The scheduler may be being started anew, or another one may take over. If it has taken the query all the
+            // same, it cancels that one, which nobody asks about.
+            await_scheduler(self.cluster.scheduler_address(), AGAIN).await?;
+            submitted = self.cluster.submit(query, grpc).await;
+        }
+        let job = submitted?;
         *self.job.lock() = Some(job.id().to_owned());
         Ok(job)
     }
@@ -202,7 +214,18 @@ impl ExecutionPlan for QueryExec {
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let query = Arc::clone(&self.query);
         let config = Arc::new(context.session_config().clone());
-        let run = move || Arc::clone(&query).run(Arc::clone(&config));
+        let mut is_again = false;
+        let run = move || {
+            let is_again = std::mem::replace(&mut is_again, true);
+            let (query, config) = (Arc::clone(&query), Arc::clone(&config));
+            async move {
+                if is_again {
+                    // The scheduler may have ended with the rows.
+                    await_scheduler(query.cluster.scheduler_address(), RETURN).await?;
+                }
+                query.run(config).await
+            }
+        };
         let rows = rerun_lost(self.query.kind, HOLD_BYTES, run).map_err(DataFusionError::from);
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(Box::pin(rows))
@@ -293,39 +316,61 @@ where
             }
             let rows = match &mut self.rows {
                 Some(rows) => rows,
-                None => self.rows.insert((self.run)().await?),
+                None => match (self.run)().await {
+                    Ok(rows) => self.rows.insert(rows),
+                    Err(error) => {
+                        self.loses(error)?;
+                        continue;
+                    }
+                },
             };
             match rows.next().await.transpose() {
                 Ok(Some(batch)) => self.take(batch),
                 Ok(None) => self.delivery = Delivery::Ended,
-                Err(Error::ResultLost {
-                    job,
-                    holder,
-                    source,
-                    ..
-                }) => match judge(self.kind, self.attempt, self.rows_read) {
-                    Verdict::GiveUp(advice) => {
-                        return Err(Error::ResultLost {
-                            job,
-                            holder,
-                            advice,
-                            source,
-                        });
-                    }
-                    Verdict::RunAgain => {
-                        tracing::warn!(
-                            "the rows of job {job} were lost with {holder} before any was read: \
-                             running it again"
-                        );
-                        self.attempt += 1;
-                        self.rows = None;
-                        self.held.clear();
-                        self.held_bytes = 0;
-                    }
-                },
-                Err(error) => return Err(error),
+                Err(error) => self.loses(error)?,
             }
         }
+    }
+
+    /// Prepares another attempt after rows, or the job itself, are lost.
+    ///
+    /// # Errors
+    /// When there is no other attempt.
+    fn loses(&mut self, error: Error) -> crate::Result<()> {
+        let verdict = || judge(self.kind, self.attempt, self.rows_read);
+        match error {
+            Error::ResultLost {
+                job,
+                holder,
+                source,
+                ..
+            } => match verdict() {
+                Verdict::GiveUp(advice) => {
+                    return Err(Error::ResultLost {
+                        job,
+                        holder,
+                        advice,
+                        source,
+                    });
+                }
+                Verdict::RunAgain => tracing::warn!(
+                    "the rows of job {job} were lost with {holder} before any was read: running it \
+                     again"
+                ),
+            },
+            Error::SchedulerRestarted { ref job, .. } => match verdict() {
+                Verdict::GiveUp(_) => return Err(error),
+                Verdict::RunAgain => tracing::warn!(
+                    "the scheduler was started anew, and does not know job {job}: running it again"
+                ),
+            },
+            error => return Err(error),
+        }
+        self.attempt += 1;
+        self.rows = None;
+        self.held.clear();
+        self.held_bytes = 0;
+        Ok(())
     }
 
     fn take(&mut self, batch: RecordBatch) {

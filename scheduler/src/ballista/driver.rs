@@ -20,6 +20,7 @@ use super::submissions::Submissions;
 use super::{BallistaScheduler, losses};
 use crate::control::{Command, Controller, Event};
 use crate::handle::Control;
+use crate::record::Record;
 
 /// Interval at which the controller is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
@@ -30,6 +31,7 @@ pub(crate) struct Driver {
     pub(super) control: Control,
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
+    pub(super) record: Record,
 }
 
 impl Driver {
@@ -63,8 +65,8 @@ impl Driver {
             }
             Command::FindDrained => self.find_drained().await,
             Command::Offer => self.offer().await,
-            // `Control` returns bindings to the caller of `place`, and wakes waiters itself.
-            Command::Bind(_) | Command::Wake(_) => {}
+            // `Control` returns bindings to the caller of `place`, wakes waiters, and records changes itself.
+            Command::Bind(_) | Command::Wake(_) | Command::Record(_) => {}
         }
     }
 
@@ -83,6 +85,7 @@ impl Driver {
         let Some(submission) = self.submissions.of(&job) else {
             return; // the job has been cancelled meanwhile
         };
+        self.record.submits(&job).await;
         let mut request = Request::new(submission);
         insert_version_header(request.metadata_mut());
         let submitted = SchedulerGrpc::execute_query(&self.ballista, request).await;

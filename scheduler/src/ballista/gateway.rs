@@ -5,7 +5,7 @@
 //! what it needs to know. Locations of result rows go to the client with a ticket, which executors require.
 
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ballista_core::config::BALLISTA_JOB_NAME;
 use ballista_core::serde::protobuf::execute_query_params::Query;
@@ -22,6 +22,8 @@ use ballista_core::serde::protobuf::{
 };
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use futures::{Stream, TryStreamExt};
+use prost::Message;
+use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 use volley_engine::object_stores::Stores;
@@ -40,10 +42,16 @@ use super::task_metrics::keep_metrics_of_stage;
 use crate::access::{Caller, RoleLimits};
 use crate::control::{Controller, Event, Job, JobLimits, Submission, Task, Topic};
 use crate::handle::Control;
+use crate::record::{Record, Submitted};
 
 /// Long-poll limit of GetJobStatus: a client asks again 50 ms after each answer, which is longer than a small query
 /// takes.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
+
+/// Time for the executors of an earlier scheduler to come back before a training is submitted.
+const COMING: Duration = Duration::from_secs(20);
+/// Pause between two looks for them.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// Service in front of Ballista's.
 pub(crate) struct JobGateway {
@@ -54,6 +62,7 @@ pub(crate) struct JobGateway {
     pub(super) permissions: Permissions,
     pub(super) stores: Stores,
     pub(super) secret: ClusterSecret,
+    pub(super) record: Record,
 }
 
 impl JobGateway {
@@ -112,6 +121,15 @@ impl JobGateway {
         Ok(())
     }
 
+    /// Waits for a while for the executors of an earlier scheduler: without them, a training may seem to need more than
+    /// the cluster has.
+    async fn await_executors(&self) {
+        let deadline = Instant::now() + COMING;
+        while self.control.look(Controller::expects_executors) && Instant::now() < deadline {
+            sleep(AGAIN).await;
+        }
+    }
+
     /// Submits a query, whose client takes rows of small results with the outcome or does not.
     pub(super) async fn submit(
         &self,
@@ -123,17 +141,41 @@ impl JobGateway {
         let mut job = job_settings(request.get_ref())?;
         self.check_queue(&job.queue)?;
         self.permissions.check(&caller, request.get_ref())?;
+        let stores =
+            serde_json::to_vec(&job.stores).map_err(|error| Status::internal(error.to_string()))?;
         self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
         job.small_results = small_results;
         put_settings(request.get_mut(), &job);
+        if job.train_id.is_some() {
+            self.await_executors().await;
+        }
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
-            caller.did("submit", &success.job_id);
-            self.submissions.keep(&success.job_id, submission);
-            let job = submitted(&success.job_id, &caller, job);
+            let id = success.job_id.clone();
+            caller.did("submit", &id);
+            let job = submitted(&id, &caller, job);
+            let outlives_client = !job.ends_with_client();
+            if self.record.keeps() {
+                self.record.opened(Submitted {
+                    submission: &job,
+                    submitted: SystemTime::now(),
+                    request: submission.encode_to_vec().into(),
+                    stores,
+                });
+            }
+            self.submissions.keep(&id, submission);
             self.control.on(Event::JobSubmitted(job));
+            if outlives_client && let Err(error) = self.record.written().await {
+                let reason =
+                    format!("the job is not taken, because it cannot be recorded: {error}");
+                self.control.on(Event::AttemptFails {
+                    attempt: id,
+                    reason: reason.clone(),
+                });
+                return Err(Status::unavailable(reason));
+            }
         }
         Ok(response)
     }
@@ -153,6 +195,7 @@ impl JobGateway {
         });
         over.await;
         self.control.on(asked());
+        self.record.settled(&id).await;
         let current = |control: &Controller| control.job(&id).map(|job| job.attempt().to_owned());
         let known = self.control.look(current);
         let attempt = known.clone().unwrap_or_else(|| id.clone());
@@ -182,10 +225,14 @@ impl JobGateway {
                 "job {id} has succeeded, and its rows are not kept any more: {reason}"
             )));
         }
-        if told.is_none() && state.has_ended() {
+        if told.is_none() && state == JobState::Succeeded {
             return Err(Status::failed_precondition(format!(
                 "job {id} has ended, and what it gave is not kept any more"
             )));
+        }
+        if told.is_none() && state.has_ended() {
+            // An earlier scheduler ran it.
+            *told = Some(JobStatus::default());
         }
         let goes_on = !is_current || state == JobState::Rerunning;
         let ended = told.as_ref().is_some_and(has_ended);
@@ -232,11 +279,23 @@ fn job_limits(caller: &Caller) -> Option<JobLimits> {
     (time.is_some() || rows.is_some()).then_some(JobLimits { role, time, rows })
 }
 
-/// Reads a job's settings from its submission.
+/// Reads a job's settings from its client's submission.
 ///
 /// # Errors
 /// When they are malformed.
 fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> {
+    let mut job = settings_of(submission)?;
+    job.id = Some(Uuid::now_v7().simple().to_string());
+    job.restored = false;
+    Ok(job)
+}
+
+/// Returns a job's settings as its submission has them.
+///
+/// # Errors
+/// When they are malformed.
+#[allow(clippy::result_large_err)] // tonic's Status is large
+pub(super) fn settings_of(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> {
     let setting = |key: &str| {
         let mut settings = submission.settings.iter();
         let setting = settings.find(|setting| setting.key == key);
@@ -259,7 +318,6 @@ fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> 
         // The client is not Volley's.
         job.name = setting(BALLISTA_JOB_NAME).unwrap_or_default().to_owned();
     }
-    job.id = Some(Uuid::now_v7().simple().to_string());
     Ok(job)
 }
 
@@ -269,7 +327,7 @@ fn is_own(key: &str) -> bool {
 }
 
 /// Puts a job's settings into its submission, where the plans of all its attempts find them.
-fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
+pub(super) fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSettings) {
     let settings = &mut submission.settings;
     settings.retain(|setting| !is_own(&setting.key) && setting.key != BALLISTA_JOB_NAME);
     let name = (!job.name.is_empty()).then(|| (BALLISTA_JOB_NAME, job.name.clone()));
@@ -419,6 +477,7 @@ impl SchedulerGrpc for JobGateway {
         self.check(&caller, "cancel", id)?;
         caller.did("cancel", id);
         if self.control.ask(|control, now| control.cancel(id, now)) {
+            self.record.settled(id).await;
             return Ok(Response::new(CancelJobResult { cancelled: true }));
         }
         SchedulerGrpc::cancel_job(&self.ballista, request).await

@@ -73,6 +73,21 @@ impl Permissions {
             .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
     }
 
+    /// # Errors
+    /// When a job of an earlier scheduler reads or writes where plans may not any more.
+    pub(super) fn check_restored(&self, query: &ExecuteQueryParams) -> Result<(), String> {
+        let Some(Query::LogicalPlan(plan)) = &query.query else {
+            return Err("it has no logical plan".to_owned());
+        };
+        if !self.paths.is_restricted() {
+            return Ok(());
+        }
+        let effects = self.decode(plan).and_then(|plan| Effects::of_query(&plan));
+        let effects = effects.map_err(|error| error.strip_backtrace())?;
+        // Its owner's role was checked when it was submitted.
+        allowed(&Principal::anybody(), &self.paths, &effects)
+    }
+
     fn decode(&self, plan: &[u8]) -> Result<LogicalPlan> {
         let plan: LogicalPlanNode = nesting::decode(plan).map_err(DataFusionError::External)?;
         plan.try_into_logical_plan(&self.context, &self.codec)

@@ -9,6 +9,7 @@ use ballista_core::utils::default_session_builder;
 use ballista_scheduler::scheduler_server::SessionBuilder;
 use datafusion::catalog::Session;
 use datafusion::common::config::TableOptions;
+use datafusion::common::plan_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
@@ -22,8 +23,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::prelude::SessionConfig;
 use volley_engine::object_stores::Stores;
-use volley_engine::settings::session_config;
-use volley_engine::{TrainNode, VolleyQueryPlanner, around, with_rules};
+use volley_engine::settings::{JobSettings, session_config};
+use volley_engine::{TrainNode, VolleyQueryPlanner, adds_files, around, with_rules};
 
 use super::demands::gang;
 use super::nesting::BoundNesting;
@@ -137,11 +138,29 @@ async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn Ex
     if physical.is::<ExplainExec>() {
         return Ok(physical);
     }
+    refuse_restored_writes(&physical, session.config())?;
     let order = match is_ordered(plan) {
         true => order_to_keep(&physical),
         false => None,
     };
     reuse_exchanges(stages(physical, order, &session.task_ctx())?)
+}
+
+/// # Errors
+/// When a job that an earlier scheduler may have run adds files in place: they would be there twice.
+fn refuse_restored_writes(plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig) -> Result<()> {
+    let job = config.options().extensions.get::<JobSettings>();
+    if !job.is_some_and(|job| job.restored) {
+        return Ok(());
+    }
+    plan.apply(|operator| match adds_files(operator.as_ref()) {
+        Some(target) => plan_err!(
+            "the scheduler was started anew while the job wrote {target}: what is there may be incomplete, and running the \
+             job again would add to it; remove it and run the job again"
+        ),
+        None => Ok(TreeNodeRecursion::Continue),
+    })?;
+    Ok(())
 }
 
 /// Checks whether a query asks for an order of its rows.

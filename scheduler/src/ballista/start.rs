@@ -11,6 +11,7 @@ use ballista_scheduler::scheduler_process::create_scheduler;
 use volley_engine::object_stores::Stores;
 use volley_engine::settings::session_config;
 use volley_engine::{VolleyLogicalCodec, VolleyPhysicalCodec};
+use volley_proto::failure::chain;
 use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::tls::url;
 
@@ -25,7 +26,9 @@ use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::{BallistaScheduler, Driver, JobGateway};
 use crate::access::Access;
+use crate::control::Event;
 use crate::handle::Control;
+use crate::record::{Kept, Record};
 use crate::tables::StageRows;
 use crate::{Error, Result, SchedulerConfig};
 
@@ -40,7 +43,7 @@ pub(crate) struct Ballista {
     pub(crate) stages: StageRows,
 }
 
-/// Starts Ballista's scheduler, reachable at `address`.
+/// Starts Ballista's scheduler, reachable at `address`, with the submissions that an earlier scheduler kept.
 ///
 /// # Errors
 /// When it does not start.
@@ -48,6 +51,7 @@ pub(crate) async fn start(
     config: &SchedulerConfig,
     (address, access): (SocketAddr, &Access),
     control: &Control,
+    (record, kept): (Record, Vec<Kept>),
 ) -> Result<Ballista> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let to_executors = ToExecutors {
@@ -104,6 +108,15 @@ pub(crate) async fn start(
     let scheduler = create_scheduler(cluster, Arc::new(scheduler)).await;
     let scheduler: BallistaScheduler = scheduler.map_err(Error::Start)?;
     let submissions = Submissions::default();
+    for kept in kept {
+        let job = kept.job.clone();
+        let restored = submissions.restore(&stores, kept);
+        let restored = restored.map_err(|error| chain(&error));
+        let allowed = restored.and_then(|submission| permissions.check_restored(&submission));
+        if let Err(error) = allowed {
+            control.on(Event::ResubmissionFailed { job, error });
+        }
+    }
     Ok(Ballista {
         gateway: JobGateway {
             ballista: scheduler.clone(),
@@ -113,12 +126,14 @@ pub(crate) async fn start(
             permissions,
             stores,
             secret: access.secret().clone(),
+            record: record.clone(),
         },
         driver: Driver {
             ballista: scheduler.clone(),
             control: control.clone(),
             submissions,
             small_results,
+            record,
         },
         stages: Graphs::new(scheduler.clone(), jobs).into_rows(),
         scheduler,

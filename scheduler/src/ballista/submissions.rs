@@ -5,6 +5,11 @@ use std::sync::Arc;
 
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use parking_lot::Mutex;
+use volley_engine::object_stores::{Declared, Stores};
+use volley_proto::{Error, Result, nesting};
+
+use super::gateway::{put_settings, settings_of};
+use crate::record::Kept;
 
 /// Submissions by job; cheap to clone. The controller says when one is no longer needed.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +20,25 @@ pub(super) struct Submissions {
 impl Submissions {
     pub(super) fn keep(&self, job: &str, submission: ExecuteQueryParams) {
         self.jobs.lock().insert(job.to_owned(), submission);
+    }
+
+    /// Keeps the submission of a job of an earlier scheduler, and registers the options of stores that it refers to. Returns
+    /// the submission.
+    ///
+    /// # Errors
+    /// When it cannot be decoded.
+    pub(super) fn restore(&self, stores: &Stores, kept: Kept) -> Result<ExecuteQueryParams> {
+        const RECORD: &str = "record of jobs";
+        let submission = nesting::decode::<ExecuteQueryParams>(&kept.request);
+        let mut submission = submission.map_err(|error| Error::malformed(RECORD, error))?;
+        let declared = serde_json::from_slice::<Vec<Declared>>(&kept.stores);
+        stores.receive(declared.map_err(|error| Error::malformed(RECORD, error))?);
+        let job = settings_of(&submission);
+        let mut job = job.map_err(|status| Error::malformed(RECORD, status.message()))?;
+        job.restored = true;
+        put_settings(&mut submission, &job);
+        self.keep(&kept.job, submission.clone());
+        Ok(submission)
     }
 
     pub(super) fn of(&self, job: &str) -> Option<ExecuteQueryParams> {

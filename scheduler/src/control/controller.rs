@@ -9,6 +9,7 @@
 //! This file handles executors, tasks, and the ends of attempts and jobs; [`super::gangs`] handles training, and
 //! [`super::offers`] placement.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
@@ -26,6 +27,7 @@ use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
 use super::queues::Queues;
+use super::recorded::{Change, EXECUTORS_PATIENCE, FUTILE, Recorded, Recovery};
 use super::retained::Ends;
 use super::slots::{Claim, Holder, Slots, Task};
 use super::training::{BoundRank, Run, Runs};
@@ -62,6 +64,8 @@ pub(crate) struct Controller {
     notices: NoticeLog,
     /// Time since which no executor has been registered.
     empty_since: Option<Instant>,
+    /// Jobs of an earlier scheduler that have not been submitted again.
+    recovery: Option<Recovery>,
     /// Commands that have not been taken yet.
     commands: Vec<Command>,
 }
@@ -78,6 +82,7 @@ impl Controller {
             aging: Aging::default(),
             notices: NoticeLog::default(),
             empty_since: None,
+            recovery: None,
             commands: Vec::new(),
         }
     }
@@ -133,6 +138,7 @@ impl Controller {
                     .registers(&executor, endpoint, slots, now.instant);
                 self.refresh(&executor);
                 self.empty_since = None;
+                self.record_executors();
                 self.wake(Topic::Executor(executor));
             }
             Event::ExecutorHeartbeat { executor } => self.executors.heard(&executor, now.instant),
@@ -150,6 +156,7 @@ impl Controller {
                     tracing::info!(executor, "executor gone");
                     self.slots.leaves(&executor);
                     self.refresh(&executor);
+                    self.record_executors();
                 }
                 self.wake(Topic::Executor(executor));
             }
@@ -238,6 +245,10 @@ impl Controller {
         if let Some(job) = self.jobs.get(job) {
             self.slots.count_to(attempt, &job.account);
         }
+        if wanted {
+            let (job, attempt) = (job.to_owned(), attempt.to_owned());
+            self.command(Command::Record(Change::Attempt { job, attempt }));
+        }
         self.wake(Topic::Job(job.to_owned()));
         match early {
             Some(end) => self.attempt_ended(attempt, end, now),
@@ -245,6 +256,116 @@ impl Controller {
             None if !wanted => self.end_attempt(attempt, AttemptEnd::Cancelled),
             None => {}
         }
+    }
+
+    /// Takes over the jobs of an earlier scheduler. Those that have not ended are submitted again once the executors that
+    /// it had have come back.
+    pub(crate) fn restore(&mut self, jobs: Vec<Recorded>, executors: BTreeSet<String>, now: Now) {
+        let mut waiting = Vec::new();
+        for recorded in jobs {
+            let (id, train) = (recorded.submission.job.clone(), recorded.submission.train);
+            let (futile, generation) = (recorded.futile, recorded.generation);
+            let job = Job::restored(recorded, now);
+            let is_over = job.has_ended();
+            self.jobs.restore(job);
+            if is_over {
+                continue;
+            }
+            if futile >= FUTILE {
+                let error = format!(
+                    "the scheduler ended {FUTILE} times while it planned this job: it is not tried again"
+                );
+                self.end_job(&id, Some(error), now);
+                continue;
+            }
+            if let Some((train, (generation, ranks))) = train.zip(generation) {
+                self.runs.entry(&train).continues(generation, ranks, now);
+            }
+            waiting.push(id);
+        }
+        if !waiting.is_empty() || !executors.is_empty() {
+            self.recovery = Some(Recovery {
+                jobs: waiting,
+                executors,
+                since: now.instant,
+                first: None,
+                ready: false,
+            });
+        }
+    }
+
+    /// Submits the jobs of an earlier scheduler again: when its executors are back or, after their timeout, with those
+    /// that are.
+    fn recover(&mut self, now: Now) {
+        let Some(recovery) = &mut self.recovery else {
+            return;
+        };
+        let registered = self.executors.slots().count();
+        if registered > 0 {
+            recovery.first.get_or_insert(now.instant);
+        }
+        let waited = |since| now.instant.saturating_duration_since(since);
+        let mut missing = recovery.executors.iter();
+        let are_missing = missing.any(|executor| !self.executors.is_registered(executor));
+        let all_are_back = !recovery.executors.is_empty() && !are_missing;
+        let timeout = self.policy.executor_timeout;
+        recovery.ready |= recovery
+            .first
+            .is_some_and(|first| all_are_back || waited(first) >= timeout);
+        let is_hopeless = registered == 0 && waited(recovery.since) >= EXECUTORS_PATIENCE;
+        if !is_hopeless && (registered == 0 || !recovery.ready) {
+            let needed = recovery.executors.len().max(registered + 1);
+            for job in recovery.jobs.clone() {
+                if self.jobs.get(&job).is_some_and(|job| !job.has_ended()) {
+                    self.job_waits(&job, Some(WaitReason::Executors { needed, registered }));
+                }
+            }
+            return;
+        }
+        let Some(mut recovery) = self.recovery.take() else {
+            return;
+        };
+        for id in std::mem::take(&mut recovery.jobs) {
+            let job = self.jobs.get(&id).filter(|job| !job.has_ended());
+            let Some(job) = job else {
+                continue;
+            };
+            if is_hopeless {
+                let error = format!(
+                    "no executor has come back to the scheduler since it was started anew, for {EXECUTORS_PATIENCE:?}"
+                );
+                self.end_job(&id, Some(error), now);
+            } else if job.awaits_client() {
+                recovery.jobs.push(id);
+            } else {
+                self.job_waits(&id, None);
+                self.command(Command::Resubmit { job: id });
+            }
+        }
+        // Those that have not come by now are not of this scheduler.
+        let are_known = std::mem::take(&mut recovery.executors).is_empty();
+        self.recovery = (!recovery.jobs.is_empty()).then_some(recovery);
+        if !are_known {
+            self.record_executors();
+        }
+    }
+
+    /// Checks whether executors of an earlier scheduler may yet come back, so that it is too early to say what the cluster
+    /// has.
+    pub(crate) fn expects_executors(&self) -> bool {
+        let recovery = self.recovery.as_ref();
+        recovery.is_some_and(|recovery| !recovery.ready)
+    }
+
+    /// Records which executors are registered; those that have not come back still count.
+    fn record_executors(&mut self) {
+        let registered = self.executors.slots().map(|(id, _)| id.to_owned());
+        let missing = self
+            .recovery
+            .iter()
+            .flat_map(|recovery| &recovery.executors);
+        let all = registered.chain(missing.cloned()).collect();
+        self.command(Command::Record(Change::Executors(all)));
     }
 
     /// Orders the end of an attempt. From now on, nothing of it is started.
@@ -307,6 +428,10 @@ impl Controller {
             self.change_run(train, Run::finishes);
         }
         let job = id.to_owned();
+        if let Some(end) = self.jobs.get(id).and_then(Job::end) {
+            let job = job.clone();
+            self.command(Command::Record(Change::Ended { job, end }));
+        }
         self.wake(Topic::Job(job.clone()));
         self.command(Command::Release { job });
     }
@@ -339,6 +464,7 @@ impl Controller {
     // Effects of time.
 
     fn tick(&mut self, now: Now) {
+        self.recover(now);
         // The engine now knows attempts that were being planned when they were to end.
         let ending: Vec<_> = self.jobs.ending().map(str::to_owned).collect();
         for attempt in ending {

@@ -15,6 +15,7 @@ use super::executors::ExecutorEndpoint;
 use super::jobs::JobLimits;
 use super::notices::Notice;
 use super::placement::{self, Memory};
+use super::recorded::Change;
 use super::slots::Task;
 use super::training::{Generation, RankProgress};
 
@@ -99,6 +100,8 @@ pub(crate) enum Command {
     FindDrained,
     /// Look for stages to place: see [`Offer`].
     Offer,
+    /// Record a change for a later scheduler.
+    Record(Change),
     /// Wake the waiters of a topic.
     Wake(Topic),
 }
@@ -129,6 +132,17 @@ pub(crate) struct Submission {
     pub(crate) queue: String,
     /// Priority among its owner's queries: the highest comes first.
     pub(crate) priority: i32,
+}
+
+impl Submission {
+    /// Checks whether the job is cancelled when its client is gone.
+    pub(crate) fn ends_with_client(&self) -> bool {
+        match self.on_client_loss {
+            OnClientLoss::Auto => self.train.is_none(),
+            OnClientLoss::Cancel => true,
+            OnClientLoss::Keep => false,
+        }
+    }
 }
 
 #[cfg(test)]

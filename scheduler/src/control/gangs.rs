@@ -7,9 +7,10 @@ use volley_proto::{ModelName, TrainId};
 
 use super::clock::Now;
 use super::controller::Controller;
-use super::event::{Gang, Topic};
+use super::event::{Command, Gang, Topic};
 use super::jobs::Job;
 use super::placement::{Memory, never_fits, reach};
+use super::recorded::Change;
 use super::training::{BoundRank, Failure, Generation, RankProgress, Resolution, Run, Runs};
 
 impl Controller {
@@ -130,7 +131,14 @@ impl Controller {
         tracing::info!(%train, attempt, ranks = ranks.len(), "gang bound");
         let run = self.runs.entry(&train);
         run.is_of(gang);
+        let wanted = ranks.len();
         run.starts(attempt, ranks, now);
+        let generation = run.generation();
+        self.command(Command::Record(Change::Generation {
+            job: self.jobs.job_of(attempt).to_owned(),
+            generation,
+            ranks: wanted,
+        }));
         self.wake(Topic::Run(train));
     }
 

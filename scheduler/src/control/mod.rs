@@ -11,6 +11,7 @@
 //!        slots       which task holds which slots and GPU, until it has ended
 //!        devices     which GPUs a rank may take
 //!        executors   attendance, registration, roles and resources
+//!        recorded    what a later scheduler is to know of jobs
 //!        notices     what executors warn of
 //! ```
 //!
@@ -30,6 +31,7 @@ mod notices;
 mod offers;
 mod placement;
 mod queues;
+mod recorded;
 mod retained;
 #[cfg(test)]
 mod scripts;
@@ -49,6 +51,7 @@ pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
 pub use queues::Queue;
 pub(crate) use queues::Queues;
+pub(crate) use recorded::{Change, JobEnd, Recorded};
 pub(crate) use slots::Task;
 pub(crate) use training::{
     Failure, Generation, Membership, RankProgress, Resolution, RunEvent, Shown, StepReport,

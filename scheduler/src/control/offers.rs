@@ -20,6 +20,7 @@ use super::placement::{
     grows_by, place, reach,
 };
 use super::queues::Account;
+use super::recorded::Change;
 use super::retained::Ends;
 
 /// Stage that a demand is for.
@@ -129,6 +130,11 @@ impl Controller {
         // For each demand, true if a task of its job runs.
         let mut runs = Vec::with_capacity(demands.len());
         for of_job in demands.chunk_by(|demand, next| demand.job == next.job) {
+            let job = &of_job[0].job;
+            if self.jobs.get_mut(job).is_some_and(Job::is_planned) {
+                let job = job.clone();
+                self.command(Command::Record(Change::Planned { job }));
+            }
             let mut decided = of_job.iter().zip(&decisions[runs.len()..]);
             let job_runs = decided.any(|(demand, decision)| demand.runs || starts(decision));
             if job_runs {

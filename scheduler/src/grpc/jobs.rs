@@ -40,7 +40,9 @@ impl Jobs for Service {
         self.check(&caller, "follow", &id)?;
         // A client that follows a job is there to read its rows.
         self.control.on(Event::ClientAsked { job: id.clone() });
-        let is_news = |job: &Job| job.notes.len() > seen || job.has_ended();
+        // Whoever has seen more has seen the notes of an earlier scheduler.
+        let seen_of = |job: &Job| Some(seen).filter(|seen| *seen <= job.notes.len());
+        let is_news = |job: &Job| Some(job.notes.len()) != seen_of(job) || job.has_ended();
         let topic = Topic::Job(id.clone());
         let news = self.control.wait(topic, FOLLOW, |control| {
             control.job(&id).is_none_or(is_news).then_some(())
@@ -49,16 +51,17 @@ impl Jobs for Service {
         news.await;
         let known = self.control.look(|control| {
             let job = control.job(&id)?;
-            let notes = job.notes.iter().skip(seen).map(wire::Note::from);
+            let notes = job.notes.iter().skip(seen_of(job).unwrap_or(0));
+            let notes: Vec<_> = notes.map(wire::Note::from).collect();
             let row = control
                 .rows(std::iter::once(job), SystemTime::now())
                 .pop()?;
-            Some((row, notes.collect()))
+            Some((row, notes, job.notes.len() as u64))
         });
-        let (row, notes) = known.ok_or_else(|| unknown(&id))?;
+        let (row, notes, seen) = known.ok_or_else(|| unknown(&id))?;
         let job = serde_json::to_vec(&row);
         let job = job.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(FollowJobResponse { job, notes }))
+        Ok(Response::new(FollowJobResponse { job, notes, seen }))
     }
 
     async fn read(

@@ -5,6 +5,7 @@
 
 mod hosts;
 mod metrics;
+mod standby;
 
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
@@ -17,6 +18,7 @@ use volley_proto::{ModelName, TrainId};
 
 pub(crate) use hosts::{Hosts, check_host};
 
+pub(crate) use self::standby::stand_by;
 use crate::access::Caller;
 use crate::tables::{Only, Tables};
 

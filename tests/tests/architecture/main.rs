@@ -159,11 +159,15 @@ const SCHEDULER: Inside = Inside {
     parts: &[
         ("access", &[]),
         ("control", &[]),
-        ("handle", &["control"]),
+        ("record", &["control"]),
+        ("handle", &["control", "record"]),
         ("tables", &["control", "handle"]),
         ("grpc", &["access", "control", "handle", "tables"]),
         ("web", &["access", "tables"]),
-        ("ballista", &["access", "control", "handle", "tables"]),
+        (
+            "ballista",
+            &["access", "control", "handle", "record", "tables"],
+        ),
         ("config", &["access", "control"]),
         ("simulation", &["control"]),
         ("error", &[]),
@@ -189,6 +193,10 @@ const SCHEDULER: Inside = Inside {
         ),
         (
             "grpc",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+        (
+            "record",
             &["ballista_core", "ballista_scheduler", "datafusion"],
         ),
         (

@@ -112,7 +112,7 @@ impl<'a> Starting<'a> {
         let address_file = self.dir.join("scheduler.address");
         // A file left behind by a killed cluster would be mistaken for the new one.
         let _ = fs::remove_file(&address_file);
-        self.launch(scheduler(up, &address_file))?;
+        self.launch(scheduler(up, self.dir, &address_file))?;
         let scheduler = loop {
             // The file appears complete, by a rename.
             if let Ok(address) = fs::read_to_string(&address_file) {
@@ -203,12 +203,15 @@ impl<'a> Starting<'a> {
     }
 }
 
-fn scheduler(up: &ClusterUp, address_file: &Path) -> Launch {
+fn scheduler(up: &ClusterUp, dir: &Path, address_file: &Path) -> Launch {
     let bind = format!("127.0.0.1:{}", up.scheduler_port);
     let address_path = address_file.display().to_string();
     let mut arguments = ["--bind", &bind, "--address-file", &address_path]
         .map(str::to_owned)
         .to_vec();
+    // A cluster that is started again goes on with its jobs.
+    let record = dir.join("record").display().to_string();
+    arguments.extend(["--record".to_owned(), record]);
     arguments.extend(tls_options(up.tls.as_ref()));
     Launch {
         component: Component::Scheduler,

@@ -26,8 +26,6 @@ pub(super) struct Events {
     request: WatchRequest,
     /// True if every epoch is reported, for a program that reads them.
     all: bool,
-    /// True once the scheduler no longer answers.
-    over: bool,
 }
 
 impl Events {
@@ -41,19 +39,19 @@ impl Events {
             client: None,
             request,
             all,
-            over: false,
         }
     }
 
-    /// Waits for the next events; returns `None` once the scheduler no longer answers. Dropping the future loses no
-    /// events.
-    pub(super) async fn next(&mut self) -> Option<Vec<String>> {
-        while !self.over {
+    /// Waits for the next events, however long the scheduler does not answer: those who wait for the run's job have a
+    /// deadline. Dropping the future loses no events.
+    pub(super) async fn next(&mut self) -> Vec<String> {
+        loop {
             if self.client.is_none() {
                 self.client = connect(&self.scheduler).await;
             }
             let Some(client) = &mut self.client else {
-                break;
+                sleep(INTERVAL).await;
+                continue;
             };
             match client.watch(self.request.clone()).await {
                 Ok(answer) => {
@@ -61,20 +59,19 @@ impl Events {
                     self.request.seen = seen;
                     if !events.is_empty() {
                         let most = if self.all { usize::MAX } else { READABLE };
-                        return Some(describe_all(&events, most));
+                        return describe_all(&events, most);
                     }
                     sleep(INTERVAL).await;
                 }
                 // The scheduler does not know the run until its stage is reached.
                 Err(status) if status.code() == Code::NotFound => sleep(INTERVAL).await,
                 Err(status) => {
-                    tracing::debug!("no more progress: {status}");
-                    break;
+                    tracing::debug!("no progress: {status}");
+                    self.client = None;
+                    sleep(INTERVAL).await;
                 }
             }
         }
-        self.over = true;
-        None
     }
 }
 

@@ -84,7 +84,8 @@ impl Progress {
         };
         if let Some(events) = &mut self.events {
             let rest = async {
-                while let Some(lines) = events.next().await {
+                loop {
+                    let lines = events.next().await;
                     self.show.get_mut().events(&lines);
                 }
             };
@@ -105,7 +106,8 @@ impl Progress {
         } = self;
         let happens = async {
             if let Some(events) = events {
-                while let Some(lines) = events.next().await {
+                loop {
+                    let lines = events.next().await;
                     show.lock().events(&lines);
                 }
             }

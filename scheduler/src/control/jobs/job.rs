@@ -15,7 +15,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
 use volley_proto::failure::{DataLost, TaskFailure};
-use volley_proto::settings::OnClientLoss;
 use volley_proto::tables::JobState;
 
 use super::limits::JobLimits;
@@ -24,10 +23,17 @@ use crate::control::Now;
 use crate::control::event::{AttemptEnd, DataLoss, Submission};
 use crate::control::placement::WaitReason;
 use crate::control::queues::Account;
+use crate::control::recorded::{JobEnd, Recorded};
 use crate::control::retained::Ends;
 
 /// Number of attempts that lose data without progress in between, after which a job fails.
 const ATTEMPTS: usize = 5;
+
+/// Time for a client to find a scheduler that was started anew.
+const FINDING: Duration = Duration::from_secs(30);
+
+/// Most lines of a job's log that are recorded for a later scheduler.
+const NOTES_RECORDED: usize = 64;
 
 /// Job with its attempts.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ pub(crate) struct Job {
     /// Account that its tasks' slots count to.
     pub(crate) account: Account,
     pub(crate) priority: i32,
-    on_client_loss: OnClientLoss,
+    ends_with_client: bool,
     limits: Option<JobLimits>,
     pub(crate) attempts: Vec<String>,
     pub(crate) state: JobState,
@@ -53,12 +59,16 @@ pub(crate) struct Job {
     pub(crate) notes: Vec<Note>,
     /// Time of its client's last question about it.
     heard: Instant,
+    /// True if an earlier scheduler ran it for a client that has not come back.
+    awaits_client: bool,
     /// Attempts that lost data since the last progress.
     fruitless: usize,
     /// Executors that died with tasks of this job alone: one of each attempt.
     deaths: Vec<Death>,
     /// Optimizer steps done when the last attempt ended.
     steps: u64,
+    /// True once the current attempt is planned.
+    planned: bool,
     /// Reason why none of its tasks runs yet.
     pub(crate) waits: Option<WaitReason>,
     /// Result rows, once it has succeeded.
@@ -97,12 +107,13 @@ impl Ends for Job {
 impl Job {
     /// Creates a job whose first attempt was submitted now.
     pub(in crate::control) fn new(submission: Submission, now: Now) -> Self {
+        let ends_with_client = submission.ends_with_client();
         let Submission {
             job: id,
             name,
             owner,
             train,
-            on_client_loss,
+            on_client_loss: _,
             limits,
             queue,
             priority,
@@ -115,7 +126,7 @@ impl Job {
             name,
             owner,
             train,
-            on_client_loss,
+            ends_with_client,
             limits,
             state: JobState::Running,
             error: None,
@@ -124,12 +135,67 @@ impl Job {
             ended: None,
             notes: Vec::new(),
             heard: now.instant,
+            awaits_client: false,
             fruitless: 0,
             deaths: Vec::new(),
             steps: 0,
+            planned: false,
             waits: None,
             rows: None,
         }
+    }
+
+    /// Creates a job of an earlier scheduler; one that had not ended is to be run again.
+    pub(in crate::control) fn restored(recorded: Recorded, now: Now) -> Self {
+        let mut job = Self::new(recorded.submission, now);
+        let age = now.time.duration_since(recorded.submitted);
+        let began = now.instant.checked_sub(age.unwrap_or_default());
+        job.began = began.unwrap_or(now.instant);
+        job.submitted = recorded.submitted;
+        // Its client has to find this scheduler first.
+        job.heard = now.instant + FINDING;
+        if !recorded.attempts.is_empty() {
+            job.attempts = recorded.attempts;
+        }
+        match recorded.end {
+            None => {
+                job.state = JobState::Rerunning;
+                job.awaits_client = job.ends_with_client;
+                job.note("the scheduler was started anew", now);
+            }
+            Some(end) => {
+                job.state = end.state;
+                job.error = end.error;
+                job.ended = Some(end.at);
+                job.notes = end.notes;
+                let gone = "the scheduler was started anew";
+                let rows = || Rows::lost(gone.to_owned(), now.instant);
+                job.rows = (end.state == JobState::Succeeded).then(rows);
+            }
+        }
+        job
+    }
+
+    /// Returns its end, for the record of jobs.
+    pub(in crate::control) fn end(&self) -> Option<JobEnd> {
+        let notes = self.notes.iter().take(NOTES_RECORDED);
+        Some(JobEnd {
+            state: self.state,
+            error: self.error.clone(),
+            at: self.ended?,
+            notes: notes.cloned().collect(),
+        })
+    }
+
+    /// Checks whether it is not to be run again before its client has come back: a client that has given it up may have
+    /// it run as another job, which would write the same again.
+    pub(in crate::control) fn awaits_client(&self) -> bool {
+        self.awaits_client
+    }
+
+    /// Records that the current attempt is planned. Returns whether that is new.
+    pub(in crate::control) fn is_planned(&mut self) -> bool {
+        !std::mem::replace(&mut self.planned, true)
     }
 
     /// Checks whether the job has ended.
@@ -155,6 +221,7 @@ impl Job {
 
     /// Records that the client has asked about the job.
     pub(in crate::control) fn heard(&mut self, now: Now) {
+        self.awaits_client = false;
         self.heard = now.instant;
         if let Some(rows) = &mut self.rows {
             rows.asked(now.instant);
@@ -198,16 +265,14 @@ impl Job {
 
     /// Checks whether the job must be cancelled because its client is gone.
     pub(in crate::control) fn is_abandoned(&self, patience: Duration, now: Now) -> bool {
-        self.ends_with_client() && !self.is_over() && now.instant - self.heard > patience
+        self.ends_with_client()
+            && !self.is_over()
+            && now.instant.saturating_duration_since(self.heard) > patience
     }
 
     /// Checks whether the job is cancelled when its client is gone.
     pub(in crate::control) fn ends_with_client(&self) -> bool {
-        match self.on_client_loss {
-            OnClientLoss::Auto => self.train.is_none(),
-            OnClientLoss::Cancel => true,
-            OnClientLoss::Keep => false,
-        }
+        self.ends_with_client
     }
 
     /// Returns the error that ends a job beyond its time limit, if it is.
@@ -295,6 +360,7 @@ impl Job {
         let wanted = self.state == JobState::Rerunning;
         if wanted {
             self.attempts.push(attempt.clone());
+            self.planned = false;
             let number = self.attempts.len();
             self.note(format!("attempt {number} is job {attempt}"), now);
             self.state = JobState::Running;
@@ -337,6 +403,8 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::settings::OnClientLoss;
+
     use super::*;
 
     fn submission(train: Option<TrainId>, on_client_loss: OnClientLoss) -> Submission {

@@ -114,6 +114,16 @@ impl Jobs {
         self.assign(&id, &id)
     }
 
+    /// Adds a job of an earlier scheduler, all of whose attempts have ended.
+    pub(in crate::control) fn restore(&mut self, job: Job) {
+        for attempt in &job.attempts {
+            let known = self.attempt(attempt);
+            known.job = Some(job.id.clone());
+            known.state = AttemptState::Ended;
+        }
+        self.jobs.add(job.id.clone(), job);
+    }
+
     /// Records that a job has been submitted again. Returns whether the job still wants that, and the end of the
     /// attempt, if it has ended already.
     pub(in crate::control) fn resubmitted(

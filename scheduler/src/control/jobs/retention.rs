@@ -66,6 +66,14 @@ impl Rows {
         }
     }
 
+    /// Returns the rows of a job that were lost, for a reason.
+    pub(crate) fn lost(reason: String, now: Instant) -> Self {
+        Self {
+            removed: Some(reason),
+            ..Self::kept(now)
+        }
+    }
+
     /// Checks whether they are removed.
     pub(crate) fn are_removed(&self) -> bool {
         self.removed.is_some()

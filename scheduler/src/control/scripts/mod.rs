@@ -6,6 +6,7 @@ mod gangs;
 mod gpus;
 mod jobs;
 mod limits;
+mod recovery;
 mod sharing;
 
 use std::collections::HashMap;
@@ -228,7 +229,7 @@ fn text(command: &Command) -> Option<String> {
         Command::RemoveExecutor { executor, reason } => format!("remove {executor}: {reason}"),
         Command::FindDrained => "find drained".to_owned(),
         Command::Offer => "offer".to_owned(),
-        Command::Wake(_) => return None,
+        Command::Wake(_) | Command::Record(_) => return None,
     })
 }
 

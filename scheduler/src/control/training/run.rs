@@ -29,6 +29,10 @@ const FRUITLESS: usize = 4;
 /// Time for which a generation takes steps before it is ended for an executor that joined.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// Number of generations that an earlier scheduler may have bound without their being recorded: their numbers are not
+/// given out again, because a later one takes the right to write checkpoints from an earlier one.
+const UNRECORDED: u64 = 100;
+
 /// Most shards that are remembered as loaded.
 const MOST_SHARDS: usize = 1 << 20;
 
@@ -41,6 +45,8 @@ pub(crate) struct Run {
     /// Attempt of the generation.
     attempt: String,
     members: Vec<Member>,
+    /// Number of ranks of the current generation, which the next one is to have as well.
+    wanted: usize,
     /// Reason why the current generation has ended, told to ranks whose seats are void.
     over: Option<String>,
     /// Time when the current generation began or, if it is over, ended.
@@ -202,12 +208,20 @@ impl Run {
         }
         let waited = self.since.map_or(Duration::ZERO, |since| now - since);
         RankRequest::Regroup {
-            wanted: self.members.len(),
+            wanted: self.wanted,
             least: elastic.min_ranks,
             most,
             patience_over: waited >= elastic.regroup_timeout,
             too_few,
         }
+    }
+
+    /// Continues the run of an earlier scheduler after its last generation, which had this many ranks.
+    pub(crate) fn continues(&mut self, generation: u64, ranks: usize, now: Now) {
+        self.generation = generation + UNRECORDED;
+        self.wanted = ranks;
+        self.over = Some("the scheduler was started anew".to_owned());
+        self.since = Some(now.instant);
     }
 
     /// Checks whether a generation has been bound before.
@@ -289,6 +303,7 @@ impl Run {
             endpoint: None,
         };
         self.members = ranks.into_iter().map(member).collect();
+        self.wanted = self.members.len();
         self.progress.starts(self.members.len(), now.time);
         let generation = self.generation;
         let started = RunEvent::Started {

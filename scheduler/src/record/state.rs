@@ -1,0 +1,500 @@
+//! What the record says: jobs, the executors of the last moment, and the scheduler that writes.
+//!
+//! A segment of the log has the jobs that have changed, whole but for their submissions, which are written once. So
+//! reading is taking the last of each. The encoding is that of protocol buffers: fields that a build does not know are
+//! skipped.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use prost::Message;
+use serde::de::DeserializeOwned;
+use volley_proto::store::Replay;
+use volley_proto::tables::millis;
+use volley_proto::{Error, Result};
+
+use super::Leader;
+use crate::control::{Change, JobEnd, JobLimits, Note, Recorded, Submission};
+
+/// Version of the encoding that this build writes and reads.
+const FORMAT: u32 = 1;
+
+/// Number of ended jobs that are kept: as many as the controller lists.
+const ENDED: usize = 256;
+
+/// Job that the engine has accepted, with what is needed to submit it again.
+#[derive(Debug)]
+pub(crate) struct Submitted<'a> {
+    pub(crate) submission: &'a Submission,
+    pub(crate) submitted: SystemTime,
+    /// The engine's message.
+    pub(crate) request: Bytes,
+    /// Options of stores that its plan refers to by name, as JSON.
+    pub(crate) stores: Vec<u8>,
+}
+
+/// What is needed to submit a recorded job again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) job: String,
+    pub(crate) request: Bytes,
+    pub(crate) stores: Vec<u8>,
+}
+
+/// Segment, or snapshot, of the log.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Segment {
+    #[prost(uint32, tag = "1")]
+    pub(super) format: u32,
+    /// Scheduler that takes over with this segment, as JSON.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub(super) leader: Option<Vec<u8>>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) jobs: Vec<JobRecord>,
+    /// Executors that are registered, if that has changed.
+    #[prost(message, optional, tag = "4")]
+    pub(super) executors: Option<Executors>,
+    /// True if the scheduler that writes gives up the record with this segment.
+    #[prost(bool, tag = "5")]
+    pub(super) resigns: bool,
+    /// Id of the scheduler that writes.
+    #[prost(string, tag = "6")]
+    pub(super) writer: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Executors {
+    #[prost(string, repeated, tag = "1")]
+    ids: Vec<String>,
+}
+
+/// Job.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct JobRecord {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, tag = "3")]
+    owner: String,
+    #[prost(string, optional, tag = "4")]
+    train: Option<String>,
+    #[prost(string, tag = "5")]
+    on_client_loss: String,
+    /// Limits by its owner's role.
+    #[prost(message, optional, tag = "6")]
+    limits: Option<LimitsRecord>,
+    #[prost(string, tag = "7")]
+    queue: String,
+    #[prost(int32, tag = "8")]
+    priority: i32,
+    /// Time of submission, in milliseconds since 1970.
+    #[prost(uint64, tag = "9")]
+    submitted: u64,
+    #[prost(string, repeated, tag = "10")]
+    attempts: Vec<String>,
+    #[prost(uint32, tag = "11")]
+    futile: u32,
+    /// Last generation of its training, from 1; 0 if there is none.
+    #[prost(uint64, tag = "12")]
+    generation: u64,
+    #[prost(uint64, tag = "13")]
+    ranks: u64,
+    #[prost(message, optional, tag = "14")]
+    end: Option<EndRecord>,
+    /// Its submission, with the first segment that has the job; not of one that has ended.
+    #[prost(message, optional, tag = "15")]
+    kept: Option<KeptRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LimitsRecord {
+    #[prost(string, tag = "1")]
+    role: String,
+    #[prost(uint64, optional, tag = "2")]
+    time_ms: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    rows: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EndRecord {
+    #[prost(string, tag = "1")]
+    state: String,
+    #[prost(string, optional, tag = "2")]
+    error: Option<String>,
+    #[prost(uint64, tag = "3")]
+    at: u64,
+    #[prost(message, repeated, tag = "4")]
+    notes: Vec<NoteRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NoteRecord {
+    #[prost(uint64, tag = "1")]
+    at: u64,
+    #[prost(string, tag = "2")]
+    text: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeptRecord {
+    #[prost(bytes = "bytes", tag = "1")]
+    request: Bytes,
+    #[prost(bytes = "vec", tag = "2")]
+    stores: Vec<u8>,
+}
+
+/// Change of a job's record.
+type Update = Box<dyn FnOnce(&mut JobRecord)>;
+
+/// Jobs by id, in the order of their submission, and what else the record says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    jobs: IndexMap<String, Entry>,
+    executors: BTreeSet<String>,
+    /// Scheduler that writes; `None` if the last one has given it up.
+    pub(super) leader: Option<Leader>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    job: JobRecord,
+    /// True once its submission is written.
+    kept_is_written: bool,
+    /// True once the record may have it.
+    maybe_written: bool,
+}
+
+impl State {
+    /// Reads the state that a log amounts to.
+    ///
+    /// # Errors
+    /// When it cannot be decoded, or a later build has written it.
+    pub(super) fn of(replay: &Replay) -> Result<Self> {
+        let mut state = Self::default();
+        for content in replay.snapshot.iter().chain(&replay.segments) {
+            let segment = Segment::decode(content.clone())
+                .map_err(|error| Error::malformed("record of jobs", error))?;
+            if segment.format != FORMAT {
+                let found = segment.format;
+                let reason = format!("its format is {found}, this build reads {FORMAT}");
+                return Err(Error::malformed("record of jobs", reason));
+            }
+            state.take(segment)?;
+        }
+        state.evict(&BTreeSet::new());
+        Ok(state)
+    }
+
+    fn take(&mut self, segment: Segment) -> Result<()> {
+        if let Some(leader) = &segment.leader {
+            self.leader = Some(json(leader)?);
+        }
+        if segment.resigns {
+            self.leader = None;
+        }
+        if let Some(executors) = segment.executors {
+            self.executors = executors.ids.into_iter().collect();
+        }
+        for mut job in segment.jobs {
+            let before = self.jobs.get_mut(&job.id);
+            if job.end.is_none() && job.kept.is_none() {
+                job.kept = before.and_then(|before| before.job.kept.take());
+            }
+            let kept_is_written = job.kept.is_some();
+            let entry = Entry {
+                job,
+                kept_is_written,
+                maybe_written: true,
+            };
+            self.jobs.insert(entry.job.id.clone(), entry);
+        }
+        Ok(())
+    }
+
+    /// Adds a job.
+    pub(super) fn open(&mut self, submitted: Submitted<'_>) {
+        let Submitted {
+            submission,
+            submitted,
+            request,
+            stores,
+        } = submitted;
+        let limits = submission.limits.map(|limits| LimitsRecord {
+            role: limits.role.to_string(),
+            time_ms: limits.time.map(|time| time.as_millis() as u64),
+            rows: limits.rows,
+        });
+        let job = JobRecord {
+            id: submission.job.clone(),
+            name: submission.name.clone(),
+            owner: submission.owner.clone(),
+            train: submission.train.map(|train| train.to_string()),
+            on_client_loss: submission.on_client_loss.to_string(),
+            limits,
+            queue: submission.queue.clone(),
+            priority: submission.priority,
+            submitted: millis(submitted),
+            attempts: vec![submission.job.clone()],
+            futile: 1,
+            generation: 0,
+            ranks: 0,
+            end: None,
+            kept: Some(KeptRecord { request, stores }),
+        };
+        let entry = Entry {
+            job,
+            kept_is_written: false,
+            maybe_written: false,
+        };
+        self.jobs.insert(submission.job.clone(), entry);
+    }
+
+    /// Records that a job is about to be submitted again.
+    pub(super) fn submits(&mut self, job: &str) {
+        if let Some(entry) = self.jobs.get_mut(job) {
+            entry.job.futile += 1;
+        }
+    }
+
+    /// Checks whether a later scheduler must not miss a change: it would give out the number of a generation again, which
+    /// fences the checkpoints of earlier ones, or run a job again that has ended.
+    pub(super) fn is_urgent(&self, change: &Change) -> bool {
+        match change {
+            Change::Generation { .. } => true,
+            Change::Ended { job, .. } => {
+                let known = self.jobs.get(job);
+                known.is_some_and(|entry| entry.maybe_written)
+            }
+            Change::Attempt { .. } | Change::Planned { .. } | Change::Executors(_) => false,
+        }
+    }
+
+    /// Applies a change. Returns the job that has changed, if one has.
+    pub(super) fn apply(&mut self, change: Change) -> Option<String> {
+        let (id, change): (String, Update) = match change {
+            Change::Executors(executors) => {
+                self.executors = executors;
+                return None;
+            }
+            Change::Attempt { job, attempt } => {
+                (job, Box::new(|record| record.attempts.push(attempt)))
+            }
+            Change::Planned { job } => (job, Box::new(|record| record.futile = 0)),
+            Change::Generation {
+                job,
+                generation,
+                ranks,
+            } => {
+                let set = move |record: &mut JobRecord| {
+                    record.generation = record.generation.max(generation);
+                    record.ranks = ranks as u64;
+                };
+                (job, Box::new(set))
+            }
+            Change::Ended { job, end } => {
+                let set = move |record: &mut JobRecord| {
+                    record.end = Some(EndRecord::from(end));
+                    record.kept = None;
+                };
+                (job, Box::new(set))
+            }
+        };
+        if let Some(entry) = self.jobs.get_mut(&id) {
+            change(&mut entry.job);
+        }
+        Some(id)
+    }
+
+    /// Drops the oldest of too many jobs that have ended. One whose end is not written stays if the record has it, because
+    /// it would be run again.
+    pub(super) fn evict(&mut self, changed: &BTreeSet<String>) {
+        if self.jobs.len() <= ENDED {
+            return;
+        }
+        let ended = self.jobs.values().filter(|entry| entry.job.end.is_some());
+        let mut surplus = ended.count().saturating_sub(ENDED);
+        if surplus > 0 {
+            self.jobs.retain(|id, entry| {
+                let is_known = !entry.maybe_written || !changed.contains(id);
+                let evict = surplus > 0 && entry.job.end.is_some() && is_known;
+                surplus -= usize::from(evict);
+                !evict
+            });
+        }
+    }
+
+    /// Returns a segment with these jobs, as far as they are still there, and the executors if they have changed.
+    pub(super) fn segment(&mut self, changed: &BTreeSet<String>, executors: bool) -> Segment {
+        for id in changed {
+            if let Some(entry) = self.jobs.get_mut(id) {
+                entry.maybe_written = true;
+            }
+        }
+        let jobs = changed.iter().filter_map(|id| self.jobs.get(id));
+        let jobs = jobs.map(|entry| {
+            let kept = entry.job.kept.clone().filter(|_| !entry.kept_is_written);
+            JobRecord {
+                kept,
+                ..entry.job.clone()
+            }
+        });
+        Segment {
+            jobs: jobs.collect(),
+            executors: executors.then(|| self.executors()),
+            ..Segment::new()
+        }
+    }
+
+    /// Records that the submissions of these jobs are written.
+    pub(super) fn wrote(&mut self, segment: &Segment) {
+        for job in segment.jobs.iter().filter(|job| job.kept.is_some()) {
+            if let Some(entry) = self.jobs.get_mut(&job.id) {
+                entry.kept_is_written = true;
+            }
+        }
+    }
+
+    /// Returns everything, for a snapshot of what is written.
+    ///
+    /// # Errors
+    /// When the leader cannot be encoded.
+    pub(super) fn snapshot(&mut self) -> Result<Segment> {
+        for entry in self.jobs.values_mut() {
+            entry.maybe_written = true;
+        }
+        let leader = self.leader.as_ref().map(Leader::encoded).transpose()?;
+        let jobs = self.jobs.values();
+        Ok(Segment {
+            leader,
+            jobs: jobs.map(|entry| entry.job.clone()).collect(),
+            executors: Some(self.executors()),
+            ..Segment::new()
+        })
+    }
+
+    fn executors(&self) -> Executors {
+        Executors {
+            ids: self.executors.iter().cloned().collect(),
+        }
+    }
+
+    /// Returns the jobs and executors for the controller, and what is needed to submit unfinished jobs again. A job that a
+    /// later build has written in another form is left out, and logged.
+    pub(super) fn restored(&self) -> (Vec<Recorded>, BTreeSet<String>, Vec<Kept>) {
+        let jobs = self.jobs.values().filter_map(|entry| {
+            let recorded = entry.job.recorded();
+            let lost = |error| {
+                let (job, error) = (&entry.job.id, volley_proto::failure::chain(&error));
+                tracing::error!(
+                    job,
+                    error,
+                    "a job of the record is of no form that this build reads"
+                );
+            };
+            recorded.map_err(lost).ok()
+        });
+        let jobs = jobs.collect();
+        let kept = self.jobs.values().filter_map(|entry| {
+            let KeptRecord { request, stores } = entry.job.kept.clone()?;
+            Some(Kept {
+                job: entry.job.id.clone(),
+                request,
+                stores,
+            })
+        });
+        (jobs, self.executors.clone(), kept.collect())
+    }
+
+    /// Checks whether a job's end is to be written before it is told: the record has the job as one that runs.
+    pub(super) fn is_owed(&self, job: &str) -> bool {
+        let known = self.jobs.get(job);
+        known.is_some_and(|entry| entry.maybe_written && entry.job.end.is_some())
+    }
+}
+
+impl Segment {
+    /// Creates an empty segment.
+    pub(super) fn new() -> Self {
+        Self {
+            format: FORMAT,
+            ..Self::default()
+        }
+    }
+}
+
+impl JobRecord {
+    fn recorded(&self) -> Result<Recorded> {
+        let limits = self.limits.as_ref().map(|limits| {
+            Ok::<_, Error>(JobLimits {
+                role: limits
+                    .role
+                    .parse()
+                    .map_err(|error: String| Error::malformed("record of jobs", error))?,
+                time: limits.time_ms.map(Duration::from_millis),
+                rows: limits.rows,
+            })
+        });
+        let submission = Submission {
+            job: self.id.clone(),
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            train: self.train.as_deref().map(str::parse).transpose()?,
+            on_client_loss: self.on_client_loss.parse()?,
+            limits: limits.transpose()?,
+            queue: self.queue.clone(),
+            priority: self.priority,
+        };
+        Ok(Recorded {
+            submission,
+            submitted: time(self.submitted),
+            attempts: self.attempts.clone(),
+            futile: self.futile,
+            generation: (self.generation > 0).then_some((self.generation, self.ranks as usize)),
+            end: self.end.as_ref().map(EndRecord::recorded).transpose()?,
+        })
+    }
+}
+
+impl EndRecord {
+    fn recorded(&self) -> Result<JobEnd> {
+        let state = serde_json::Value::String(self.state.clone());
+        let state = serde_json::from_value(state);
+        let notes = self.notes.iter().map(|note| Note {
+            at: time(note.at),
+            text: note.text.clone(),
+        });
+        Ok(JobEnd {
+            state: state.map_err(|error| Error::malformed("record of jobs", error))?,
+            error: self.error.clone(),
+            at: time(self.at),
+            notes: notes.collect(),
+        })
+    }
+}
+
+impl From<JobEnd> for EndRecord {
+    fn from(end: JobEnd) -> Self {
+        let notes = end.notes.into_iter().map(|note| NoteRecord {
+            at: millis(note.at),
+            text: note.text,
+        });
+        Self {
+            state: end.state.to_string(),
+            error: end.error,
+            at: millis(end.at),
+            notes: notes.collect(),
+        }
+    }
+}
+
+fn time(millis: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| Error::malformed("record of jobs", error))
+}
