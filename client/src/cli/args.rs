@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, value_parser};
+use volley_proto::ModelName;
 use volley_proto::access::{Role, Token};
 use volley_proto::spec::Device;
 use volley_rossmann::FULL_SIZE;
@@ -61,6 +62,8 @@ pub(super) enum Command {
     /// Write what a model is, how it was trained and how well it predicts as one HTML file
     #[command(after_help = REPORT)]
     Report(ReportArgs),
+    /// Check, clean up or copy a model store
+    Store(StoreArgs),
     /// Check this machine and a cluster: ports, disk, store, versions, devices, exchange
     Doctor(DoctorArgs),
     /// Print a script that completes this command's arguments in a shell
@@ -83,6 +86,63 @@ const REPORT: &str = "\
 Example, with errors on validation rows by store and month:
   volley report rossmann -D data=/data -f tables.sql -f features.sql \\
          --rows \"SELECT * FROM training_set WHERE split = 'EVAL'\" --by Store --by Month --publish";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct StoreArgs {
+    #[command(subcommand)]
+    pub(super) command: StoreCommand,
+    /// The store: a directory, or a URL
+    #[arg(
+        long,
+        value_name = "DIR|URL",
+        default_value = "volley-store",
+        env = "VOLLEY_STORE",
+        global = true
+    )]
+    pub(super) store: String,
+    /// Only this model
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(super) model: Option<ModelName>,
+    /// How to print rows
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        env = "VOLLEY_FORMAT",
+        global = true
+    )]
+    pub(super) format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// List what the store holds, and compare all files with their hashes; exit code 1 if something is damaged
+    Check,
+    /// Remove what nobody needs: checkpoints and files of runs that ended long ago, and superseded versions
+    Gc {
+        /// Age from which checkpoints and files of a run that has not published count as left behind
+        #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration)]
+        older_than: Duration,
+        /// Keep this many versions of each model, the newest [default: all]
+        #[arg(long, value_name = "N", value_parser = positive)]
+        keep_versions: Option<usize>,
+        /// List what would be removed, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Copy published versions to another store, except those that are there
+    Backup {
+        /// The other store: a directory, or a URL
+        #[arg(value_name = "DIR|URL")]
+        to: String,
+    },
+    /// Copy published versions from another store, except those that are here
+    Restore {
+        /// The other store: a directory, or a URL
+        #[arg(value_name = "DIR|URL")]
+        from: String,
+    },
+}
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ReportArgs {
@@ -143,10 +203,11 @@ pub(super) struct ExecutorsArgs {
 /// Options of commands that ask a running cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct RemoteArgs {
-    /// The running cluster to ask; one inside a process ends with it
+    /// The running cluster to ask, by its scheduler's address, or those of several with commas between them; one inside a
+    /// process ends with it
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "HOST:PORT[,…]",
         env = "VOLLEY_SCHEDULER",
         global = true
     )]

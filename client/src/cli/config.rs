@@ -16,6 +16,7 @@ use clap::{ArgMatches, CommandFactory};
 use url::Url;
 use volley::SchedulerAddress;
 use volley_engine::settings::TRACE;
+use volley_proto::ModelName;
 use volley_proto::access::{Credential, Role};
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
@@ -26,7 +27,7 @@ use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, ExecutorsArgs, ExecutorsCommand, GenerateCommand,
     GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
-    SessionArgs, TlsArgs, TokenArgs,
+    SessionArgs, StoreArgs, StoreCommand, TlsArgs, TokenArgs,
 };
 use super::format::Format;
 use super::progress::Style;
@@ -47,6 +48,7 @@ pub(crate) enum Config {
     Executors(Executors),
     Demo(Box<Demo>),
     Report(Box<ModelReport>),
+    Store(Store),
     Doctor(Box<Doctor>),
     /// Description of the command itself, for a shell or the manual.
     Describe(Describe),
@@ -65,6 +67,33 @@ pub(crate) struct ModelReport {
     pub(super) sources: Vec<Source>,
     pub(super) defines: Defines,
     pub(super) connection: Connection,
+}
+
+/// Configuration of `volley store`.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(super) store: Url,
+    /// Only model, if not all.
+    pub(super) model: Option<ModelName>,
+    pub(super) format: Format,
+    pub(super) action: StoreAction,
+}
+
+/// Action on a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreAction {
+    Check,
+    Collect {
+        older_than: Duration,
+        keep_versions: Option<usize>,
+        dry_run: bool,
+    },
+    Backup {
+        to: Url,
+    },
+    Restore {
+        from: Url,
+    },
 }
 
 /// Configuration of `volley doctor`.
@@ -375,6 +404,7 @@ impl Config {
             Some(Command::Report(args)) => ModelReport::resolve(args, around)
                 .map(Box::new)
                 .map(Self::Report),
+            Some(Command::Store(args)) => Store::resolve(args, around).map(Self::Store),
             Some(Command::Doctor(DoctorArgs { engine, session })) => {
                 let connection = Connection::resolve(engine, session, around)?;
                 Ok(Self::Doctor(Box::new(Doctor { connection })))
@@ -468,6 +498,40 @@ impl Query {
             defines,
             output,
             detach: args.detach,
+        })
+    }
+}
+
+impl Store {
+    fn resolve(args: StoreArgs, around: &Surroundings) -> Result<Self> {
+        let StoreArgs {
+            command,
+            store,
+            model,
+            format,
+        } = args;
+        Ok(Self {
+            store: store_url(&store, around)?,
+            model,
+            format,
+            action: match command {
+                StoreCommand::Check => StoreAction::Check,
+                StoreCommand::Gc {
+                    older_than,
+                    keep_versions,
+                    dry_run,
+                } => StoreAction::Collect {
+                    older_than,
+                    keep_versions,
+                    dry_run,
+                },
+                StoreCommand::Backup { to } => StoreAction::Backup {
+                    to: store_url(&to, around)?,
+                },
+                StoreCommand::Restore { from } => StoreAction::Restore {
+                    from: store_url(&from, around)?,
+                },
+            },
         })
     }
 }
@@ -579,13 +643,14 @@ impl Remote {
 
 /// Checks that a scheduler's address has a port.
 fn checked_address(scheduler: String) -> Result<String> {
-    let port = scheduler
-        .rsplit_once(':')
-        .map(|(_, port)| port.parse::<u16>());
-    match port {
-        Some(Ok(_)) => Ok(scheduler),
-        _ => Err(mistake(format!(
-            "--scheduler {scheduler}: expected HOST:PORT"
+    let is_address = |address: &str| {
+        let port = address.trim().rsplit_once(':');
+        port.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    };
+    match scheduler.split(',').all(is_address) {
+        true => Ok(scheduler),
+        false => Err(mistake(format!(
+            "--scheduler {scheduler}: expected HOST:PORT, or several with commas between them"
         ))),
     }
 }

@@ -33,6 +33,7 @@ mod prompt;
 mod report;
 mod script;
 mod signals;
+mod store;
 
 pub(crate) use args::Args;
 pub(crate) use config::{Config, Surroundings};
@@ -64,6 +65,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
         Config::Cluster(cluster) => cluster::run(&cluster).await,
         Config::Demo(demo) => demo::run(*demo).await,
         Config::Report(report) => model_report::run(&report).await,
+        Config::Store(store) => store::run(&store).await,
         Config::Doctor(doctor) => doctor::run(&doctor).await,
         Config::Describe(whom) => describe(whom).await.map(|()| Ended::Done),
     }

@@ -48,9 +48,26 @@ impl Session {
         ])
     }
 
-    pub(super) async fn drop_model(&self, name: &ModelName, if_exists: bool) -> Result<Output> {
-        if if_exists && self.store().versions(name).await?.is_empty() {
-            return Ok(Output::message(format!("model {name} does not exist")));
+    pub(super) async fn drop_model(
+        &self,
+        name: &ModelName,
+        version: Option<u32>,
+        if_exists: bool,
+    ) -> Result<Output> {
+        if if_exists {
+            let versions = self.store().versions(name).await?;
+            if versions.is_empty() {
+                return Ok(Output::message(format!("model {name} does not exist")));
+            }
+            if let Some(version) = version.filter(|version| !versions.contains(version)) {
+                let message = format!("model {name} has no version {version}");
+                return Ok(Output::message(message));
+            }
+        }
+        if let Some(version) = version {
+            self.store().drop_version(name, version).await?;
+            let message = format!("version {version} of model {name} dropped");
+            return Ok(Output::message(message));
         }
         let versions = self.store().drop_model(name).await?;
         let plural = if versions == 1 { "version" } else { "versions" };

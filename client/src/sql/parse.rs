@@ -123,6 +123,7 @@ impl<'a> StatementParser<'a> {
                 .parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
             Kind::DropModel {
                 name: self.model_name()?,
+                version: self.version()?,
                 if_exists,
             }
         } else {
@@ -134,6 +135,24 @@ impl<'a> StatementParser<'a> {
         } else {
             Err(self.unexpected("the end of the statement or ';'"))
         }
+    }
+
+    /// Parses `VERSION n`, if it is there.
+    fn version(&mut self) -> Result<Option<u32>> {
+        if !self.at(0, "version") {
+            return Ok(None);
+        }
+        self.skip(1);
+        let expected = "the number of a version";
+        let at = self.inner.parser.peek_token();
+        let Token::Number(text, _) = &at.token else {
+            return Err(self.unexpected(expected));
+        };
+        let Some(version) = text.parse().ok().filter(|version| *version > 0) else {
+            return Err(self.unexpected(expected));
+        };
+        self.skip(1);
+        Ok(Some(version))
     }
 
     fn create_model(&mut self) -> Result<CreateModel> {
@@ -486,7 +505,11 @@ mod tests {
         );
         assert!(matches!(
             one("drop model if exists \"M\""),
-            Kind::DropModel { name, if_exists: true } if name.as_str() == "M"
+            Kind::DropModel { name, version: None, if_exists: true } if name.as_str() == "M"
+        ));
+        assert!(matches!(
+            one("DROP MODEL version VERSION 3"),
+            Kind::DropModel { name, version: Some(3), if_exists: false } if name.as_str() == "version"
         ));
     }
 
@@ -515,6 +538,9 @@ mod tests {
             ("SELECT 'open", (1, 8)),
             ("SHOW MODELS please", (1, 13)),
             ("DROP MODEL", (1, 11)),
+            ("DROP MODEL m VERSION", (1, 21)),
+            ("DROP MODEL m VERSION 0", (1, 22)),
+            ("DROP MODEL m VERSION x", (1, 22)),
             ("DESCRIBE MODEL m n", (1, 18)),
             ("CREATE MODEL m OPTIONS (epochs 3) AS SELECT 1", (1, 32)),
             (

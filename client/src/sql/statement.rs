@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     },
     DropModel {
         name: ModelName,
+        /// Version to drop, if not all.
+        version: Option<u32>,
         if_exists: bool,
     },
     /// DataFusion's own statement.

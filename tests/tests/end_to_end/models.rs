@@ -129,3 +129,82 @@ fn a_model_lives_in_sql() {
     ));
     assert!(said.contains("\"m\""), "{said}");
 }
+
+#[test]
+fn a_store_is_checked_cleaned_and_copied() {
+    let cluster = Cluster::start(1);
+    let table = write_table(cluster.dir(), 300);
+    for _ in 0..3 {
+        let create =
+            create_model("m", ", epochs = 1").replace("CREATE MODEL", "CREATE OR REPLACE MODEL");
+        cluster.query(&format!("{table} {create}"));
+    }
+    let holds = |args: &[&str]| -> Vec<String> {
+        let rows = cluster.manage_store(args).rows();
+        let text = |row: &serde_json::Value| row["holds"].as_str().unwrap().to_owned();
+        rows.iter().map(text).collect()
+    };
+    let all = ["version 1", "version 2", "version 3, current"];
+    assert_eq!(holds(&["check"]), all);
+    let backup = cluster.dir().join("backup");
+    let backup = backup.to_str().unwrap();
+    let copied = cluster.manage_store(&["backup", backup]);
+    assert!(copied.stdout.starts_with("3 versions copied"), "{copied:?}");
+    let copied = cluster.manage_store(&["backup", backup]);
+    assert!(
+        copied.stdout.contains("3 versions there already"),
+        "{copied:?}"
+    );
+
+    assert!(holds(&["gc"]).is_empty());
+    let surplus = ["gc", "--keep-versions", "2"];
+    assert_eq!(
+        holds(&[&surplus[..], &["--dry-run"]].concat()),
+        ["version 1"]
+    );
+    assert_eq!(holds(&["check"]), all);
+    assert_eq!(holds(&surplus), ["version 1"]);
+    assert_eq!(holds(&["check"]), all[1..]);
+    cluster.query("DROP MODEL m VERSION 2");
+    let said = cluster.fail("DROP MODEL m VERSION 3");
+    assert!(said.contains("is the current one"), "{said}");
+    let said = cluster.fail("DROP MODEL m VERSION 2");
+    assert!(said.contains("no version 2: it has 3"), "{said}");
+
+    // Half of a run that was interrupted: it counts as left behind when it is old.
+    let half = cluster
+        .store()
+        .join("models/m/unpublished/x-1/weights.safetensors");
+    fs::create_dir_all(half.parent().unwrap()).unwrap();
+    fs::write(&half, "half").unwrap();
+    assert!(holds(&["gc"]).is_empty());
+    let gone = holds(&["gc", "--older-than", "0s"]);
+    assert_eq!(gone, ["files that were not published"]);
+    assert!(!half.exists());
+
+    let weights = cluster.store().join("models/m/3/weights.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let damaged = cluster.manage_store(&["check"]);
+    assert_eq!(damaged.code, Some(1));
+    assert!(
+        damaged.stderr.contains("one of them is damaged"),
+        "{damaged:?}"
+    );
+    assert!(
+        damaged.stdout.contains("weights.safetensors"),
+        "{damaged:?}"
+    );
+    cluster.query("DROP MODEL m");
+    let restored = cluster.manage_store(&["restore", backup, "--model", "m"]);
+    assert!(
+        restored.stdout.starts_with("3 versions copied"),
+        "{restored:?}"
+    );
+    assert_eq!(holds(&["check"]), all);
+    let said = cluster.query(&format!(
+        "{table} SELECT count(*) AS n FROM ML.PREDICT(MODEL m, TABLE t)"
+    ));
+    assert_eq!(said[0]["n"], 300);
+}

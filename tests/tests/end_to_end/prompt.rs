@@ -123,7 +123,7 @@ fn a_prompt_answers_what_people_type() {
     assert!(
         terminal
             .answers(r"\h drop model")
-            .contains("DROP MODEL [IF EXISTS] name;")
+            .contains("DROP MODEL [IF EXISTS] name [VERSION n];")
     );
     assert!(
         terminal

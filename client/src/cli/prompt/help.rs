@@ -43,7 +43,7 @@ const STATEMENTS: [(&str, &str); 21] = [
     ),
     ("SHOW MODELS", "SHOW MODELS;"),
     ("DESCRIBE MODEL", "DESCRIBE MODEL name;"),
-    ("DROP MODEL", "DROP MODEL [IF EXISTS] name;"),
+    ("DROP MODEL", "DROP MODEL [IF EXISTS] name [VERSION n];"),
     (
         "ML.PREDICT",
         "SELECT * FROM ML.PREDICT(MODEL name [, version], (SELECT …) | TABLE t);",

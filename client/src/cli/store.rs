@@ -1,0 +1,227 @@
+//! `volley store`: check a model store, remove what nobody needs, copy its versions.
+//!
+//! ```text
+//! check    ──> one row for each version, run and remains; damage: exit code 1
+//! gc       ──> those that are to go ──> removed
+//! backup   ──> versions that the other store lacks, a line each
+//! restore  ──> the same, the other way
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray, UInt64Array};
+use arrow::error::ArrowError;
+use bytesize::ByteSize;
+use humantime::format_duration;
+use volley_proto::ModelName;
+use volley_proto::store::{Holding, HoldingKind, ModelStore};
+
+use super::Ended;
+use super::config::{Store as Config, StoreAction};
+use super::execute::write;
+use super::format::Formatter;
+use super::signals::Interrupts;
+
+/// Runs the action on the store.
+///
+/// # Errors
+/// When a store cannot be read or written.
+pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
+    let mut interrupts = Interrupts::listen()?;
+    let work = async {
+        let store = ModelStore::open(&config.store)?;
+        match &config.action {
+            StoreAction::Check => check(&store, config).await,
+            StoreAction::Collect {
+                older_than,
+                keep_versions,
+                dry_run,
+            } => {
+                let mut holdings = store.examine(config.model.as_ref(), false).await?;
+                retain_unneeded(
+                    &mut holdings,
+                    *older_than,
+                    *keep_versions,
+                    SystemTime::now(),
+                );
+                collect(&store, &holdings, config, *dry_run).await
+            }
+            StoreAction::Backup { to } => copy(&store, &ModelStore::open(to)?, config).await,
+            StoreAction::Restore { from } => copy(&ModelStore::open(from)?, &store, config).await,
+        }
+    };
+    match interrupts.stop(work).await {
+        ControlFlow::Continue(done) => done,
+        ControlFlow::Break(code) => Ok(Ended::Interrupted(code)),
+    }
+}
+
+async fn check(store: &ModelStore, config: &Config) -> anyhow::Result<Ended> {
+    let holdings = store.examine(config.model.as_ref(), true).await?;
+    print(&holdings, config).await?;
+    let damaged = holdings.iter().filter(|holding| holding.damage.is_some());
+    match damaged.count() {
+        0 => Ok(Ended::Done),
+        1 => {
+            eprintln!("one of them is damaged");
+            Ok(Ended::Failed)
+        }
+        damaged => {
+            eprintln!("{damaged} of them are damaged");
+            Ok(Ended::Failed)
+        }
+    }
+}
+
+/// Retains what nobody needs: checkpoints of runs that have published, what a run left that has not, if it is old, and
+/// all but the newest versions.
+fn retain_unneeded(
+    holdings: &mut Vec<Holding>,
+    older_than: Duration,
+    keep_versions: Option<usize>,
+    now: SystemTime,
+) {
+    let mut newer = BTreeMap::<ModelName, Vec<u32>>::new();
+    for holding in &*holdings {
+        if let HoldingKind::Version { version, .. } = holding.kind {
+            newer
+                .entry(holding.model.clone())
+                .or_default()
+                .push(version);
+        }
+    }
+    holdings.retain(|holding| {
+        if holding.maybe_needed {
+            return false;
+        }
+        let age = now.duration_since(holding.written).unwrap_or_default();
+        match holding.kind {
+            HoldingKind::Version { version, .. } => keep_versions.is_some_and(|keep| {
+                let versions = newer.get(&holding.model).into_iter().flatten();
+                versions.filter(|other| **other > version).count() >= keep
+            }),
+            HoldingKind::Finished(_) => true,
+            HoldingKind::Unfinished(_) | HoldingKind::Unpublished | HoldingKind::Incomplete(_) => {
+                age >= older_than
+            }
+        }
+    });
+}
+
+async fn collect(
+    store: &ModelStore,
+    unneeded: &[Holding],
+    config: &Config,
+    dry_run: bool,
+) -> anyhow::Result<Ended> {
+    if !dry_run {
+        for holding in unneeded {
+            store.remove(holding).await?;
+        }
+    }
+    print(unneeded, config).await?;
+    let bytes = unneeded.iter().map(|holding| holding.bytes).sum();
+    let bytes = ByteSize(bytes).display().iec();
+    match dry_run {
+        true => eprintln!("{bytes} would be freed"),
+        false => eprintln!("{bytes} freed"),
+    }
+    Ok(Ended::Done)
+}
+
+async fn copy(from: &ModelStore, to: &ModelStore, config: &Config) -> anyhow::Result<Ended> {
+    let copied = from.copy_to(to, config.model.as_ref(), |model, version, is_new| {
+        if is_new {
+            eprintln!("{model} version {version} copied");
+        }
+    });
+    let copied = copied.await?;
+    let versions = |count: usize| match count {
+        1 => "1 version".to_owned(),
+        count => format!("{count} versions"),
+    };
+    let line = format!(
+        "{} copied ({}), {} there already\n",
+        versions(copied.versions),
+        ByteSize(copied.bytes).display().iec(),
+        versions(copied.present),
+    );
+    write(line.as_bytes()).await?;
+    for failure in &copied.failures {
+        eprintln!("not copied: {failure}");
+    }
+    match copied.failures.is_empty() {
+        true => Ok(Ended::Done),
+        false => Ok(Ended::Failed),
+    }
+}
+
+async fn print(holdings: &[Holding], config: &Config) -> anyhow::Result<()> {
+    let rows = table(holdings, SystemTime::now())?;
+    let mut formatter = Formatter::new(config.format);
+    write(&formatter.push(&rows)?).await?;
+    write(&formatter.finish()?).await?;
+    Ok(())
+}
+
+/// Returns a table with a row for each holding.
+fn table(holdings: &[Holding], now: SystemTime) -> Result<RecordBatch, ArrowError> {
+    let texts = |of: &dyn Fn(&Holding) -> Option<String>| -> ArrayRef {
+        Arc::new(holdings.iter().map(of).collect::<StringArray>())
+    };
+    let written = holdings.iter().map(|holding| {
+        let since = holding.written.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok()
+    });
+    let written: TimestampMillisecondArray = written.collect();
+    let bytes = holdings.iter().map(|holding| Some(holding.bytes));
+    RecordBatch::try_from_iter([
+        ("model", texts(&|holding| Some(holding.model.to_string()))),
+        ("holds", texts(&|holding| Some(describe(holding.kind)))),
+        ("bytes", Arc::new(bytes.collect::<UInt64Array>())),
+        ("written", Arc::new(written.with_timezone("+00:00"))),
+        ("age", texts(&|holding| Some(age(holding.written, now)))),
+        ("damage", texts(&|holding| holding.damage.clone())),
+    ])
+}
+
+fn describe(kind: HoldingKind) -> String {
+    match kind {
+        HoldingKind::Version {
+            version,
+            current: true,
+        } => format!("version {version}, current"),
+        HoldingKind::Version { version, .. } => format!("version {version}"),
+        HoldingKind::Unfinished(run) => format!("checkpoints of run {run}, unfinished"),
+        HoldingKind::Finished(run) => format!("checkpoints of run {run}, published"),
+        HoldingKind::Unpublished => "files that were not published".to_owned(),
+        HoldingKind::Incomplete(version) => format!("version {version} without a manifest"),
+    }
+}
+
+/// Formats an age by its largest unit.
+fn age(written: SystemTime, now: SystemTime) -> String {
+    let seconds = now.duration_since(written).unwrap_or_default().as_secs();
+    let unit = [86_400, 3_600, 60, 1]
+        .into_iter()
+        .find(|unit| seconds >= *unit);
+    let rounded = unit.map_or(0, |unit| seconds / unit * unit);
+    format_duration(Duration::from_secs(rounded)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_one_unit() {
+        let now = SystemTime::now();
+        let at = |seconds| age(now - Duration::from_secs(seconds), now);
+        assert_eq!([at(0), at(59), at(61)], ["0s", "59s", "1m"]);
+        assert_eq!([at(7_300), at(200_000)], ["2h", "2days"]);
+        assert_eq!(age(now + Duration::from_secs(9), now), "0s");
+    }
+}
