@@ -103,7 +103,7 @@ pub(super) struct StoreArgs {
     /// Only this model
     #[arg(long, value_name = "NAME", global = true)]
     pub(super) model: Option<ModelName>,
-    /// How to print rows
+    /// Output format of rows
     #[arg(
         long,
         value_enum,

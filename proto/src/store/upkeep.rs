@@ -28,7 +28,7 @@ use crate::{Error, ModelName, ModelRef, Result, TrainId, disk};
 pub struct Holding {
     /// Model that it belongs to.
     pub model: ModelName,
-    /// What it is.
+    /// Kind of the holding.
     pub kind: HoldingKind,
     /// Bytes of its files.
     pub bytes: u64,

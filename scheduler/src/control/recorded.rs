@@ -1,4 +1,4 @@
-//! What a later scheduler is to know of jobs: the changes that are recorded, and the jobs as they were recorded.
+//! Recorded state of jobs: the changes that the record keeps, and the jobs that a scheduler restores from it.
 //!
 //! Not here: how and where they are kept, and the submissions of jobs, which the core does not know.
 

@@ -1,4 +1,4 @@
-//! Which of several schedulers on one record leads: plans jobs, and writes.
+//! Leader election among the schedulers on one record: the leader plans jobs and writes the record.
 //!
 //! ```text
 //!   read the log ─► nobody leads, or the leader's process has ended ──► take over: write the next segment
@@ -6,8 +6,8 @@
 //!       └─────────────────────────────────────────────────────────┴──────────┘ somebody else was first
 //! ```
 //!
-//! The next segment of the log is the fence: whoever writes it leads, and the leader before finds out with its next
-//! write, or its next beat, and ends. No clocks are compared: a watcher measures how long it has seen no change.
+//! The next segment of the log is the fence: the scheduler that writes it leads, and the superseded leader finds out with
+//! its next write, or its next look, and ends. Clocks are not compared: a standby measures how long the pulse is still.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The record of jobs: what a scheduler that is started anew knows of the jobs of the one before.
+//! The record of jobs, from which a restarted scheduler, or a standby, restores the jobs of the previous leader.
 //!
 //! ```text
 //!   gateway ── opened: job and submission ──┐
@@ -11,8 +11,8 @@
 //! without its client is accepted once it is recorded. So a small query costs no write of its own: if it has ended by
 //! then, its plan is not written at all. The newest jobs that have ended are kept, as the controller keeps them.
 //!
-//! [`state`] is what the record says, [`writer`] writes it, [`lead`] decides which scheduler writes. Not here: what is
-//! done with the jobs of an earlier scheduler, which the controller decides.
+//! [`state`] is the content of the record, [`writer`] writes it, [`lead`] elects the scheduler that writes. Not here:
+//! recovery of the restored jobs, which the controller decides.
 
 mod lead;
 mod state;

@@ -1,4 +1,4 @@
-//! What the record says: jobs, the executors of the last moment, and the scheduler that writes.
+//! Content of the record: jobs, the registered executors, and the leader.
 //!
 //! A segment of the log has the jobs that have changed, whole but for their submissions, which are written once. So
 //! reading is taking the last of each. The encoding is that of protocol buffers: fields that a build does not know are
@@ -35,7 +35,7 @@ pub(crate) struct Submitted<'a> {
     pub(crate) stores: Vec<u8>,
 }
 
-/// What is needed to submit a recorded job again.
+/// Submission of a recorded job, with which it is submitted again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) job: String,

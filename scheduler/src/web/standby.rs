@@ -1,4 +1,4 @@
-//! What a scheduler answers while another one leads: that it is alive, and which one leads.
+//! Answers of a standby: it is alive, and another scheduler leads.
 //!
 //! It speaks HTTP/1 alone, and closes each connection. So a gRPC client, which speaks HTTP/2, is told at once to dial
 //! another address.
