@@ -148,6 +148,7 @@ pub fn train(
             return Err(Interrupted { error, state });
         }
     };
+    prepared.load_seconds += start.elapsed().as_secs_f64();
     let own = Own {
         communicator,
         observer,
@@ -155,7 +156,7 @@ pub fn train(
         computed,
         sparse,
         threads: threads.clone(),
-        start,
+        start: Instant::now(),
     };
     match chosen {
         Chosen::Host => run::<Host>(prepared, state, own, threads),
@@ -178,6 +179,7 @@ struct Own<'a> {
     /// True if gradients contain only the picked rows of tables.
     sparse: bool,
     threads: Threads,
+    /// Time when the first step could begin.
     start: Instant,
 }
 

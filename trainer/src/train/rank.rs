@@ -94,9 +94,9 @@ pub struct RankReport {
     pub computed: RankDevice,
     /// Rows that this rank trained on in each epoch of a refit, if there was one.
     pub refit_rows: Option<u64>,
-    /// Seconds from the first row to the last.
+    /// Seconds before the first step: rows are read, encoded, settled with the other ranks, and scaled.
     pub load_seconds: f64,
-    /// Seconds of everything after loading.
+    /// Seconds from then on.
     pub train_seconds: f64,
 }
 
