@@ -69,6 +69,14 @@ pub(crate) enum Categories {
 }
 
 impl Categories {
+    /// Returns the number of rows.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Whole(array) => array.len(),
+            Self::Text(array) => array.len(),
+        }
+    }
+
     /// Reads a column of a class; `name` appears in the error.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::categories::{Categories, Class};
+use super::memo::{self, Codes};
 use super::tally::{Counted, Tally};
 use super::vocabulary::{Vocabulary, bucket_of_text, bucket_of_whole};
 
@@ -42,45 +43,13 @@ impl Dictionary {
     /// # Panics
     /// If there are 2³² distinct values.
     pub(super) fn encode(&mut self, column: &Categories, codes: &mut Vec<u32>) {
-        let buckets = self.buckets;
-        match column {
-            Categories::Whole(array) => codes.extend(array.iter().map(|value| {
-                let value = value.map(|value| match buckets {
-                    Some(buckets) => bucket_of_whole(value, buckets) as i64,
-                    None => value,
-                });
-                match value {
-                    Some(value) => self.code_of_whole(value),
-                    None => self.code_of_null(),
-                }
-            })),
-            Categories::Text(array) => codes.extend(array.iter().map(|value| match value {
-                Some(value) => match buckets {
-                    Some(buckets) => self.code_of_whole(bucket_of_text(value, buckets) as i64),
-                    None => self.code_of_text(value),
-                },
-                None => self.code_of_null(),
-            })),
-        }
+        codes.reserve(column.len());
+        memo::encode(column, self, |code| codes.push(code));
     }
 
-    fn code_of_whole(&mut self, value: i64) -> u32 {
+    fn code_of(&mut self, value: i64) -> u32 {
         let len = &mut self.len;
         *self.whole.entry(value).or_insert_with(|| next(len))
-    }
-
-    fn code_of_text(&mut self, value: &str) -> u32 {
-        if let Some(code) = self.text.get(value) {
-            return *code;
-        }
-        let code = next(&mut self.len);
-        self.text.insert(value.into(), code);
-        code
-    }
-
-    fn code_of_null(&mut self) -> u32 {
-        let len = &mut self.len;
-        *self.null.get_or_insert_with(|| next(len))
     }
 
     /// Returns the number of local codes.
@@ -126,6 +95,32 @@ impl Dictionary {
             codes[local as usize] = vocabulary.code_of_null();
         }
         codes
+    }
+}
+
+impl Codes for Dictionary {
+    fn of_null(&mut self) -> u32 {
+        let len = &mut self.len;
+        *self.null.get_or_insert_with(|| next(len))
+    }
+
+    fn of_whole(&mut self, value: i64) -> u32 {
+        self.code_of(match self.buckets {
+            Some(buckets) => bucket_of_whole(value, buckets) as i64,
+            None => value,
+        })
+    }
+
+    fn of_text(&mut self, value: &str) -> u32 {
+        if let Some(buckets) = self.buckets {
+            return self.code_of(bucket_of_text(value, buckets) as i64);
+        }
+        if let Some(code) = self.text.get(value) {
+            return *code;
+        }
+        let code = next(&mut self.len);
+        self.text.insert(value.into(), code);
+        code
     }
 }
 

@@ -29,6 +29,7 @@ mod defect;
 mod dictionary;
 mod folds;
 mod load;
+mod memo;
 mod scaling;
 mod sequence;
 mod settle;

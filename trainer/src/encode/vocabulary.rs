@@ -14,6 +14,7 @@ use volley_proto::spec::MOST_BUCKETS;
 use volley_proto::store::Classes;
 
 use super::categories::{Categories, Class};
+use super::memo::{self, Codes};
 
 /// Code of values without a code of their own: not seen in training, or not often enough.
 pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
@@ -132,16 +133,8 @@ impl Vocabulary {
 
     /// Calls `put` with every row's code; unknown values have [`OUT_OF_VOCABULARY`].
     pub(crate) fn encode(&self, column: &Categories, put: impl FnMut(u32)) {
-        match column {
-            Categories::Whole(array) => array
-                .iter()
-                .map(|value| value.map_or_else(|| self.code_of_null(), |v| self.code_of_whole(v)))
-                .for_each(put),
-            Categories::Text(array) => array
-                .iter()
-                .map(|value| value.map_or_else(|| self.code_of_null(), |v| self.code_of_text(v)))
-                .for_each(put),
-        }
+        let mut codes = self;
+        memo::encode(column, &mut codes, put);
     }
 
     pub(super) fn code_of_null(&self) -> u32 {
@@ -184,6 +177,20 @@ impl Vocabulary {
         index.map_or(OUT_OF_VOCABULARY, |index| {
             (index + 1 + usize::from(self.null)) as u32
         })
+    }
+}
+
+impl Codes for &Vocabulary {
+    fn of_null(&mut self) -> u32 {
+        self.code_of_null()
+    }
+
+    fn of_whole(&mut self, value: i64) -> u32 {
+        self.code_of_whole(value)
+    }
+
+    fn of_text(&mut self, value: &str) -> u32 {
+        self.code_of_text(value)
     }
 }
 
