@@ -1,5 +1,6 @@
 //! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: statements about the store, which run in this process.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use volley_proto::ModelName;
 use volley_proto::spec::{
     BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule, layers_text,
 };
-use volley_proto::store::Manifest;
+use volley_proto::store::{HoldingKind, Manifest, ModelSummary};
 use volley_proto::tables::Run;
 
 use super::{Output, Session};
@@ -19,20 +20,33 @@ use crate::system_tables::Scope;
 
 impl Session {
     pub(super) async fn show_models(&self) -> Result<Output> {
-        let models = self.store().list().await?;
-        let names = models.iter().map(|model| Some(model.name.to_string()));
-        let versions = models.iter().map(|model| {
-            let versions: Vec<_> = model.versions.iter().map(u32::to_string).collect();
-            Some(versions.join(", "))
+        let published = self.store().list().await?.into_iter();
+        let mut models: BTreeMap<ModelName, (Option<ModelSummary>, Vec<String>)> = published
+            .map(|model| (model.name.clone(), (Some(model), vec![])))
+            .collect();
+        for holding in self.store().examine(None, false).await? {
+            if let HoldingKind::Unfinished(run) = holding.kind {
+                let (_, unfinished) = models.entry(holding.model).or_default();
+                unfinished.push(run.to_string());
+            }
+        }
+        let names = models.keys().map(|name| Some(name.to_string()));
+        let summaries = || models.values().map(|(summary, _)| summary.as_ref());
+        let versions = summaries().map(|model| {
+            let versions = model?.versions.iter().map(u32::to_string);
+            Some(versions.collect::<Vec<_>>().join(", "))
         });
-        let current = models.iter().map(|model| model.versions.last().copied());
-        let published = models.iter().map(|model| Some(millis(model.published)));
+        let current = summaries().map(|model| model?.versions.last().copied());
+        let published = summaries().map(|model| Some(millis(model?.published)));
         let published: TimestampMillisecondArray = published.collect();
+        let unfinished = models.values().map(|(_, runs)| runs);
+        let unfinished = unfinished.map(|runs| (!runs.is_empty()).then(|| runs.join(", ")));
         rows([
             ("name", Arc::new(names.collect::<StringArray>()) as ArrayRef),
             ("versions", Arc::new(versions.collect::<StringArray>())),
             ("current", Arc::new(current.collect::<UInt32Array>())),
             ("published", Arc::new(published.with_timezone("+00:00"))),
+            ("unfinished", Arc::new(unfinished.collect::<StringArray>())),
         ])
     }
 

@@ -123,7 +123,11 @@ fn a_model_lives_in_sql() {
     let said = dropped.stdout + &dropped.stderr;
     assert!(said.contains("of a model m is under way"), "{said}");
     cluster.manage_jobs(&["cancel", job.trim()]);
-    assert!(query("SHOW MODELS").is_empty());
+    let models = query("SHOW MODELS");
+    assert!(
+        models.iter().all(|model| model["current"].is_null()),
+        "{models:?}"
+    );
     let said = cluster.fail(&format!(
         "{table} SELECT * FROM ML.PREDICT(MODEL m, (SELECT * FROM t))"
     ));

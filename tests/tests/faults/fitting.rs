@@ -238,6 +238,13 @@ pub(crate) fn weights(cluster: &Cluster, name: &str) -> Vec<u8> {
     fs::read(versions(cluster, name)[0].join("weights.safetensors")).unwrap()
 }
 
+/// Counts the models that have a published version.
+pub(crate) fn published(cluster: &Cluster) -> usize {
+    let models = cluster.query("SHOW MODELS");
+    let published = models.iter().filter(|model| !model["current"].is_null());
+    published.count()
+}
+
 /// Returns the folders of a model's published versions.
 pub(crate) fn versions(cluster: &Cluster, name: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(cluster.store().join("models").join(name));
