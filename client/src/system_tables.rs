@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use volley_proto::TrainId;
 use volley_proto::access::Authorized;
 use volley_proto::probe::Link;
 use volley_proto::tables::{self, Row, Table};
 use volley_proto::wire::cluster_client::ClusterClient;
-use volley_proto::wire::{ProbeRequest, ReadTableRequest};
+use volley_proto::wire::{DropPreparedRequest, ProbeRequest, ReadTableRequest};
+use volley_proto::{PreparedId, TrainId};
 
 use crate::{Error, Result, SchedulerAddress};
 
@@ -85,6 +85,29 @@ impl SystemTables {
             denied.unwrap_or_else(|| refused(status.into()))
         })?;
         Ok(answer.into_inner().rows)
+    }
+
+    /// Drops prepared rows that the caller may drop: those with an id, or all. Returns how many.
+    ///
+    /// # Errors
+    /// When the scheduler does not answer within ten seconds, or there are none with the id.
+    pub(crate) async fn drop_prepared(&self, id: Option<PreparedId>) -> Result<u64> {
+        const REQUEST: &str = "drop prepared rows";
+        let refused = |source| Error::Request {
+            address: self.scheduler.to_string(),
+            request: REQUEST,
+            source,
+        };
+        let mut request = tonic::Request::new(DropPreparedRequest {
+            id: id.map(String::from),
+        });
+        request.set_timeout(PATIENCE);
+        let client = self.client.get_or_try_init(|| self.connect()).await;
+        let mut client = client.map_err(refused)?.clone();
+        let answer = client.drop_prepared(request).await;
+        let answer =
+            answer.map_err(|status| Error::refused(self.scheduler.as_str(), REQUEST, status))?;
+        Ok(answer.into_inner().dropped)
     }
 
     /// Probes the links between the cluster's processes, which connect to each other for this. Takes a second or two

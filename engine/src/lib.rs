@@ -7,6 +7,7 @@
 //!   └ input            └ RepartitionExec Hash(keys, M shards)        all at once or none
 //!                          └ input                                 ──exchange──
 //!                                                                  the input's own stages
+//!                    PreparedExec                                  its input, where executors keep the rows
 //! PredictNode        PredictExec                                   part of any stage
 //!   └ input            └ input
 //! min, max           running, in a window operator                 part of any stage
@@ -54,10 +55,12 @@ pub use files::empty_text::EmptyTextMark;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
 pub use nodes::predict::{PredictExec, PredictNode};
+pub use nodes::prepared::PreparedExec;
 pub use nodes::result::ResultExec;
 pub use nodes::train::{TrainExec, TrainNode, train_schema};
 pub use operators::row_hash::{row_hash, split_draw};
 pub use planning::effects::{Effects, places_of_task};
+pub use planning::identity::rows_identity;
 pub use planning::planner::VolleyQueryPlanner;
 pub use planning::stages;
 pub use rules::logical::{LogicalRule, around};

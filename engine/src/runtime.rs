@@ -19,8 +19,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
 
-use volley_proto::ModelRef;
 use volley_proto::spec::TrainSpec;
+use volley_proto::{ModelRef, PreparedId};
 
 /// Runtimes of ranks and predictors, one per executor.
 #[derive(Debug, Clone)]
@@ -151,9 +151,11 @@ pub struct RankTask {
     pub input: Arc<dyn ExecutionPlan>,
     /// Context in which the input is executed.
     pub context: Arc<TaskContext>,
-    /// Folder for files that the task leaves for later tasks of its stage on this executor. They are removed with the
-    /// job's data; the folder is not created in advance.
+    /// Folder for files that the task leaves for later tasks of its stage on this executor; not created in advance. They
+    /// are removed with the job's data, unless they are [prepared](Self::prepared) rows.
     pub folder: PathBuf,
+    /// Id of the folder, if its files are kept for the next training on the same rows.
+    pub prepared: Option<PreparedId>,
     /// Token that is cancelled when the job is, or when nobody waits for the rank any more.
     pub cancel: CancellationToken,
 }

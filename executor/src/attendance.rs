@@ -19,7 +19,7 @@ use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EndRequest, LeaveRequest, ProbedRequest,
 };
-use volley_proto::{Gpu, TrainId};
+use volley_proto::{Gpu, PreparedId, TrainId};
 use volley_trainer::collective::host_id;
 use volley_trainer::gpus;
 
@@ -292,11 +292,11 @@ impl Attendance {
         &self.secret
     }
 
-    /// Waits until the stream is over and returns the reason. Meanwhile passes on finished training runs, tasks to
-    /// end, requested probes, and that the executor is to leave.
+    /// Waits until the stream is over and returns the reason. Meanwhile passes on finished training runs, dropped
+    /// prepared rows, tasks to end, requested probes, and that the executor is to leave.
     pub(crate) async fn until_over(
         &mut self,
-        finished: impl Fn(TrainId),
+        (finished, dropped): (impl Fn(TrainId), impl Fn(PreparedId)),
         ending: impl Fn(Vec<TaskKey>),
         asked: impl Fn(Asked),
         leave: &CancellationToken,
@@ -306,6 +306,8 @@ impl Attendance {
                 Ok(Ok(Some(sign))) => {
                     let trains = sign.finished.iter().filter_map(|train| train.parse().ok());
                     trains.for_each(&finished);
+                    let rows = sign.dropped.iter().filter_map(|id| id.parse().ok());
+                    rows.for_each(&dropped);
                     if sign.leave {
                         leave.cancel();
                     }

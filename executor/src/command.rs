@@ -59,6 +59,10 @@ struct Args {
     /// the same is refused [default: three quarters of the host's, divided by the slots]
     #[arg(long, env = "VOLLEY_RANK_MEMORY")]
     rank_memory: Option<ByteSize>,
+    /// Space in the work folder for prepared rows: what trainings have read and encoded is kept for the next training on
+    /// the same rows, until there is no space for more; 0 keeps nothing
+    #[arg(long, env = "VOLLEY_PREPARED_SPACE", default_value = "10GiB")]
+    prepared_space: ByteSize,
     /// Where ranks compute, unless a job says: auto, cpu, cuda (one of its GPUs) or cuda:N
     #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
     device: Device,
@@ -177,6 +181,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
             .unwrap_or_default(),
         memory: args.memory,
         rank_memory: args.rank_memory.unwrap_or_else(|| rank_memory(vcores)),
+        prepared_space: args.prepared_space,
         device: args.device,
         layers,
         heartbeat: args.heartbeat,

@@ -14,6 +14,9 @@ use volley_trainer::custom::CustomLayers;
 
 use crate::memory::rank_memory;
 
+/// Default space for prepared rows.
+const PREPARED_SPACE: ByteSize = ByteSize::gib(10);
+
 /// Configuration of an executor.
 #[derive(Debug, Clone)]
 pub struct ExecutorConfig {
@@ -40,6 +43,8 @@ pub struct ExecutorConfig {
     /// Memory that each rank may take. Rows beyond it are kept in files; training whose ranks still need more does
     /// not run here.
     pub rank_memory: ByteSize,
+    /// Space in the work folder for prepared rows: encoded rows that are kept for the next training on them.
+    pub prepared_space: ByteSize,
     /// Device on which ranks compute, unless the job names one.
     pub device: Device,
     /// Custom layers of the binary.
@@ -103,6 +108,7 @@ impl ExecutorConfig {
             work_dir,
             memory: ByteSize::gib(4),
             rank_memory: rank_memory(1),
+            prepared_space: PREPARED_SPACE,
             device: Device::Auto,
             layers: CustomLayers::new(),
             heartbeat: Duration::from_secs(2),

@@ -14,7 +14,7 @@ use volley_trainer::resolve_device;
 use crate::attendance;
 use crate::ballista::{self, Process};
 use crate::models::Models;
-use crate::rank::{Parking, RankHost};
+use crate::rank::{Parking, Prepared, RankHost};
 use crate::{Error, ExecutorConfig, Result};
 
 /// Pause between two attempts to register again.
@@ -30,6 +30,8 @@ pub struct Executor {
     leaving: CancellationToken,
     /// Training states that ranks leave for their successors; kept when the executor starts over.
     parking: Parking,
+    /// Encoded rows that are kept between trainings.
+    prepared: Prepared,
     process: Process,
     /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
@@ -66,7 +68,9 @@ impl Executor {
         tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
         let channel = ballista::connect(&config).await?;
         let (parking, leaving) = (Parking::default(), CancellationToken::new());
-        let ranks = RankHost::new(&config, channel.clone(), parking.clone(), leaving.clone());
+        let prepared = Prepared::new(config.prepared_space.as_u64());
+        let kept = (parking.clone(), prepared.clone());
+        let ranks = RankHost::new(&config, channel.clone(), kept, leaving.clone());
         let runtimes = Runtimes {
             ranks: Arc::new(ranks),
             models: Arc::new(Models::new(config.layers.clone())),
@@ -91,6 +95,7 @@ impl Executor {
             runtimes,
             leaving,
             parking,
+            prepared,
             process,
             incarnation,
         })
@@ -113,6 +118,7 @@ impl Executor {
             runtimes,
             leaving,
             parking,
+            prepared,
             mut process,
             mut incarnation,
         } = self;
@@ -144,7 +150,11 @@ impl Executor {
                     process.take_leave().await;
                     return Ok(());
                 }
-                reason = process.until_over(|train| parking.forget(train), &leaving) => reason,
+                reason = process.until_over(
+                    |train| parking.forget(train),
+                    |id| prepared.forget(id),
+                    &leaving,
+                ) => reason,
             };
             drop(process);
             if leaving.is_cancelled() {

@@ -37,5 +37,5 @@ pub mod wire;
 
 pub use error::{Error, Result};
 pub use gpu::{Capability, Gpu, GpuId};
-pub use name::{ModelName, ModelRef, TrainId, did_you_mean};
+pub use name::{ModelName, ModelRef, PreparedId, TrainId, did_you_mean};
 pub use secret::Secret;

@@ -82,46 +82,61 @@ impl fmt::Display for ModelRef {
     }
 }
 
-/// Identifier of a training run across attempts, generations and processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct TrainId(Uuid);
+/// Defines ids: UUIDs ordered by time, as text in serde's formats.
+macro_rules! ids {
+    ($($(#[$about:meta])* $id:ident, $what:literal;)*) => {
+        $(
+            $(#[$about])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+            #[serde(try_from = "String", into = "String")]
+            pub struct $id(Uuid);
 
-impl TrainId {
-    /// Generates a new id, ordered by time.
-    pub fn generate() -> Self {
-        Self(Uuid::now_v7())
-    }
+            impl $id {
+                /// Generates a new id, ordered by time.
+                pub fn generate() -> Self {
+                    Self(Uuid::now_v7())
+                }
+            }
+
+            impl FromStr for $id {
+                type Err = Error;
+
+                fn from_str(text: &str) -> Result<Self> {
+                    Uuid::parse_str(text)
+                        .map(Self)
+                        .map_err(|source| Error::malformed($what, source))
+                }
+            }
+
+            impl TryFrom<String> for $id {
+                type Error = Error;
+
+                fn try_from(text: String) -> Result<Self> {
+                    text.parse()
+                }
+            }
+
+            impl From<$id> for String {
+                fn from(id: $id) -> Self {
+                    id.to_string()
+                }
+            }
+
+            impl fmt::Display for $id {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    self.0.fmt(f)
+                }
+            }
+        )*
+    };
 }
 
-impl FromStr for TrainId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Uuid::parse_str(text)
-            .map(Self)
-            .map_err(|source| Error::malformed("train id", source))
-    }
-}
-
-impl TryFrom<String> for TrainId {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<TrainId> for String {
-    fn from(id: TrainId) -> Self {
-        id.to_string()
-    }
-}
-
-impl fmt::Display for TrainId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+ids! {
+    /// Identifier of a training run across attempts, generations and processes.
+    TrainId, "train id";
+    /// Identifier of prepared rows: the encoded shards of one training's query, which executors keep for the next
+    /// training on the same rows.
+    PreparedId, "id of prepared rows";
 }
 
 /// URLs as text in serde's formats.

@@ -41,6 +41,8 @@ pub enum Table {
     TrainingSteps,
     /// Events, as [`Line`]s in the order of time.
     Log,
+    /// [`PreparedRows`] that executors keep, the last used first.
+    Prepared,
     /// Versions of the [`Model`]s in a store, the oldest first.
     Models,
 }
@@ -339,6 +341,30 @@ rows! {
         text: String = Utf8,
     }
 
+    /// Encoded rows of a training's query, which executors keep for the next training on the same rows.
+    PreparedRows of Prepared {
+        /// Id, by which `DROP PREPARED` drops them.
+        prepared_id: String = Utf8,
+        /// Model that they were prepared for.
+        model: String = Utf8,
+        /// Token name of the user who trained it.
+        owner: String = Utf8,
+        /// Number of rows.
+        rows: u64 = UInt64,
+        /// Number of shards.
+        shards: u64 = UInt64,
+        /// Executors that keep them.
+        executors: Vec<String> = texts(),
+        /// Bytes of their files.
+        bytes: u64 = UInt64,
+        /// Time at which they were prepared.
+        prepared: u64 = time(),
+        /// Time at which a training last used them.
+        used: u64 = time(),
+        /// Number of trainings that have used them since they were prepared.
+        uses: u64 = UInt64,
+    }
+
     /// A version of a model.
     Model of Models {
         /// The model.
@@ -405,7 +431,7 @@ impl Epoch {
 
 impl Table {
     /// All tables.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Jobs,
         Self::Stages,
         Self::Executors,
@@ -414,6 +440,7 @@ impl Table {
         Self::TrainingEpochs,
         Self::TrainingSteps,
         Self::Log,
+        Self::Prepared,
         Self::Models,
     ];
 
@@ -428,6 +455,7 @@ impl Table {
             Self::TrainingEpochs => "training_epochs",
             Self::TrainingSteps => "training_steps",
             Self::Log => "log",
+            Self::Prepared => "prepared",
             Self::Models => "models",
         }
     }

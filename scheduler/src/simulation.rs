@@ -372,6 +372,7 @@ fn stage(attempt: &str, job: &SimulatedJob) -> Stage {
             gang: gang.clone(),
             memory: Memory::default(),
             shards: vec![0; gang.most],
+            prepared: None,
             pending: true,
             running: Vec::new(),
             done: 0,

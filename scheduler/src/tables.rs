@@ -158,6 +158,7 @@ impl Tables {
                 lines.sort_by_key(|line| line.at);
                 lines
             }),
+            Table::Prepared => rows!(|control| control.prepared_rows(only.owner.as_deref())),
             Table::Stages | Table::Models => json::<()>(&[]),
         }
     }

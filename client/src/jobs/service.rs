@@ -298,6 +298,13 @@ mod tests {
         ) -> Result<Response<wire::DrainResponse>, Status> {
             Err(Status::unimplemented("no executors here"))
         }
+
+        async fn drop_prepared(
+            &self,
+            _: Request<wire::DropPreparedRequest>,
+        ) -> Result<Response<wire::DropPreparedResponse>, Status> {
+            Err(Status::unimplemented("no executors here"))
+        }
     }
 
     #[tonic::async_trait]

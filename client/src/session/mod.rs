@@ -194,6 +194,7 @@ impl Session {
                 version,
                 if_exists,
             } => self.drop_model(&name, version, if_exists).await,
+            Kind::DropPrepared { id } => self.drop_prepared(id).await,
             Kind::Sql(sql) => {
                 let sql = match *sql {
                     DfStatement::Explain(explain) if explain.options.analyze => {

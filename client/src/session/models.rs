@@ -1,4 +1,5 @@
-//! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: statements about the store, which run in this process.
+//! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: statements about the store, which run in this process; and `DROP
+//! PREPARED`, which the scheduler carries out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use volley_proto::ModelName;
 use volley_proto::spec::{
     BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule, layers_text,
 };
 use volley_proto::store::{HoldingKind, Manifest, ModelSummary};
 use volley_proto::tables::Run;
+use volley_proto::{ModelName, PreparedId};
 
 use super::{Output, Session};
 use crate::Result;
@@ -101,6 +102,17 @@ impl Session {
             );
         }
         Ok(Output::message(message))
+    }
+}
+
+impl Session {
+    pub(super) async fn drop_prepared(&self, id: Option<PreparedId>) -> Result<Output> {
+        let dropped = self.system_tables.drop_prepared(id).await?;
+        Ok(Output::message(match (id, dropped) {
+            (Some(id), _) => format!("prepared rows {id} dropped"),
+            (None, 1) => "the prepared rows of one query dropped".to_owned(),
+            (None, dropped) => format!("the prepared rows of {dropped} queries dropped"),
+        }))
     }
 }
 

@@ -36,9 +36,10 @@ pub(super) fn bound(kind: &mut Kind) -> Result<()> {
             }
         }
         Kind::Sql(statement) => nesting.of(statement),
-        Kind::ShowModels | Kind::DescribeModel { .. } | Kind::DropModel { .. } => {
-            ControlFlow::Continue(())
-        }
+        Kind::ShowModels
+        | Kind::DescribeModel { .. }
+        | Kind::DropModel { .. }
+        | Kind::DropPrepared { .. } => ControlFlow::Continue(()),
     };
     bounded_or(bounded)
 }

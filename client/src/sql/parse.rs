@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::dialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
-use volley_proto::{ModelName, TrainId};
+use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::nesting;
 use super::spell::{is_word, spell_out};
@@ -126,6 +126,11 @@ impl<'a> StatementParser<'a> {
                 version: self.version()?,
                 if_exists,
             }
+        } else if self.at(0, "drop") && self.at(1, "prepared") {
+            self.skip(2);
+            Kind::DropPrepared {
+                id: self.prepared()?,
+            }
         } else {
             let statement = self.inner.parse_statement();
             Kind::Sql(Box::new(statement.map_err(|e| self.df_error(e))?))
@@ -135,6 +140,23 @@ impl<'a> StatementParser<'a> {
         } else {
             Err(self.unexpected("the end of the statement or ';'"))
         }
+    }
+
+    /// Parses `ALL`, or the id of prepared rows as text.
+    fn prepared(&mut self) -> Result<Option<PreparedId>> {
+        let expected = "ALL, or the id of prepared rows in single quotes, from volley.prepared";
+        if self.at(0, "all") {
+            self.skip(1);
+            return Ok(None);
+        }
+        let Token::SingleQuotedString(text) = &self.inner.parser.peek_token().token else {
+            return Err(self.unexpected(expected));
+        };
+        let Ok(id) = text.parse() else {
+            return Err(self.unexpected(expected));
+        };
+        self.skip(1);
+        Ok(Some(id))
     }
 
     /// Parses `VERSION n`, if it is there.
@@ -539,6 +561,10 @@ mod tests {
             ("SHOW MODELS please", (1, 13)),
             ("DROP MODEL", (1, 11)),
             ("DROP MODEL m VERSION", (1, 21)),
+            ("DROP PREPARED", (1, 14)),
+            ("DROP PREPARED 7", (1, 15)),
+            ("DROP PREPARED 'seven'", (1, 15)),
+            ("DROP PREPARED ALL m", (1, 19)),
             ("DROP MODEL m VERSION 0", (1, 22)),
             ("DROP MODEL m VERSION x", (1, 22)),
             ("DESCRIBE MODEL m n", (1, 18)),

@@ -6,7 +6,7 @@ use datafusion::config::SqlParserOptions;
 use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::object_stores::redacted;
-use volley_proto::{ModelName, TrainId};
+use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::{Clause, TrainOptions};
 
@@ -34,6 +34,10 @@ pub(crate) enum Kind {
         /// Version to drop, if not all.
         version: Option<u32>,
         if_exists: bool,
+    },
+    DropPrepared {
+        /// Prepared rows to drop; all without one.
+        id: Option<PreparedId>,
     },
     /// DataFusion's own statement.
     Sql(Box<DfStatement>),

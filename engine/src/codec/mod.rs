@@ -57,10 +57,10 @@ use crate::operators::row_hash;
 use crate::operators::running;
 use crate::operators::single_value;
 use crate::write::{EncodedTarget, Target};
-use crate::{CommitExec, PredictExec, PredictNode, TrainExec, TrainNode, WriteExec};
+use crate::{CommitExec, PredictExec, PredictNode, PreparedExec, TrainExec, TrainNode, WriteExec};
 use volley_proto::spec::TrainSpec;
 use volley_proto::store::PredictedColumns;
-use volley_proto::{Error, ModelRef, nesting};
+use volley_proto::{Error, ModelRef, PreparedId, nesting};
 
 pub(crate) const MAGIC: &[u8] = b"\xffvolley\x01";
 
@@ -73,8 +73,17 @@ const TASK: &[u8] = b"\xffvolley\x02";
 /// One of Volley's nodes without its inputs.
 #[derive(Serialize, Deserialize)]
 enum Node {
+    /// A logical node is not prepared.
     Train {
         spec: Arc<TrainSpec>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prepared: Option<PreparedId>,
+    },
+    /// The schema is that of a plan without rows, in protobuf.
+    Prepared {
+        id: PreparedId,
+        rows: Vec<u64>,
+        schema: Vec<u8>,
     },
     Predict {
         model: ModelRef,
@@ -183,7 +192,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         let node: Arc<dyn datafusion::logical_expr::UserDefinedLogicalNode> =
             match Node::decode(buf)? {
                 None => return self.inner.try_decode(buf, inputs, context),
-                Some(Node::Train { spec }) => {
+                Some(Node::Train { spec, .. }) => {
                     Arc::new(TrainNode::try_new(spec, only(inputs.to_vec())?)?)
                 }
                 Some(Node::Predict { model, columns }) => Arc::new(PredictNode::try_new(
@@ -208,6 +217,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         if let Some(train) = node.downcast_ref::<TrainNode>() {
             Node::Train {
                 spec: Arc::clone(train.spec()),
+                prepared: None,
             }
             .encode(buf)
         } else if let Some(predict) = node.downcast_ref::<PredictNode>() {
@@ -345,8 +355,16 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
             Some(Node::WorkTable { table, schema }) => {
                 table.table(&decode_plan(&schema, context, self)?.schema())
             }
-            Some(Node::Train { spec }) => {
-                Ok(Arc::new(TrainExec::over(spec, only(inputs.to_vec())?)))
+            Some(Node::Train { spec, prepared }) => {
+                let train = TrainExec::over(spec, only(inputs.to_vec())?);
+                Ok(Arc::new(match prepared {
+                    Some(id) => train.preparing(id, Arc::clone(train.input())),
+                    None => train,
+                }))
+            }
+            Some(Node::Prepared { id, rows, schema }) => {
+                let schema = decode_plan(&schema, context, self)?.schema();
+                Ok(Arc::new(PreparedExec::new(id, rows, schema)))
             }
             Some(Node::Predict { model, columns }) => Ok(Arc::new(PredictExec::new(
                 model,
@@ -391,6 +409,14 @@ impl PhysicalExtensionCodec for VolleyPhysicalCodec {
         if let Some(train) = plan.downcast_ref::<TrainExec>() {
             Node::Train {
                 spec: Arc::clone(train.spec()),
+                prepared: train.prepared(),
+            }
+            .encode(buf)
+        } else if let Some(rows) = plan.downcast_ref::<PreparedExec>() {
+            Node::Prepared {
+                id: rows.id(),
+                rows: rows.rows().to_vec(),
+                schema: encode_schema(rows)?,
             }
             .encode(buf)
         } else if let Some(predict) = plan.downcast_ref::<PredictExec>() {

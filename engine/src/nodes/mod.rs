@@ -5,5 +5,6 @@
 mod methods;
 pub(crate) mod one_task;
 pub(crate) mod predict;
+pub(crate) mod prepared;
 pub(crate) mod result;
 pub(crate) mod train;

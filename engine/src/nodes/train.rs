@@ -27,9 +27,11 @@ use datafusion::physical_plan::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::prepared::PreparedExec;
 use crate::error::External;
 use crate::operator;
 use crate::runtime::{RankTask, Runtimes, TaskIdentity};
+use volley_proto::PreparedId;
 use volley_proto::spec::{BatchSize, TrainSpec};
 
 static TRAIN_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -152,6 +154,8 @@ pub struct TrainExec {
     spec: Arc<TrainSpec>,
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
+    /// Id by which executors keep the encoded shards for the next training on the same rows.
+    prepared: Option<PreparedId>,
     task: Option<(TaskIdentity, PathBuf)>,
     cancel: CancellationToken,
 }
@@ -178,6 +182,7 @@ impl TrainExec {
             spec,
             input,
             properties,
+            prepared: None,
             task: None,
             cancel: CancellationToken::new(),
         }
@@ -186,6 +191,24 @@ impl TrainExec {
     /// Returns the training specification.
     pub fn spec(&self) -> &Arc<TrainSpec> {
         &self.spec
+    }
+
+    /// Returns the operator with another input, already sharded or prepared, whose shards executors keep by this id.
+    pub fn preparing(&self, prepared: PreparedId, input: Arc<dyn ExecutionPlan>) -> Self {
+        Self {
+            prepared: Some(prepared),
+            ..Self::over(Arc::clone(&self.spec), input)
+        }
+    }
+
+    /// Returns the id by which executors keep the encoded shards, if they do.
+    pub fn prepared(&self) -> Option<PreparedId> {
+        self.prepared
+    }
+
+    /// Returns the input: the rows, in shards.
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
     }
 
     /// Returns the operator as one task runs it, stopped by its token; tasks of the stage leave files for each other in
@@ -226,6 +249,7 @@ impl ExecutionPlan for TrainExec {
         let renewed = Self::over(Arc::clone(&self.spec), input);
         let (task, cancel) = (self.task.clone(), self.cancel.clone());
         Ok(Arc::new(Self {
+            prepared: self.prepared,
             task,
             cancel,
             ..renewed
@@ -250,6 +274,7 @@ impl ExecutionPlan for TrainExec {
             input: Arc::clone(&self.input),
             context,
             folder,
+            prepared: self.prepared,
             cancel: self.cancel.clone(),
         };
         let run = async move { runtimes.ranks.run(task).await };
@@ -268,6 +293,7 @@ impl ExecutionPlan for TrainExec {
 fn shard(spec: &TrainSpec, input: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let exchanged = input.is::<ShuffleReaderExec>()
         || input.is::<UnresolvedShuffleExec>()
+        || input.is::<PreparedExec>()
         || input.name() == "StageInput"; // the scheduler's operator, private to it
     let sharded = input.downcast_ref::<RepartitionExec>().is_some_and(
         |exchange| matches!(exchange.partitioning(), Partitioning::Hash(_, m) if *m == spec.shards),

@@ -33,7 +33,7 @@ use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{self, Files, file_name};
 use crate::codec::task::PrunedExec;
 use crate::write::{CommitExec, WriteExec, sink_places};
-use crate::{PredictExec, PredictNode, TrainExec, TrainNode};
+use crate::{PredictExec, PredictNode, PreparedExec, TrainExec, TrainNode};
 use volley_proto::spec::{Start, TrainSpec};
 
 /// Effects of a query besides computing.
@@ -190,6 +190,7 @@ fn is_without_files(leaf: &dyn ExecutionPlan) -> bool {
         || leaf.is::<WorkTableExec>()
         || leaf.is::<LazyMemoryExec>()
         || leaf.is::<PrunedExec>()
+        || leaf.is::<PreparedExec>()
         || leaf.is::<ShuffleReaderExec>()
         || leaf.is::<RangeShuffleReaderExec>()
         || leaf.is::<UnresolvedShuffleExec>()

@@ -6,6 +6,7 @@ pub(crate) mod distinct_sets;
 pub(crate) mod dynamic_filters;
 pub(crate) mod effects;
 pub(crate) mod estimates;
+pub(crate) mod identity;
 pub(crate) mod join_order;
 pub(crate) mod joins;
 pub(crate) mod large_constants;

@@ -18,6 +18,9 @@ use super::join_filter::stop_in_filter;
 use super::tasks::Running;
 use crate::files::equipped_scan;
 
+/// Folder of prepared rows, within the work folder.
+const PREPARED: &str = "prepared";
+
 /// Parts for the operators of a task.
 pub(super) struct Equipment<'a> {
     /// Connections to executors that hold the task's input.
@@ -50,8 +53,11 @@ impl Equipment<'_> {
             let TaskIdentity {
                 job_id, stage_id, ..
             } = self.identity;
-            let folder = Path::new(self.work_dir).join(job_id);
-            let folder = folder.join(stage_id.to_string());
+            let work_dir = Path::new(self.work_dir);
+            let folder = match train.prepared() {
+                Some(id) => work_dir.join(PREPARED).join(id.to_string()),
+                None => work_dir.join(job_id).join(stage_id.to_string()),
+            };
             let cancel = self.running.cancel().clone();
             let train = train.in_task(self.identity.clone(), folder, cancel);
             return Ok(Some(Arc::new(train)));

@@ -33,12 +33,12 @@ use volley_engine::object_stores::Stores;
 use volley_engine::runtime::Runtimes;
 use volley_engine::settings::JobSettings;
 use volley_engine::{VolleyLogicalCodec, VolleyPhysicalCodec};
-use volley_proto::TrainId;
 use volley_proto::access::{Authorized, Bearer, ClusterSecret, Holder};
 use volley_proto::address::ListenAddress;
 use volley_proto::connections::Listener;
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::tls::{self, ClientCertificate};
+use volley_proto::{PreparedId, TrainId};
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
@@ -259,16 +259,17 @@ async fn register(
 }
 
 impl Process {
-    /// Waits until the executor and its scheduler have lost each other, and returns the reason. Passes on finished
-    /// training runs meanwhile, and that the executor is to leave.
+    /// Waits until the executor and its scheduler have lost each other, and returns the reason. Meanwhile passes on
+    /// finished training runs, dropped prepared rows, and that the executor is to leave.
     pub(crate) async fn until_over(
         &mut self,
         finished: impl Fn(TrainId),
+        dropped: impl Fn(PreparedId),
         leave: &CancellationToken,
     ) -> String {
         tokio::select! {
             reason = self.attendance.until_over(
-                finished,
+                (finished, dropped),
                 |tasks| self.tasks.stop(tasks),
                 // A full queue drops the probe: the scheduler's wait for it is limited.
                 |probe| drop(self.probes.try_send(probe)),

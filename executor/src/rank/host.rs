@@ -20,6 +20,7 @@ use volley_trainer::custom::CustomLayers;
 use volley_trainer::{ResolvedDevice, resolve_gpu};
 
 use super::parking::Parking;
+use super::prepared::Prepared;
 use super::rendezvous::{Joined, Rendezvous, Seat};
 use super::run::RankRun;
 use crate::ExecutorConfig;
@@ -38,6 +39,7 @@ pub(crate) struct RankHost {
     memory: u64,
     scheduler: Authorized,
     parking: Parking,
+    prepared: Prepared,
     /// Token of the executor's planned departure.
     leaving: CancellationToken,
     tls: Option<Tls>,
@@ -47,7 +49,7 @@ impl RankHost {
     pub(crate) fn new(
         config: &ExecutorConfig,
         scheduler: Authorized,
-        parking: Parking,
+        (parking, prepared): (Parking, Prepared),
         leaving: CancellationToken,
     ) -> Self {
         Self {
@@ -59,6 +61,7 @@ impl RankHost {
             memory: config.rank_memory.as_u64(),
             scheduler,
             parking,
+            prepared,
             leaving,
             tls: config.tls.clone(),
         }
@@ -106,6 +109,9 @@ impl RankHost {
                 return Err(error);
             }
         };
+        let lease = task
+            .prepared
+            .map(|id| self.prepared.enter(id, &task.folder));
         let threads = spec.threads.map_or(self.slots, |most| most.min(self.slots));
         let run = RankRun {
             executor: &self.executor,
@@ -119,6 +125,7 @@ impl RankHost {
             // The end of the generation also stops the rank.
             stop: cancel.child_token(),
             leaving: &self.leaving,
+            lease: lease.as_ref(),
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");
         let trained = tokio::select! {

@@ -9,14 +9,17 @@
 //! ```
 //!
 //! It combines parts that live elsewhere: the scheduler's rendezvous, the trainer's collectives and training loop,
-//! and the model store. Between tasks it holds the states that ranks have [left](parking).
+//! and the model store. Between tasks it holds the states that ranks have [left](parking), between trainings the rows
+//! that are [prepared].
 
 mod host;
 mod origin;
 mod parking;
+mod prepared;
 mod progress;
 mod rendezvous;
 mod run;
 
 pub(crate) use host::RankHost;
 pub(crate) use parking::Parking;
+pub(crate) use prepared::Prepared;

@@ -22,8 +22,12 @@ const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_sec
 /// Report of a rank to the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
-    /// The rank has streamed these shards, and has not met its peers yet.
-    Streamed(Vec<u64>),
+    /// The rank has streamed these shards, and has not met its peers yet. Their files have this many bytes, if the
+    /// executor keeps them for the next training.
+    Streamed {
+        shards: Vec<u64>,
+        kept_bytes: Option<u64>,
+    },
     /// The rank has streamed all of its shards.
     Loaded { rows: u64, seconds: f64 },
     /// An epoch is done.

@@ -195,8 +195,8 @@ impl Rendezvous {
     /// Reports the rank's progress. A lost report does not stop the rank.
     pub(super) async fn report(&self, seat: &Seat, report: Report) {
         let event = match report {
-            Report::Streamed(shards) => {
-                progress_request::Event::Streamed(wire::Streamed { shards })
+            Report::Streamed { shards, kept_bytes } => {
+                progress_request::Event::Streamed(wire::Streamed { shards, kept_bytes })
             }
             Report::Loaded { rows, seconds } => {
                 progress_request::Event::Loaded(wire::Loaded { rows, seconds })

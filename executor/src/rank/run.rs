@@ -28,6 +28,7 @@ use volley_trainer::{
 
 use super::origin::{Found, look_up};
 use super::parking::Place;
+use super::prepared::Lease;
 use super::progress::{Report, RunStore, reporter};
 use super::rendezvous::{Rendezvous, Seat, Told};
 use crate::ballista::data_lost;
@@ -71,6 +72,8 @@ pub(super) struct RankRun<'a> {
     pub(super) stop: CancellationToken,
     /// Token of the executor's planned departure.
     pub(super) leaving: &'a CancellationToken,
+    /// Use of the prepared rows, if the encoded shards are kept.
+    pub(super) lease: Option<&'a Lease>,
 }
 
 impl RankRun<'_> {
@@ -102,7 +105,11 @@ impl RankRun<'_> {
         let numbers = numbers.map(|shard| *shard as u64).collect();
         let loaded = self.load(task).await?;
         if loaded.is_ok() {
-            let report = Report::Streamed(numbers);
+            let kept_bytes = self.lease.and_then(Lease::kept_bytes);
+            let report = Report::Streamed {
+                shards: numbers,
+                kept_bytes,
+            };
             self.rendezvous.report(&self.seat, report).await;
         }
         let Published { version, report } = self

@@ -54,6 +54,9 @@ const METRICS: &str = "/metrics";
 /// Path of the probe, which takes the network of all executors, as training does.
 const PROBE: &str = "/volley.v1.Cluster/Probe";
 
+/// Path of the call that drops prepared rows, which only trainings make.
+const DROP_PREPARED: &str = "/volley.v1.Cluster/DropPrepared";
+
 /// Path of the call that has an executor leave.
 const DRAIN: &str = "/volley.v1.Cluster/Drain";
 
@@ -76,7 +79,7 @@ pub(super) fn needs(path: &str) -> Need {
         || below("/volley.v1.Tasks/").is_some()
     {
         Role::Executor
-    } else if path == PROBE {
+    } else if path == PROBE || path == DROP_PREPARED {
         Role::Run
     } else if path == DRAIN {
         Role::Administer
@@ -114,6 +117,7 @@ mod tests {
             ("/volley.v1.Cluster/ReadTable".to_owned(), Role::Read),
             ("/volley.v1.Cluster/Probe".to_owned(), Role::Run),
             ("/volley.v1.Cluster/Drain".to_owned(), Role::Administer),
+            ("/volley.v1.Cluster/DropPrepared".to_owned(), Role::Run),
             (format!("{grpc}RegisterExecutor"), Role::Executor),
             (format!("{grpc}UpdateTaskStatus"), Role::Executor),
             (format!("{grpc}ExecuteQuery"), Role::Read),

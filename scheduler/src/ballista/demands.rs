@@ -9,7 +9,7 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage, TaskInfo};
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
-use volley_engine::TrainExec;
+use volley_engine::{PreparedExec, TrainExec};
 use volley_proto::TrainId;
 use volley_proto::spec::{Start, TrainSpec};
 
@@ -66,6 +66,7 @@ fn work(
                 largest_shard: rows.iter().flatten().copied().max().unwrap_or(0),
             },
             shards: rows.unwrap_or_else(|| vec![0; stage.partitions]),
+            prepared: train.prepared(),
             pending,
             running: running.map(str::to_owned).collect(),
             done,
@@ -130,9 +131,12 @@ fn runs_on(task: &TaskInfo) -> Option<&str> {
     }
 }
 
-/// Returns the rows of each shard, as written by the exchange before the stage; `None` unless there is one exchange and
-/// it has exact counts.
+/// Returns the rows of each shard, as they were prepared or as written by the exchange before the stage; `None` unless
+/// there is one exchange and it has exact counts.
 fn rows(stage: &RunningStage) -> Option<Vec<u64>> {
+    if let Some(prepared) = find::<PreparedExec>(stage.plan.as_ref()) {
+        return Some(prepared.rows().to_vec());
+    }
     let mut inputs = stage.inputs.values();
     let (Some(exchange), None) = (inputs.next(), inputs.next()) else {
         return None;

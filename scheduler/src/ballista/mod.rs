@@ -27,6 +27,7 @@ mod nesting;
 mod panics;
 mod permissions;
 mod planner;
+mod prepared;
 mod queries;
 mod small_results;
 mod start;

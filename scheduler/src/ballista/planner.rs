@@ -29,6 +29,7 @@ use volley_engine::{TrainNode, VolleyQueryPlanner, adds_files, around, with_rule
 use super::demands::gang;
 use super::nesting::BoundNesting;
 use super::panics::{Caught, caught, caught_rule};
+use super::prepared::with_prepared_rows;
 use crate::handle::Control;
 use volley_engine::stages::{order_to_keep, reuse_exchanges, stages};
 
@@ -126,12 +127,16 @@ impl QueryPlanner for AdmittingPlanner {
                 .map_err(DataFusionError::Plan)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
-        caught(planned(plan, session)).await
+        caught(planned(plan, session, &self.control)).await
     }
 }
 
 /// Plans the stages of a query.
-async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+async fn planned(
+    plan: &LogicalPlan,
+    session: &dyn Session,
+    control: &Control,
+) -> Result<Arc<dyn ExecutionPlan>> {
     let physical = VolleyQueryPlanner
         .create_physical_plan(plan, session)
         .await?;
@@ -139,6 +144,7 @@ async fn planned(plan: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn Ex
         return Ok(physical);
     }
     refuse_restored_writes(&physical, session.config())?;
+    let physical = with_prepared_rows(physical, plan, (control, session))?;
     let order = match is_ordered(plan) {
         true => order_to_keep(&physical),
         false => None,

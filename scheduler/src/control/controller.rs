@@ -26,6 +26,7 @@ use super::jobs::{AttemptOutcome, Death, Job, Jobs, Reading, RetentionPolicy};
 use super::notices::{Notice, NoticeLog};
 use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
+use super::prepared::Prepared;
 use super::queues::Queues;
 use super::recorded::{Change, EXECUTORS_PATIENCE, FUTILE, Recorded, Recovery};
 use super::retained::Ends;
@@ -55,6 +56,7 @@ pub(crate) struct Controller {
     pub(super) policy: Policy,
     pub(super) jobs: Jobs,
     pub(super) runs: Runs,
+    pub(super) prepared: Prepared,
     pub(super) executors: Executors,
     pub(super) slots: Slots,
     /// Executors as placement sees them, from the registry and the slots.
@@ -76,6 +78,7 @@ impl Controller {
             policy,
             jobs: Jobs::default(),
             runs: Runs::default(),
+            prepared: Prepared::default(),
             executors: Executors::default(),
             slots: Slots::default(),
             pool: Pool::default(),
@@ -134,6 +137,7 @@ impl Controller {
             } => {
                 tracing::info!(executor, slots, "executor registered");
                 self.slots.joins(&executor);
+                self.prepared.leaves(&executor);
                 self.executors
                     .registers(&executor, endpoint, slots, now.instant);
                 self.refresh(&executor);
@@ -155,6 +159,7 @@ impl Controller {
                 if self.executors.leaves(&executor) {
                     tracing::info!(executor, "executor gone");
                     self.slots.leaves(&executor);
+                    self.prepared.leaves(&executor);
                     self.refresh(&executor);
                     self.record_executors();
                 }

@@ -8,7 +8,7 @@ use volley_proto::settings::OnClientLoss;
 #[cfg(test)]
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::{Elastic, Ranks};
-use volley_proto::{ModelName, TrainId};
+use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::devices::{DeviceRequest, HostGpu};
 use super::executors::ExecutorEndpoint;
@@ -234,6 +234,8 @@ pub(crate) struct GangStage {
     pub(crate) memory: Memory,
     /// Rows of each shard; zeros if they are not counted.
     pub(crate) shards: Vec<u64>,
+    /// Id by which executors keep the encoded shards, if they do.
+    pub(crate) prepared: Option<PreparedId>,
     /// True if there are shards that no rank has taken.
     pub(crate) pending: bool,
     /// Executors that its ranks run on.

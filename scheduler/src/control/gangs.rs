@@ -1,16 +1,21 @@
 //! The controller's part in training: admission, generations, and reports of ranks.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use url::Url;
-use volley_proto::spec::RankMemory;
-use volley_proto::{ModelName, TrainId};
+use volley_proto::spec::{RankMemory, Ranks};
+use volley_proto::tables::PreparedRows;
+use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::clock::Now;
 use super::controller::Controller;
 use super::event::{Command, Gang, Topic};
 use super::jobs::Job;
 use super::placement::{Memory, never_fits, reach};
+use super::prepared::{Fingerprint, Keeps, Preparation};
 use super::recorded::Change;
+use super::retained::Ends;
 use super::training::{BoundRank, Failure, Generation, RankProgress, Resolution, Run, Runs};
 
 impl Controller {
@@ -71,6 +76,69 @@ impl Controller {
             self.change_run(gang.train, Run::finishes);
         }
         Ok(())
+    }
+
+    /// Decides where the rows of a training that is being planned come from: executors that keep them, if a training has
+    /// prepared the same rows, in as many shards, on as many executors as it is to run on; else its query, and executors
+    /// keep the rows by a new id. Returns the id, and the rows of each shard that is there already.
+    pub(crate) fn prepare(
+        &mut self,
+        gang: &Gang,
+        (fingerprint, shards): (Fingerprint, usize),
+        now: Now,
+    ) -> (PreparedId, Option<Vec<u64>>) {
+        let train = gang.train;
+        if self.runs.get(&train).is_some_and(Run::has_begun) {
+            // It is run again, perhaps because it missed prepared rows.
+            self.prepared.missed(train);
+        } else if let Some((id, rows, executors)) = self.prepared.find(&fingerprint) {
+            let ranks = match gang.ranks {
+                Ranks::Exactly(ranks) => ranks,
+                Ranks::All => reach(&self.pool, gang.device).executors().min(gang.most),
+            };
+            if ranks == executors && rows.len() == shards {
+                let (since, count) = (self.prepared.reads(id, train, now.time), rows.len());
+                let since = since.unwrap_or(now.time);
+                let age = now.time.duration_since(since).unwrap_or_default();
+                let age = humantime::format_duration(Duration::from_secs(age.as_secs()));
+                let note = format!(
+                    "its {count} shards are prepared: the same rows were encoded {age} ago, and the query is not run again"
+                );
+                self.runs.entry(&train).notes(note, now);
+                self.wake(Topic::Run(train));
+                return (id, Some(rows));
+            }
+        }
+        let of = Preparation {
+            fingerprint,
+            train,
+            model: gang.model.clone(),
+            owner: self
+                .job_of_run(train)
+                .map_or_else(String::new, |job| job.owner.clone()),
+            shards,
+        };
+        let runs = &self.runs;
+        let is_over = |train| runs.get(&train).is_none_or(Run::is_over);
+        (self.prepared.begin(of, is_over, now.time), None)
+    }
+
+    /// Drops the prepared rows with an id, or all, of an owner or of anybody. Returns how many.
+    pub(crate) fn drop_prepared(&mut self, id: Option<PreparedId>, owner: Option<&str>) -> usize {
+        let dropped = self.prepared.drop(id, owner);
+        // Executors are told with the tasks that are to end there.
+        self.wake(Topic::Endings);
+        dropped
+    }
+
+    /// Takes the ids of prepared rows whose files an executor is to remove.
+    pub(crate) fn take_removals(&mut self, executor: &str) -> Vec<PreparedId> {
+        self.prepared.take_removals(executor).into_iter().collect()
+    }
+
+    /// Returns the rows of the table of prepared rows, of an owner or of anybody.
+    pub(crate) fn prepared_rows(&self, owner: Option<&str>) -> Vec<PreparedRows> {
+        self.prepared.rows(owner)
     }
 
     /// Finishes the runs of an ended attempt that has no job: nothing else ends them.
@@ -165,6 +233,20 @@ impl Controller {
         report: RankProgress,
         now: Now,
     ) {
+        if let RankProgress::Streamed {
+            shards,
+            kept_bytes: Some(bytes),
+        } = &report
+            && let Some(run) = self.runs.get(&train)
+            && let Some((id, executor, shards)) = run.kept(generation, shards)
+        {
+            let keeps = Keeps {
+                executor,
+                shards,
+                bytes: *bytes,
+            };
+            self.prepared.keeps(id, keeps, now.time);
+        }
         self.change_run(train, |run| run.reports(generation, report, now));
     }
 

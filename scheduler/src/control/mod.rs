@@ -11,6 +11,7 @@
 //!        slots       which task holds which slots and GPU, until it has ended
 //!        devices     which GPUs a rank may take
 //!        executors   attendance, registration, roles and resources
+//!        prepared    rows that executors keep for the next training on them
 //!        recorded    what a later scheduler is to know of jobs
 //!        notices     what executors warn of
 //! ```
@@ -30,6 +31,7 @@ mod jobs;
 mod notices;
 mod offers;
 mod placement;
+mod prepared;
 mod queues;
 mod recorded;
 mod retained;
@@ -49,6 +51,7 @@ pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, Registere
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
+pub(crate) use prepared::Fingerprint;
 pub use queues::Queue;
 pub(crate) use queues::Queues;
 pub(crate) use recorded::{Change, JobEnd, Recorded};

@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 
+use volley_proto::PreparedId;
 use volley_proto::failure::DataLost;
 use volley_proto::settings::QUEUE_DEFAULT;
 
@@ -30,6 +31,7 @@ struct Asked {
     gang: Option<Gang>,
     /// Rows of each shard of the gang.
     shards: Vec<u64>,
+    prepared: Option<PreparedId>,
     written: Option<String>,
 }
 
@@ -167,14 +169,23 @@ impl Controller {
             Some(job) => (job.id.clone(), job.account.clone(), job.priority),
             None => (attempt.clone(), unknown_account(), 0),
         };
-        let (kind, gang, shards, written) = match work {
-            Work::Slices { pending, most } => (Kind::Slices { pending, most }, None, vec![], None),
-            Work::Whole => (Kind::Whole, None, vec![], None),
+        let mut asked = Asked {
+            attempt: attempt.clone(),
+            stage,
+            gang: None,
+            shards: vec![],
+            prepared: None,
+            written: None,
+        };
+        let kind = match work {
+            Work::Slices { pending, most } => Kind::Slices { pending, most },
+            Work::Whole => Kind::Whole,
             Work::Gang(stage) => {
                 let GangStage {
                     gang,
                     memory,
                     shards,
+                    prepared,
                     pending,
                     running: ranks_on,
                     done,
@@ -200,7 +211,14 @@ impl Controller {
                     running: ranks_on.len(),
                     done,
                 };
-                (kind, Some(gang), shards, written)
+                asked = Asked {
+                    gang: Some(gang),
+                    shards,
+                    prepared,
+                    written,
+                    ..asked
+                };
+                kind
             }
         };
         let demand = Demand {
@@ -212,13 +230,6 @@ impl Controller {
             runs: self.slots.runs(&attempt),
             kind,
         };
-        let asked = Asked {
-            attempt,
-            stage,
-            gang,
-            shards,
-            written,
-        };
         Some((asked, demand))
     }
 
@@ -229,14 +240,16 @@ impl Controller {
             stage,
             gang,
             shards,
+            prepared,
             written,
         } = asked;
         match decision {
             Decision::Tasks(tasks) | Decision::Start(tasks) => {
                 let (tasks, gang) = match gang {
                     Some(gang) => {
+                        let shards = (shards, prepared);
                         let (tasks, gang) =
-                            self.assign_shards((gang, &shards), &attempt, tasks, now);
+                            self.assign_shards((gang, shards), &attempt, tasks, now);
                         (tasks, Some(Box::new(gang)))
                     }
                     None => (tasks, None),
@@ -278,22 +291,24 @@ impl Controller {
     /// whichever executors they are on.
     fn assign_shards(
         &mut self,
-        (gang, rows): (Gang, &[u64]),
+        (gang, (rows, prepared)): (Gang, (Vec<u64>, Option<PreparedId>)),
         attempt: &str,
         tasks: Vec<Task>,
         now: Now,
     ) -> (Vec<Task>, GangBinding) {
         let able = reach(&self.pool, gang.device).executors();
         let executors: Vec<_> = tasks.iter().map(|task| task.executor.as_str()).collect();
+        let holders = prepared.map_or_else(Vec::new, |id| self.prepared.holders(id));
         let run = self.runs.entry(&gang.train);
-        let assigned = run.assign(attempt, rows, &executors);
+        let assigned = run.assign(attempt, &rows, &executors, &holders);
         let mut ranks: Vec<_> = assigned.into_iter().zip(tasks).collect();
         ranks.sort_by(|(shards, _), (others, _)| shards.first().cmp(&others.first()));
         let (shards, mut tasks): (Vec<Vec<usize>>, Vec<Task>) = ranks.into_iter().unzip();
         for (task, shards) in tasks.iter_mut().zip(&shards) {
             task.partitions = shards.len();
         }
-        run.dealt(&gang, (rows, &shards), able, now);
+        run.dealt(&gang, (&rows, &shards), able, now);
+        run.keeps(prepared, rows);
         (tasks, GangBinding { gang, shards })
     }
 

@@ -283,14 +283,16 @@ impl Service {
                 Presence::Lost | Presence::Superseded => return,
             }
             let executor = &attending.executor;
-            let ending = self
-                .control
-                .ask(|control, now| control.ending_tasks(executor, now));
+            let (ending, dropped) = self.control.ask(|control, now| {
+                let ending = control.ending_tasks(executor, now);
+                (ending, control.take_removals(executor))
+            });
             let drain = self.control.look(|control| control.drain(executor));
             let sign = AttendResponse {
                 finished: self.finished(&mut told),
                 ending: ending.into_iter().map(Into::into).collect(),
                 leave: matches!(drain, Some(Drain::Draining | Drain::Drained)),
+                dropped: dropped.iter().map(ToString::to_string).collect(),
                 ..AttendResponse::default()
             };
             if signs.send(Ok(sign)).is_err() {

@@ -3,10 +3,11 @@
 
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+use volley_proto::PreparedId;
 use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
 use volley_proto::wire::{
-    DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, ProbeRequest, ProbeResponse,
-    ReadTableRequest, ReadTableResponse,
+    DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, DropPreparedRequest,
+    DropPreparedResponse, ProbeRequest, ProbeResponse, ReadTableRequest, ReadTableResponse,
 };
 
 use super::probes::Prober;
@@ -68,6 +69,28 @@ impl Cluster for Service {
         let knows = false;
         self.control.on(Event::ExecutorDrains { executor, knows });
         Ok(Response::new(DrainResponse {}))
+    }
+
+    async fn drop_prepared(
+        &self,
+        request: Request<DropPreparedRequest>,
+    ) -> Result<Response<DropPreparedResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let id = request.get_ref().id.as_deref();
+        let id = id.map(str::parse::<PreparedId>).transpose();
+        let id = id.map_err(|error| invalid(&error))?;
+        let owner = caller.sees();
+        let dropped = self
+            .control
+            .ask(|control, _| control.drop_prepared(id, owner));
+        if let Some(id) = id.filter(|_| dropped == 0) {
+            return Err(Status::not_found(format!(
+                "unknown prepared rows {id}; SELECT * FROM volley.prepared lists those that there are"
+            )));
+        }
+        Ok(Response::new(DropPreparedResponse {
+            dropped: dropped as u64,
+        }))
     }
 
     async fn describe(

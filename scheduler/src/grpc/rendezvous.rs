@@ -136,8 +136,8 @@ impl Rendezvous for Service {
                 rank,
                 steps: steps.into(),
             },
-            Some(progress_request::Event::Streamed(wire::Streamed { shards })) => {
-                RankProgress::Streamed(shards)
+            Some(progress_request::Event::Streamed(wire::Streamed { shards, kept_bytes })) => {
+                RankProgress::Streamed { shards, kept_bytes }
             }
             None => return Err(Status::invalid_argument("progress without an event")),
         };

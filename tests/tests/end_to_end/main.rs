@@ -28,6 +28,7 @@ mod models;
 mod numbers;
 mod page;
 mod places;
+mod prepared;
 mod prompt;
 mod quantiles;
 mod queues;

@@ -7,7 +7,7 @@ use volley_proto::did_you_mean;
 use super::commands::COMMANDS;
 
 /// Syntax of the statements, in the order in which one meets them.
-const STATEMENTS: [(&str, &str); 21] = [
+const STATEMENTS: [(&str, &str); 22] = [
     (
         "SELECT",
         "SELECT [DISTINCT] expressions FROM tables or 'files' [JOIN …] [WHERE …] [GROUP BY …] [HAVING …]\n  [QUALIFY …] [ORDER BY …] [LIMIT n];",
@@ -44,6 +44,7 @@ const STATEMENTS: [(&str, &str); 21] = [
     ("SHOW MODELS", "SHOW MODELS;"),
     ("DESCRIBE MODEL", "DESCRIBE MODEL name;"),
     ("DROP MODEL", "DROP MODEL [IF EXISTS] name [VERSION n];"),
+    ("DROP PREPARED", "DROP PREPARED ALL | 'id';"),
     (
         "ML.PREDICT",
         "SELECT * FROM ML.PREDICT(MODEL name [, version], (SELECT …) | TABLE t);",

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::PreparedExec;
 use crate::codec::task::{PrunedExec, TaskPlan};
 use crate::object_stores::Stores;
 use datafusion::common::{internal_err, not_impl_err};
@@ -134,6 +135,9 @@ fn union(plan: Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
 fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
     if let Some(input) = plan.downcast_ref::<StageInput>() {
         return Ok(Arc::new(input.slice(slice)));
+    }
+    if let Some(rows) = plan.downcast_ref::<PreparedExec>() {
+        return Ok(Arc::new(rows.slice(slice)));
     }
     if plan.is::<EmptyExec>() {
         return Ok(Arc::new(

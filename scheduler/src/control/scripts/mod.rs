@@ -302,6 +302,7 @@ fn barrier(attempt: &str, gang: &Gang, running: &[&str], pending: bool) -> Stage
             gang: gang.clone(),
             memory: Memory::default(),
             shards: vec![0; 12],
+            prepared: None,
             pending,
             running: running.iter().map(ToString::to_string).collect(),
             done: 0,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use url::Url;
 use volley_proto::spec::{Ranks, TooFew};
-use volley_proto::{GpuId, ModelName, Secret};
+use volley_proto::{GpuId, ModelName, PreparedId, Secret};
 
 use super::events::{EventLog, Failure, RunEvent, Shown};
 use super::progress::{RunProgress, StepReport};
@@ -61,6 +61,8 @@ pub(crate) struct Run {
     steps: u64,
     /// Shards that some rank has loaded.
     loaded: BTreeSet<u64>,
+    /// Id by which executors keep the encoded shards, if they do, and the rows of each.
+    prepared: Option<(PreparedId, Vec<u64>)>,
     /// True once its last epoch is done.
     trained: bool,
     /// Time since which there have been too few executors to begin.
@@ -129,7 +131,11 @@ pub(crate) enum RankProgress {
     /// Steps done since the previous such report.
     Steps { rank: usize, steps: StepReport },
     /// Shards that the rank has streamed, reported before it has met its peers.
-    Streamed(Vec<u64>),
+    Streamed {
+        shards: Vec<u64>,
+        /// Bytes of their files, if the executor keeps them for the next training on the same rows.
+        kept_bytes: Option<u64>,
+    },
 }
 
 /// Instruction to a rank that failed.
@@ -251,17 +257,53 @@ impl Run {
         (settled && goes_on && is_room).then_some(ranks)
     }
 
-    /// Assigns shards, with these rows each, to the next generation's ranks on these executors, in the attempt.
+    /// Assigns shards, with these rows each, to the next generation's ranks on these executors, in the attempt. The first
+    /// generation of prepared rows takes them where they are held.
     pub(crate) fn assign(
         &self,
         attempt: &str,
         rows: &[u64],
         executors: &[&str],
+        holders: &[(String, Vec<usize>)],
     ) -> Vec<Vec<usize>> {
-        // Executors keep shards only for their attempt.
+        // Executors keep shards only for their attempt, or as prepared rows.
         let members = self.members.iter().filter(|_| self.attempt == attempt);
-        let had = members.map(|member| (&*member.bound.executor, &member.bound.shards[..]));
-        assign(rows, executors, &had.collect::<Vec<_>>())
+        let members = members.map(|member| (&*member.bound.executor, &member.bound.shards[..]));
+        let mut had: Vec<_> = members.collect();
+        if had.is_empty() {
+            let held = holders.iter();
+            had.extend(held.map(|(executor, shards)| (executor.as_str(), &shards[..])));
+        }
+        assign(rows, executors, &had)
+    }
+
+    /// Records the rows of each shard, and the id by which executors keep the encoded shards, if they do.
+    pub(crate) fn keeps(&mut self, prepared: Option<PreparedId>, rows: Vec<u64>) {
+        self.prepared = prepared.map(|id| (id, rows));
+    }
+
+    /// Returns the prepared rows that a rank of the current generation keeps once it has streamed these shards: their id,
+    /// its executor, and the rows of each shard.
+    pub(crate) fn kept(
+        &self,
+        generation: &Generation,
+        shards: &[u64],
+    ) -> Option<(PreparedId, &str, Vec<(usize, u64)>)> {
+        let (id, rows) = self.prepared.as_ref()?;
+        let streams = |member: &&Member| {
+            let own = member.bound.shards.iter().map(|shard| *shard as u64);
+            own.eq(shards.iter().copied())
+        };
+        let member = self.members.iter().find(streams)?;
+        let of_shard = |shard: &usize| Some((*shard, *rows.get(*shard)?));
+        let shards = member.bound.shards.iter().filter_map(of_shard);
+        self.is_current(generation)
+            .then(|| (*id, member.bound.executor.as_str(), shards.collect()))
+    }
+
+    /// Logs a message for the user.
+    pub(crate) fn notes(&mut self, note: String, now: Now) {
+        self.tell(RunEvent::Note(note), now.time);
     }
 
     /// Logs that shards are assigned so that some ranks have many more rows than others, or that there are too few for
@@ -472,7 +514,7 @@ impl Run {
             return;
         }
         match report {
-            RankProgress::Streamed(shards) => {
+            RankProgress::Streamed { shards, .. } => {
                 let before = self.loaded.len();
                 let room = MOST_SHARDS.saturating_sub(before);
                 self.loaded.extend(shards.into_iter().take(room));

@@ -247,7 +247,11 @@ fn ranks_that_die_while_they_load_do_not_meet_again_for_ever() {
     // Shards are loaded for the first time in the first two generations, and survivors load them again.
     let now = Now::read();
     let streams = |run: &mut Run, number, shards| {
-        run.reports(&generation(number), RankProgress::Streamed(shards), now);
+        let streamed = RankProgress::Streamed {
+            shards,
+            kept_bytes: None,
+        };
+        run.reports(&generation(number), streamed, now);
     };
     let loads = |run: &mut Run, number: u64| streams(run, number, vec![1, number.min(2)]);
     assert_eq!(losses(loads), 2 + allowed);
@@ -267,7 +271,10 @@ fn executors_keep_their_shards_within_an_attempt() {
     let now = Now::read();
     let mut run = Run::default();
     let bound = |run: &Run, executors: &[&str]| -> Vec<BoundRank> {
-        let shards = run.assign("j", &[0; 6], executors).into_iter().enumerate();
+        let shards = run
+            .assign("j", &[0; 6], executors, &[])
+            .into_iter()
+            .enumerate();
         let shards = shards.zip(executors);
         let rank = |((task, shards), executor): ((usize, _), &&str)| BoundRank {
             task,
@@ -280,18 +287,27 @@ fn executors_keep_their_shards_within_an_attempt() {
     let first = bound(&run, &["a", "b"]);
     run.starts("j", first, now);
     assert_eq!(
-        run.assign("j", &[0; 6], &["b", "a"]),
+        run.assign("j", &[0; 6], &["b", "a"], &[]),
         [vec![3, 4, 5], vec![0, 1, 2]]
     );
     let grown = bound(&run, &["a", "b", "c"]);
     run.starts("j", grown, now);
     assert_eq!(
-        run.assign("j", &[0; 6], &["c", "b"]),
+        run.assign("j", &[0; 6], &["c", "b"], &[]),
         [vec![0, 2, 5], vec![1, 3, 4]]
     );
     assert_eq!(
-        run.assign("k", &[0; 6], &["c", "b"]),
+        run.assign("k", &[0; 6], &["c", "b"], &[]),
         [vec![0, 1, 2], vec![3, 4, 5]]
+    );
+    let held = [
+        ("b".to_owned(), vec![0, 1, 2]),
+        ("c".to_owned(), vec![3, 4, 5]),
+    ];
+    assert_eq!(
+        run.assign("k", &[0; 6], &["c", "b"], &held),
+        [vec![3, 4, 5], vec![0, 1, 2]],
+        "prepared rows"
     );
 }
 
