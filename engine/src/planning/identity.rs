@@ -5,7 +5,7 @@
 //! that only training reads are not in it.
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::Result;
 use datafusion::logical_expr::LogicalPlan;
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! The executor's side of the rendezvous; the only file of the rank host that knows its wire format.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -7,6 +8,7 @@ use tonic::Code;
 use volley_engine::runtime::TaskIdentity;
 use volley_proto::access::Authorized;
 use volley_proto::failure::chain;
+use volley_proto::wire::join_response::Answer;
 use volley_proto::wire::rendezvous_client::RendezvousClient;
 use volley_proto::wire::{self, progress_request};
 use volley_proto::{GpuId, Secret, TrainId};
@@ -111,25 +113,38 @@ impl Rendezvous {
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         };
         let deadline = Instant::now() + timeout;
-        let joined = loop {
+        let answer = loop {
             let mut request = tonic::Request::new(join.clone());
             // The scheduler enforces the deadline; this longer one applies when the scheduler is gone.
             request.set_timeout(timeout + REPORT_TIMEOUT);
             let status = match self.client.clone().join(request).await {
-                Ok(joined) => break joined,
+                Ok(joined) => break joined.into_inner().answer,
                 Err(status) => status,
             };
-            let (train, message) = (self.train.to_string(), status.message().to_owned());
-            match status.code() {
-                Code::Cancelled => {
-                    let reason = message;
-                    return Err(RankError::Regroup { train, reason });
-                }
-                // The connection was lost in between: tonic reports a broken one as unknown.
-                Code::Unavailable | Code::Unknown if Instant::now() < deadline => {
-                    sleep(PAUSE).await
-                }
-                _ => return Err(RankError::Rendezvous { train, message }),
+            // What the scheduler says has no source. A connection that breaks has many codes, cancelled among them.
+            let broke = status.source().is_some() || status.code() == Code::Unavailable;
+            if !broke || Instant::now() >= deadline {
+                return Err(RankError::Rendezvous {
+                    train: self.train.to_string(),
+                    message: status.message().to_owned(),
+                });
+            }
+            tracing::debug!(train = %self.train, error = status.message(), "joining again");
+            sleep(PAUSE).await;
+        };
+        let membership = match answer {
+            Some(Answer::Membership(membership)) => membership,
+            Some(Answer::Ended(reason)) => {
+                return Err(RankError::Regroup {
+                    train: self.train.to_string(),
+                    reason,
+                });
+            }
+            None => {
+                return Err(RankError::Rendezvous {
+                    train: self.train.to_string(),
+                    message: "the scheduler's answer is empty".to_owned(),
+                });
             }
         };
         let wire::Membership {
@@ -138,7 +153,7 @@ impl Rendezvous {
             endpoints,
             secret,
             gpu,
-        } = joined.into_inner();
+        } = membership;
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
         let peers = endpoints
             .iter()

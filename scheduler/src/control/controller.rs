@@ -69,7 +69,7 @@ pub(crate) struct Controller {
     /// Jobs of an earlier scheduler that have not been submitted again.
     recovery: Option<Recovery>,
     /// Commands that have not been taken yet.
-    commands: Vec<Command>,
+    pub(super) commands: Vec<Command>,
 }
 
 impl Controller {

@@ -13,7 +13,7 @@ use super::controller::Controller;
 use super::event::{Command, Gang, Topic};
 use super::jobs::Job;
 use super::placement::{Memory, never_fits, reach};
-use super::prepared::{Fingerprint, Keeps, Preparation};
+use super::prepared::{Fingerprint, Preparation};
 use super::recorded::Change;
 use super::retained::Ends;
 use super::training::{BoundRank, Failure, Generation, RankProgress, Resolution, Run, Runs};
@@ -238,13 +238,8 @@ impl Controller {
             kept_bytes: Some(bytes),
         } = &report
             && let Some(run) = self.runs.get(&train)
-            && let Some((id, executor, shards)) = run.kept(generation, shards)
+            && let Some((id, keeps)) = run.kept(generation, shards, *bytes)
         {
-            let keeps = Keeps {
-                executor,
-                shards,
-                bytes: *bytes,
-            };
             self.prepared.keeps(id, keeps, now.time);
         }
         self.change_run(train, |run| run.reports(generation, report, now));

@@ -51,7 +51,6 @@ pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, Registere
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
-pub(crate) use prepared::Fingerprint;
 pub use queues::Queue;
 pub(crate) use queues::Queues;
 pub(crate) use recorded::{Change, JobEnd, Recorded};

@@ -194,6 +194,16 @@ impl Controller {
                 let executors = reach(&self.pool, gang.device).executors();
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
+                if pending && run.is_under_way() {
+                    // The others would wait for it, or for its part of a sum; and a run that waits for ranks is offered
+                    // again as time passes.
+                    let reason = match run.is_of_attempt(&attempt) {
+                        true => "a rank's task has ended without a reason",
+                        false => "its job is run again",
+                    };
+                    run.regroup(reason.to_owned(), now);
+                    self.commands.push(Command::Wake(Topic::Run(gang.train)));
+                }
                 // A rank that ends frees its slot before its shards are pending.
                 if !(pending || run.meets_again() && !ranks_on.is_empty()) {
                     running.push(Running {

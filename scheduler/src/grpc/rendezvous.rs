@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
+use volley_proto::wire::join_response::Answer;
 use volley_proto::wire::rendezvous_server::{Rendezvous, RendezvousServer};
 use volley_proto::wire::{self, progress_request};
 use volley_proto::{Error, TrainId};
@@ -62,7 +63,7 @@ impl Rendezvous for Service {
     async fn join(
         &self,
         request: Request<wire::JoinRequest>,
-    ) -> Result<Response<wire::Membership>, Status> {
+    ) -> Result<Response<wire::JoinResponse>, Status> {
         let join = request.into_inner();
         let train = train_id(&join.train_id)?;
         let task = index(join.task_id)?;
@@ -88,13 +89,15 @@ impl Rendezvous for Service {
             };
             match (run.ended(&generation), run.root()) {
                 // This is not a failure of the rank: it meets the others again.
-                (Some(reason), _) => Some(Err(Status::cancelled(reason))),
+                (Some(reason), _) => Some(Ok(Answer::Ended(reason))),
                 (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
-                (None, None) => run.membership(task).map(Ok),
+                (None, None) => run
+                    .membership(task)
+                    .map(|joined| Ok(Answer::Membership(joined.into()))),
             }
         });
-        let membership = match all_joined.await {
-            Some(membership) => membership?,
+        let answer = match all_joined.await {
+            Some(answer) => answer?,
             None => {
                 let run = |control: &Controller| Some(control.run(train)?.missing());
                 let missing = self.control.look(run).unwrap_or_default();
@@ -103,7 +106,9 @@ impl Rendezvous for Service {
                 )));
             }
         };
-        Ok(Response::new(membership.into()))
+        Ok(Response::new(wire::JoinResponse {
+            answer: Some(answer),
+        }))
     }
 
     async fn progress(

@@ -49,7 +49,8 @@ fn rows_that_do_not_fit_into_memory_are_trained_on_as_if_they_did() {
             !said.contains("; 0 stay in files")
         });
         assert_eq!(spilled, memory != "1GiB");
-        // All files of a rank are removed with its job.
+        // All files of a rank are removed with its job, but those of prepared rows.
+        cluster.query("DROP PREPARED ALL");
         let work: Vec<_> = (0..2).map(|executor| cluster.work_dir(executor)).collect();
         eventually("files of ranks to go", SOON, || {
             let left: u64 = work.iter().map(|folder| bytes(folder)).sum();

@@ -89,7 +89,11 @@ fn changed_files_are_read_again() {
     let run = train(&cluster, &file, "hidden_units = [4]");
     assert!(!are_prepared(&run), "{}", run.stderr);
     let rows = run.rows();
-    let rows = |column: &str| rows.iter().map(|row| row[column].as_u64().unwrap()).sum::<u64>();
+    let rows = |column: &str| {
+        rows.iter()
+            .map(|row| row[column].as_u64().unwrap())
+            .sum::<u64>()
+    };
     assert_eq!(rows("train_rows") + rows("eval_rows"), 1_200);
 }
 

@@ -297,7 +297,7 @@ fn cut_in_a_checkpoint() {
 /// cut lasts, so waiting for it would take as long again after the host is back.
 fn meets_again_at_once() {
     let cluster = scene::spread(Patience::Short, (1, 1));
-    let mut fit = setup("m", WAITING).start(&cluster);
+    let mut fit = setup("m", WAITING).lasting(4.0, &cluster).start(&cluster);
     fit.await_epoch(3);
     cluster.hosts().cut("c");
     for executor in [1, 3] {

@@ -87,6 +87,44 @@ fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
 }
 
 #[test]
+fn a_rank_that_ends_without_a_reason_ends_its_generation() {
+    let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
+    let ended = |executor: &str, number| Event::TaskFailed {
+        executor: executor.to_owned(),
+        task: task("t", number),
+    };
+    trains.script.on(ended("b", 1));
+    assert!(trains.offer(&["a"], true).is_empty(), "a has not ended");
+    assert_eq!(
+        trains.run().ended(&generation(1)).unwrap(),
+        "a rank's task has ended without a reason"
+    );
+    trains.script.on(ended("a", 0));
+    assert_eq!(trains.offer(&[], true), ["bind t: a b"]);
+    assert_eq!(trains.run().ended(&generation(2)), None);
+}
+
+/// The attempt has ended before the executor of its rank is lost, which has no effect on it then.
+#[test]
+fn survivors_go_on_alone_after_a_while_where_data_was_lost_before_a_rank() {
+    let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
+    let lost = effect("t", "q", None, true).data.unwrap();
+    let ended = trains.script.ended("t", AttemptEnd::Lost(lost));
+    assert_eq!(ended, ["resubmit t", "offer"]);
+    trains.script.resubmitted("t", "v");
+    trains.script.ended_rank("a");
+    trains.script.loses("b", vec![]);
+    let stage = barrier("v", &trains.gang, &[], true);
+    assert!(trains.script.offer(std::slice::from_ref(&stage)).is_empty());
+    assert_eq!(
+        trains.run().ended(&generation(1)).unwrap(),
+        "its job is run again"
+    );
+    assert_eq!(trains.script.after(31), ["offer"]);
+    assert_eq!(trains.script.offer(&[stage]), ["bind v: a"]);
+}
+
+#[test]
 fn ranks_meet_elsewhere_when_an_executor_drains() {
     let mut trains = Trains::new(&["a", "b", "c"], TooFew::Fail);
     for generation_number in 1..9 {

@@ -20,6 +20,7 @@ use super::events::{EventLog, Failure, RunEvent, Shown};
 use super::progress::{RunProgress, StepReport};
 use super::shards::{assign, uneven};
 use crate::control::placement::RankRequest;
+use crate::control::prepared::Keeps;
 use crate::control::retained::Ends;
 use crate::control::{Gang, Now};
 
@@ -282,13 +283,13 @@ impl Run {
         self.prepared = prepared.map(|id| (id, rows));
     }
 
-    /// Returns the prepared rows that a rank of the current generation keeps once it has streamed these shards: their id,
-    /// its executor, and the rows of each shard.
+    /// Returns the prepared rows of which a rank of the current generation keeps these shards, in files of `bytes` bytes.
     pub(crate) fn kept(
         &self,
         generation: &Generation,
         shards: &[u64],
-    ) -> Option<(PreparedId, &str, Vec<(usize, u64)>)> {
+        bytes: u64,
+    ) -> Option<(PreparedId, Keeps<'_>)> {
         let (id, rows) = self.prepared.as_ref()?;
         let streams = |member: &&Member| {
             let own = member.bound.shards.iter().map(|shard| *shard as u64);
@@ -297,8 +298,12 @@ impl Run {
         let member = self.members.iter().find(streams)?;
         let of_shard = |shard: &usize| Some((*shard, *rows.get(*shard)?));
         let shards = member.bound.shards.iter().filter_map(of_shard);
-        self.is_current(generation)
-            .then(|| (*id, member.bound.executor.as_str(), shards.collect()))
+        let keeps = Keeps {
+            executor: &member.bound.executor,
+            shards: shards.collect(),
+            bytes,
+        };
+        self.is_current(generation).then_some((*id, keeps))
     }
 
     /// Logs a message for the user.
@@ -606,6 +611,11 @@ impl Run {
     /// Checks whether the run's generation belongs to this attempt.
     pub(crate) fn is_of_attempt(&self, attempt: &str) -> bool {
         self.attempt == attempt
+    }
+
+    /// Checks whether a generation has begun and goes on.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.has_begun() && self.over.is_none() && !self.finished
     }
 
     /// Returns the optimizer steps done.
