@@ -65,7 +65,7 @@ pub use executors::{Executors, Leaving};
 pub use jobs::{Job, JobEvent, JobState, Jobs};
 pub use model::{DataFrameExt, Model};
 pub use scheduler::SchedulerAddress;
-pub use session::{Output, QueryJob, Session};
+pub use session::{FileOptions, Output, QueryJob, Session};
 pub use sql::{
     Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,
     OptimizerOptions, OptionValue, QuantileLevels, ScheduleName, SplitMethod, Statement,

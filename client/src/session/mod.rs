@@ -23,6 +23,7 @@ mod nesting;
 mod output;
 mod planner;
 mod query;
+mod read;
 mod rows;
 mod settings;
 mod tables;
@@ -49,6 +50,7 @@ use volley_proto::tables::{Epoch, Run};
 
 pub(crate) use connect::await_scheduler;
 pub use output::{Output, QueryJob};
+pub use read::FileOptions;
 pub(crate) use transform::Rows as TrainingRows;
 
 use self::planner::ClusterPlanner;
@@ -124,7 +126,8 @@ impl Session {
 
     /// Returns DataFusion's own context; its plans run on the cluster.
     ///
-    /// Its `sql` knows no models, and treats clauses as DataFusion does: use [`Session::sql`].
+    /// Its `sql` knows no models, and treats clauses as DataFusion does: use [`Session::sql`]. Its `read_csv` and the like
+    /// read files as DataFusion does: use [`Session::read_csv`].
     pub fn context(&self) -> &SessionContext {
         &self.context
     }
