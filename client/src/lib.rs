@@ -63,7 +63,7 @@ pub use error::{Error, Result};
 pub use estimator::Estimator;
 pub use executors::{Executors, Leaving};
 pub use jobs::{Job, JobEvent, JobState, Jobs};
-pub use model::{DataFrameExt, Model};
+pub use model::{DataFrameExt, Evaluation, FeatureImportance, FeatureInfo, Model};
 pub use scheduler::SchedulerAddress;
 pub use session::{FileOptions, Output, QueryJob, Session};
 pub use sql::{

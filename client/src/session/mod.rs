@@ -17,6 +17,7 @@ mod file_names;
 mod files;
 mod loss;
 mod memory;
+mod model_calls;
 mod models;
 mod names;
 mod nesting;
@@ -27,6 +28,7 @@ mod read;
 mod rows;
 mod settings;
 mod tables;
+mod temporary_view;
 mod train;
 mod transform;
 
@@ -305,9 +307,20 @@ impl Session {
 
     /// Plans a statement, with the models it names in their current state in the store.
     async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
-        let mut state = self.context.state();
+        let state = self.context.state();
         let models = self.named_models(&statement, &state).await?;
-        state.register_relation_planner(ml_planner(&self.store, models))?;
+        let planner = ml_planner(&self.store, models);
+        self.plan_with(statement, planner).await
+    }
+
+    /// Plans a statement, with the models that a planner has.
+    async fn plan_with(
+        &self,
+        statement: DfStatement,
+        planner: Arc<MlPlanner>,
+    ) -> Result<LogicalPlan> {
+        let mut state = self.context.state();
+        state.register_relation_planner(planner)?;
         let tables = state.resolve_table_references(&statement)?;
         let plan = match statement_to_plan(&self.context, &state, statement).await {
             Ok(plan) => plan,

@@ -3,26 +3,19 @@
 //! A `TRANSFORM` is fitted to the rows that will be trained on, by queries that run before training. The same column or
 //! hash as in training selects these rows from the query's rows, whatever is computed from them.
 
-use std::sync::Arc;
-
 use arrow::datatypes::DataType;
-use arrow::record_batch::RecordBatch;
 use datafusion::common::{Column, DFSchema, ScalarValue};
-use datafusion::datasource::ViewTable;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use datafusion::functions::expr_fn::abs;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, lit};
-use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
-use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, ExprWithAlias, Statement as SqlStatement};
-use datafusion::sql::sqlparser::dialect::GenericDialect;
-use datafusion::sql::sqlparser::parser::Parser;
-use uuid::Uuid;
+use datafusion::sql::sqlparser::ast::{Expr as SqlExpr, ExprWithAlias};
 use volley_engine::split_draw;
 use volley_proto::spec::{Split, Start, TrainSpec, Transform, split};
 
 use super::Session;
+use super::temporary_view::TemporaryView;
 use super::train::{hash_of, plan_of};
 use crate::sql::{
     Clause, Columns, Target, TrainOptions, check_unambiguous, cut_query, expressions, only,
@@ -150,41 +143,6 @@ fn planned(expr: SqlExpr, typed: &str, rows: &DFSchema, state: &SessionState) ->
     Ok(expr)
 }
 
-/// Temporary table of rows, registered while a query over it is planned.
-struct Table<'a> {
-    session: &'a Session,
-    name: String,
-}
-
-impl Drop for Table<'_> {
-    fn drop(&mut self) {
-        self.session
-            .context()
-            .deregister_table(self.name.as_str())
-            .ok();
-    }
-}
-
-impl<'a> Table<'a> {
-    fn of(session: &'a Session, plan: LogicalPlan) -> Result<Self> {
-        let name = format!("__volley_training_{}", Uuid::new_v4().simple());
-        let view = Arc::new(ViewTable::new(plan, None));
-        session.context().register_table(name.as_str(), view)?;
-        Ok(Self { session, name })
-    }
-
-    /// Returns the rows of a query, which runs as a job of this name.
-    async fn ask(&self, text: &str, job: &str) -> Result<Vec<RecordBatch>> {
-        let query = Parser::new(&GenericDialect {})
-            .try_with_sql(text)
-            .and_then(|mut parser| parser.parse_query());
-        let query = query.map_err(|error| DataFusionError::Internal(error.to_string()))?;
-        let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
-        let frame = self.session.frame(query, job).await?;
-        Ok(frame.collect().await?)
-    }
-}
-
 impl Session {
     /// Fits a `TRANSFORM` to the rows that will be trained on.
     ///
@@ -217,10 +175,10 @@ impl Session {
         }
         let job = format!("CREATE MODEL {}: fits its TRANSFORM", target.model);
         let trained = self.training_rows(rows, &spec, &job).await?;
-        let table = Table::of(self, trained)?;
+        let view = TemporaryView::of(self, trained)?;
         let mut found = Vec::new();
-        for query in given.columns.queries(&table.name) {
-            let answer = table.ask(&query.text, &job).await?;
+        for query in given.columns.queries(&view.name) {
+            let answer = view.ask(&query.text, &job).await?;
             found.extend(query.read(&answer)?);
         }
         let numbers = given.columns.numbers(found)?;
@@ -276,8 +234,8 @@ impl Session {
                 let values = LogicalPlanBuilder::from(plan.clone())
                     .project([column.clone().alias("v")])?
                     .build()?;
-                let table = Table::of(self, values)?;
-                let cut = table.ask(&cut_query(*share, &table.name), job).await?;
+                let view = TemporaryView::of(self, values)?;
+                let cut = view.ask(&cut_query(*share, &view.name), job).await?;
                 let cut = cut.iter().find(|batch| batch.num_rows() > 0);
                 let cut = cut.map(|batch| ScalarValue::try_from_array(batch.column(0), 0));
                 match cut.transpose()? {

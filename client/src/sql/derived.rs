@@ -42,7 +42,7 @@ pub(super) fn query(text: &str, rows: Box<Query>) -> Result<Box<Query>> {
 }
 
 /// Returns a name as a quoted SQL identifier.
-pub(super) fn quoted(name: &str) -> String {
+pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

@@ -30,6 +30,7 @@ mod transform;
 mod values;
 
 pub(crate) use call::{Reference, named_models};
+pub(crate) use derived::quoted;
 pub(crate) use known::Known;
 pub use options::{
     Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,

@@ -1,13 +1,21 @@
 //! Published model, in Rust.
 
+mod answer;
+mod evaluation;
+mod features;
+
 use datafusion::common::DFSchema;
 use datafusion::dataframe::DataFrame;
 use datafusion::sql::sqlparser::ast::ExprWithAlias;
 use url::Url;
 use volley_proto::ModelName;
-use volley_proto::stack::deep;
+use volley_proto::stack::{deep, deeply};
 use volley_proto::store::{EpochRecord, Manifest};
 
+pub use self::evaluation::Evaluation;
+pub use self::features::{FeatureImportance, FeatureInfo};
+
+use self::answer::Answer;
 use crate::sql::predict;
 use crate::{Result, Session};
 
@@ -57,6 +65,49 @@ impl Model {
         Ok(DataFrame::new(state, predicted))
     }
 
+    /// Compares predictions with the rows' labels: `ML.EVALUATE`. Runs as one query on the cluster.
+    ///
+    /// Rows without a label are left out. If the rows have the model's weight column, metrics are weighted by it.
+    ///
+    /// # Errors
+    /// When the rows lack a feature or a label, or the query fails.
+    pub async fn evaluate(&self, session: &Session, rows: DataFrame) -> Result<Evaluation> {
+        let answer = deeply(session.call("evaluate", self, rows)).await?;
+        Evaluation::of(&Answer(answer), self.manifest.spec.label.several())
+    }
+
+    /// Measures how much the model depends on each feature, the most important first: `ML.GLOBAL_EXPLAIN`.
+    ///
+    /// Predicts each row five times for each feature: pass a few thousand rows that the model was not trained on. The
+    /// same rows give the same result.
+    ///
+    /// # Errors
+    /// When the rows lack a feature or the label, the model has several labels, or the query fails.
+    pub async fn explain(
+        &self,
+        session: &Session,
+        rows: DataFrame,
+    ) -> Result<Vec<FeatureImportance>> {
+        let answer = deeply(session.call("global_explain", self, rows)).await?;
+        FeatureImportance::of(&Answer(answer))
+    }
+
+    /// Describes the features' values in rows, and their drift from training, in the order of the model's features:
+    /// `ML.FEATURE_INFO`. The [manifest](Self::manifest) describes them in training.
+    ///
+    /// # Errors
+    /// When the rows lack a feature, or the query fails.
+    pub async fn feature_info(
+        &self,
+        session: &Session,
+        rows: DataFrame,
+    ) -> Result<Vec<FeatureInfo>> {
+        let answer = deeply(session.call("feature_info", self, rows)).await?;
+        let names = self.manifest.features.iter();
+        let names: Vec<_> = names.map(|feature| feature.column.as_str()).collect();
+        FeatureInfo::of(&Answer(answer), &names)
+    }
+
     /// Returns the training history: per epoch, in order, a record of losses, evaluation errors and seconds.
     pub fn history(&self) -> &[EpochRecord] {
         &self.manifest.history
@@ -65,6 +116,11 @@ impl Model {
     /// Returns the manifest: everything about the model but its weights.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Returns the URL of its store.
+    pub(crate) fn store(&self) -> &Url {
+        &self.store
     }
 }
 
