@@ -56,6 +56,7 @@ pub mod standalone;
 mod system_tables;
 #[cfg(test)]
 mod testing;
+mod training_events;
 
 pub use config::SessionConfig;
 pub use datafusion;
@@ -72,5 +73,7 @@ pub use sql::{
     TrainOption, TrainOptions, VocabularyOptions, WarmStart, train_options,
 };
 pub use system_tables::{Scope, SystemTables};
+pub use training_events::{TrainingEvent, TrainingEvents};
 pub use volley_proto::access::{Credential, Token};
 pub use volley_proto::tls::TlsFiles;
+pub use volley_proto::{Error as ProtoError, ModelName, TrainId, spec, store, tables};

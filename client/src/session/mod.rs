@@ -134,6 +134,11 @@ impl Session {
         &self.context
     }
 
+    /// Returns the scheduler, for [`Jobs`](crate::Jobs), [`SystemTables`] and other clients of it.
+    pub fn scheduler(&self) -> &SchedulerAddress {
+        self.cluster.scheduler_address()
+    }
+
     /// Returns the model store.
     pub fn store(&self) -> &ModelStore {
         &self.store
