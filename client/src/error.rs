@@ -11,11 +11,14 @@ use crate::root_cause::plain;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong in a session.
+/// Error of a session, an estimator or a client of the scheduler.
+///
+/// Each variant is one kind of failure, so a program can match on it; its text also tells a person what to do. Errors
+/// of DataFusion's own, with the failures of its queries on the cluster, are [`Engine`](Self::Engine).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nobody answered at the scheduler's address.
+    /// No scheduler answers at the address.
     #[error(
         "no scheduler answers at {address} (waited {}): start a local cluster with `volley \
          cluster up`, or name another address with --scheduler host:port",
@@ -24,7 +27,7 @@ pub enum Error {
     Connect {
         /// The address as configured.
         address: String,
-        /// How long was waited.
+        /// Time that was waited.
         waited: Duration,
         /// The last attempt's error.
         #[source]
@@ -35,21 +38,21 @@ pub enum Error {
     Disagreement {
         /// The scheduler's address.
         address: String,
-        /// Why not.
+        /// Reason of the disagreement.
         reason: String,
     },
     /// A file for TLS cannot be used.
     #[error(transparent)]
     Tls(#[from] volley_proto::tls::Error),
-    /// The scheduler does not let this client in, or not do that.
+    /// The scheduler does not authenticate or authorize this client.
     #[error("the scheduler at {address} refuses: {reason}")]
     Denied {
         /// Its address.
         address: String,
-        /// What it wants.
+        /// The scheduler's reason.
         reason: String,
     },
-    /// A token that cannot be used.
+    /// The token cannot be used.
     #[error("cannot use the token for the scheduler at {address}")]
     Token {
         /// The scheduler's address.
@@ -58,7 +61,7 @@ pub enum Error {
         #[source]
         source: Box<volley_proto::Error>,
     },
-    /// A scheduler of another version.
+    /// The scheduler has another version.
     #[error(
         "the scheduler at {address} is version {theirs} and this volley is {own}: run the same \
          version everywhere"
@@ -71,7 +74,7 @@ pub enum Error {
         /// This library's.
         own: &'static str,
     },
-    /// A setting that is not taken.
+    /// A setting is refused.
     #[error("SET {key} = {value}: {reason}")]
     Setting {
         /// The setting.
@@ -81,15 +84,15 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A table that there is not.
+    /// A table does not exist.
     #[error("there is no table {table}{hint}")]
     UnknownTable {
-        /// The table as the statement means it.
+        /// The table as the statement names it.
         table: String,
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
     },
-    /// A table that there is already.
+    /// A table exists already.
     #[error(
         "table {table} exists already: CREATE OR REPLACE TABLE makes it anew, DROP TABLE drops it"
     )]
@@ -97,7 +100,7 @@ pub enum Error {
         /// The table.
         table: String,
     },
-    /// A place where a table's files were to be.
+    /// A place has no files that can be read.
     #[error("{place}: {reason}")]
     NoFiles {
         /// The place as typed.
@@ -105,7 +108,7 @@ pub enum Error {
         /// Reason, with a file of a similar name.
         reason: String,
     },
-    /// A pattern of file names that is none.
+    /// A pattern of file names is malformed.
     #[error("{pattern} is no pattern of file names: {reason}")]
     Pattern {
         /// The pattern as typed.
@@ -113,13 +116,13 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file whose name cannot be part of a URL.
+    /// The name of a file is not UTF-8, and so not part of a URL.
     #[error("the name of {} is not UTF-8: rename it", file.display())]
     NotUtf8 {
         /// The file.
         file: PathBuf,
     },
-    /// A file whose name does not say what it is.
+    /// The name of a file does not tell its format.
     #[error(
         "the name of {file} does not say what is in it: .csv, .tsv, .json, .jsonl and .ndjson (then .gz, \
          .zst, .bz2 or .xz where it is compressed), .parquet, .avro and .arrow do; CREATE EXTERNAL TABLE t \
@@ -129,17 +132,17 @@ pub enum Error {
         /// The file.
         file: String,
     },
-    /// Files that cannot be one table.
+    /// Two files do not go together in one table.
     #[error("{one} and {other} cannot be one table: {how}")]
     FilesDiffer {
         /// A file.
         one: String,
-        /// A file that is different.
+        /// A file that differs from it.
         other: String,
-        /// In what.
+        /// The difference.
         how: String,
     },
-    /// Rows of a table in memory that are too many.
+    /// A table in memory has too many rows.
     #[error(
         "table {table} would have more than {limit} MiB of rows, and a table in memory goes along with \
          each query of it: write the rows to files, COPY (SELECT …) TO 'folder/' STORED AS PARQUET, and \
@@ -148,10 +151,10 @@ pub enum Error {
     TableTooLarge {
         /// The table.
         table: String,
-        /// The most there may be.
+        /// Limit, in MiB.
         limit: usize,
     },
-    /// A script that is not SQL as Volley knows it.
+    /// A script is not valid SQL.
     #[error("line {line}, column {column}: {message}")]
     Syntax {
         /// The line in the script, from 1.
@@ -161,13 +164,13 @@ pub enum Error {
         /// What was found and what would have been right.
         message: String,
     },
-    /// A place for one query that was given something else.
+    /// Something else was given where one query is expected.
     #[error("expected one query, found {found}")]
     OneQuery {
-        /// What there was.
+        /// What was given.
         found: String,
     },
-    /// An option that `CREATE MODEL` does not know.
+    /// An option of `CREATE MODEL` does not exist.
     #[error("unknown option {option:?}{hint}; the options are: {known}")]
     UnknownOption {
         /// The option as typed.
@@ -177,13 +180,13 @@ pub enum Error {
         /// All options.
         known: String,
     },
-    /// An option given more than once.
+    /// An option is given more than once.
     #[error("option {option} is given twice")]
     RepeatedOption {
         /// The option.
         option: String,
     },
-    /// An option that is needed and not there.
+    /// A required option is missing.
     #[error("option {option} is missing: {expected}")]
     MissingOption {
         /// The option.
@@ -191,13 +194,13 @@ pub enum Error {
         /// What to write.
         expected: &'static str,
     },
-    /// Two input columns of one name.
+    /// Two input columns have the same name.
     #[error("the input has two columns {column:?}: give one of them another name (AS …)")]
     RepeatedColumn {
         /// The name.
         column: String,
     },
-    /// A clause that is wrong by itself.
+    /// A clause is invalid.
     #[error("{clause}: {reason}")]
     Clause {
         /// The clause.
@@ -205,13 +208,13 @@ pub enum Error {
         /// What is wrong with it and what would be right.
         reason: String,
     },
-    /// Something Volley knows of and cannot do.
+    /// The request is understood and not supported.
     #[error("not supported: {what}")]
     NotSupported {
-        /// What was asked for, and what there is instead.
+        /// What was requested, and the alternative.
         what: String,
     },
-    /// A model that exists already.
+    /// The model exists already.
     #[error(
         "model {name} exists already (version {version}): CREATE OR REPLACE MODEL publishes a new \
          version"
@@ -222,7 +225,7 @@ pub enum Error {
         /// Its current version.
         version: u32,
     },
-    /// An `ML` function that does not exist or is called wrongly.
+    /// An `ML` function does not exist, or is called wrongly.
     #[error("ML.{function}: {reason}")]
     MlFunction {
         /// The function as typed.
@@ -230,7 +233,7 @@ pub enum Error {
         /// What is wrong and what would be right.
         reason: String,
     },
-    /// An expression in `TRANSFORM (…)` that cannot be computed there.
+    /// An expression in `TRANSFORM (…)` cannot be computed there.
     #[error("TRANSFORM: {expression}: {reason}")]
     Transform {
         /// The expression as typed.
@@ -238,7 +241,7 @@ pub enum Error {
         /// What is wrong and what would be right.
         reason: String,
     },
-    /// A query that does not fit into a message to the scheduler.
+    /// A query does not fit into a message to the scheduler.
     #[error(
         "the query is too large: it takes {} when it is sent to the scheduler, and the limit is {}; \
          long lists of values (IN (…), VALUES) belong into a table, a file for example, that the \
@@ -247,25 +250,25 @@ pub enum Error {
         size(*limit)
     )]
     QueryTooLarge {
-        /// Bytes that it takes.
+        /// Size of the message, in bytes.
         bytes: usize,
-        /// Bytes that it may take.
+        /// Limit, in bytes.
         limit: usize,
     },
-    /// Rows that a job made and that cannot be read any more.
+    /// The result rows of a job that succeeded are lost.
     #[error("job {job} succeeded, but its rows were lost with {holder}: {advice}")]
     ResultLost {
         /// The job.
         job: String,
-        /// Who held the rows, as far as it is known.
+        /// Holder of the rows, as far as it is known.
         holder: String,
         /// What to do.
         advice: String,
-        /// Why they could not be read.
+        /// Error by which they could not be read.
         #[source]
         source: Box<Error>,
     },
-    /// A scheduler that stopped answering while a job ran.
+    /// The scheduler stopped answering while a job ran.
     #[error(
         "lost the scheduler while job {job} ran: when it is back, `volley jobs attach {job}` \
          finds the job again{}",
@@ -279,13 +282,13 @@ pub enum Error {
     SchedulerLost {
         /// The job.
         job: String,
-        /// Whether it trains a model.
+        /// True if the job trains a model.
         training: bool,
-        /// What came instead of an answer.
+        /// Error that came instead of an answer.
         #[source]
         source: Box<Error>,
     },
-    /// A scheduler that does not know a job which it took, as after a restart.
+    /// The scheduler no longer knows a job that it accepted, as after a restart.
     #[error(
         "lost the scheduler while job {job} ran: it does not know the job any more, as after a restart; {}",
         if *training {
@@ -297,37 +300,43 @@ pub enum Error {
     SchedulerRestarted {
         /// The job.
         job: String,
-        /// Whether it trains a model.
+        /// True if the job trains a model.
         training: bool,
     },
-    /// A request that the scheduler did not carry out.
+    /// The job was cancelled, for example by another client.
+    #[error("job {job} was cancelled")]
+    Cancelled {
+        /// The job.
+        job: String,
+    },
+    /// The scheduler did not carry out a request.
     #[error("the scheduler at {address} did not {request}")]
     Request {
         /// The scheduler's address.
         address: String,
-        /// What was asked, as "read its system tables".
+        /// The request, such as "read its system tables".
         request: &'static str,
         /// Its answer.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A job that the scheduler does not know.
+    /// The scheduler does not know a job.
     #[error("unknown job {id:?}{hint}")]
     UnknownJob {
         /// The id as typed.
         id: String,
-        /// What is known instead, starting with "; ".
+        /// Known jobs, starting with "; ".
         hint: String,
     },
-    /// A rule of names, specs or the model store that was broken.
+    /// An error of names, options, specs or the model store.
     #[error(transparent)]
     Proto(#[from] volley_proto::Error),
-    /// The engine could not plan or run a query.
+    /// The engine could not plan or run a query, or a training failed.
     #[error("{cause}")]
     Engine {
-        /// The root cause as text.
+        /// Root cause, as text.
         cause: String,
-        /// The engine's error with all its layers, which the text repeats.
+        /// The engine's error with all its layers.
         original: Box<DataFusionError>,
     },
 }

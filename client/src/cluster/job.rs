@@ -6,7 +6,7 @@
 //!    │       │ no answer: asked again, for a minute; then SchedulerLost, and a setting decides whether the job goes on
 //!    │       │ unknown job: SchedulerRestarted
 //!    │       │ rows are gone: ResultLost
-//!    │       └ failed: the reason
+//!    │       └ failed: the reason; cancelled: Cancelled
 //!    └ dropped here or above: CancelJob to the scheduler
 //! ```
 
@@ -47,6 +47,9 @@ pub(crate) const RETURN: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two requests to a scheduler that does not answer.
 const REDIAL: Duration = Duration::from_millis(500);
+
+/// Ballista's error text of a cancelled job.
+const CANCELLED: &str = "Cancelled";
 
 /// Wait for the rest of the answer to a submission.
 const EARLY: Duration = Duration::from_secs(2);
@@ -187,8 +190,9 @@ impl Submitted {
     /// Waits until the job has succeeded; `trains` tells errors that it is a training run.
     ///
     /// # Errors
-    /// When the job has failed. The error is [`Error::SchedulerLost`] when the scheduler does not answer, and
-    /// [`Error::SchedulerRestarted`] when it does not know the job that it accepted.
+    /// When the job has failed. The error is [`Error::Cancelled`] when somebody cancelled it, [`Error::SchedulerLost`]
+    /// when the scheduler does not answer, and [`Error::SchedulerRestarted`] when it does not know the job that it
+    /// accepted.
     pub(crate) async fn success(&mut self, trains: bool) -> Result<JobRows> {
         let mut silent_since = None;
         loop {
@@ -253,7 +257,12 @@ impl Submitted {
             match told.status.and_then(|status| status.status) {
                 Some(JobStatus::Failed(failed)) => {
                     self.over = true;
-                    return Err(engine(&failed.error));
+                    return Err(match failed.error.as_str() {
+                        CANCELLED => Error::Cancelled {
+                            job: self.id.clone(),
+                        },
+                        error => engine(error),
+                    });
                 }
                 Some(JobStatus::Successful(succeeded)) => {
                     self.over = true;

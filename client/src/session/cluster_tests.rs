@@ -13,7 +13,7 @@ use volley_proto::store::ModelStore;
 use super::Session;
 use crate::standalone::{Standalone, StandaloneConfig};
 use crate::testing::{manifest, sales_file};
-use crate::{DataFrameExt, Error, Estimator, Result, SessionConfig};
+use crate::{DataFrameExt, Error, Estimator, JobState, Jobs, Result, SessionConfig};
 
 /// Runs a test with a cluster of two executors, a store with the model `known`, and `sales`.
 fn with_cluster(test: impl AsyncFnOnce(&Session, &TempDir) + Send) {
@@ -193,6 +193,26 @@ fn trains_predicts_and_evaluates() {
         let predicted = rows.predict(&model).unwrap().collect().await.unwrap();
         let count: usize = predicted.iter().map(|batch| batch.num_rows()).sum();
         assert_eq!(count, 200);
+        let rows = session.sql("SELECT * FROM rows").await.unwrap();
+        let evaluation = model.evaluate(session, rows.clone()).await.unwrap();
+        assert_eq!((evaluation.rows, evaluation.accuracy), (200, None));
+        assert!(evaluation.r2_score.is_some() && evaluation.labels.is_empty());
+        let of_both = Estimator::new("both")
+            .labels(["sales", "id"])
+            .continuous(["store"])
+            .hidden_units([8])
+            .epochs(1)
+            .fit(session, rows.clone())
+            .await
+            .unwrap();
+        let evaluation = of_both.evaluate(session, rows.clone()).await.unwrap();
+        let labels = evaluation
+            .labels
+            .iter()
+            .map(|(label, of)| (&**label, of.rows));
+        assert_eq!(labels.collect::<Vec<_>>(), [("sales", 200), ("id", 200)]);
+        let refused = of_both.explain(session, rows).await;
+        assert!(matches!(refused, Err(Error::NotSupported { .. })));
         let model = Estimator::new("scaled")
             .label("sales")
             .preprocess(["ML.STANDARD_SCALER(store) OVER () AS scaled", "sales"])
@@ -249,18 +269,55 @@ fn one_task_joins_and_limits() {
     });
 }
 
+/// Creates views of a few rows. Returns a query of them that never ends.
+async fn endless(session: &Session) -> &'static str {
+    for view in [
+        "CREATE VIEW a AS SELECT b.* FROM sales b CROSS JOIN sales c CROSS JOIN sales d",
+        "CREATE VIEW b AS SELECT b.* FROM a b CROSS JOIN a c",
+        "CREATE VIEW c AS SELECT b.* FROM b CROSS JOIN b c",
+        "CREATE VIEW d AS SELECT b.* FROM a b CROSS JOIN c",
+    ] {
+        text(session, view).await.unwrap();
+    }
+    "SELECT sum(a.\"Id\" * d.\"Id\" % 7) FROM b a CROSS JOIN d"
+}
+
+#[test]
+fn a_job_that_another_cancels_says_so() {
+    with_cluster(async |session, _| {
+        let statement = session.parse(endless(session).await).unwrap().remove(0);
+        let output = session.run(statement).await.unwrap();
+        let job = output.job();
+        let cancelled = async {
+            let soon = Duration::from_secs(60);
+            let jobs = Jobs::connect(session.scheduler().clone(), soon);
+            let jobs = jobs.await.unwrap();
+            let mut tick = tokio::time::interval(Duration::from_millis(10));
+            let known = async {
+                loop {
+                    tick.tick().await;
+                    if let Some(id) = job.id() {
+                        return id;
+                    }
+                }
+            };
+            let id = tokio::time::timeout(soon, known).await.unwrap();
+            let (state, _) = jobs.cancel(&id, soon).await.unwrap();
+            assert_eq!(state, JobState::Cancelled);
+            id
+        };
+        let (rows, id) = tokio::join!(output.collect(), cancelled);
+        let Err(Error::Cancelled { job }) = rows else {
+            panic!("{rows:?}")
+        };
+        assert_eq!(job, id);
+    });
+}
+
 #[test]
 fn rows_dropped_early_cancel_their_job() {
     with_cluster(async |session, _| {
-        for view in [
-            "CREATE VIEW a AS SELECT b.* FROM sales b CROSS JOIN sales c CROSS JOIN sales d",
-            "CREATE VIEW b AS SELECT b.* FROM a b CROSS JOIN a c",
-            "CREATE VIEW c AS SELECT b.* FROM b CROSS JOIN b c",
-            "CREATE VIEW d AS SELECT b.* FROM a b CROSS JOIN c",
-        ] {
-            text(session, view).await.unwrap();
-        }
-        let endless = "SELECT sum(a.\"Id\" * d.\"Id\" % 7) FROM b a CROSS JOIN d";
+        let endless = endless(session).await;
         // Drop it during submission, and while it runs.
         for wait in [0, 500].map(Duration::from_millis) {
             let statement = session.parse(endless).unwrap().remove(0);
