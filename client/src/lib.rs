@@ -1,42 +1,61 @@
 //! Volley: a distributed dataframe engine with an integrated trainer.
 //!
-//! A [`Session`] is DataFusion's `SessionContext` whose plans run on a cluster, with SQL for
-//! training and prediction on top (`CREATE MODEL`, `ML.PREDICT`), and the same in Rust:
-//! [`Estimator`] → [`fit`](Estimator::fit) → [`Model`] → [`transform`](Model::transform).
+//! Five types do most of the work:
+//!
+//! | | |
+//! |---|---|
+//! | [`Standalone`](standalone::Standalone) | cluster inside the process, for tests, examples and small jobs |
+//! | [`Session`] | connection to a cluster and a model store: DataFusion's `SessionContext` whose plans run on the cluster, with SQL for models (`CREATE MODEL`, `ML.PREDICT`) |
+//! | [`DataFrame`](datafusion::dataframe::DataFrame) | rows of files, of SQL or of other frames; the cluster computes them when they are read |
+//! | [`Estimator`] | builder of a training: `CREATE MODEL` in Rust |
+//! | [`Model`] | published model: predicts, is evaluated and explained |
+//!
+//! [`Jobs`] manages jobs of all clients, [`SystemTables`] reads the state of the cluster, and [`Error`] tells what went
+//! wrong. The example `guide` has a module for each topic.
 //!
 //! # Example
 //!
-//! A cluster inside the process, a model, and predictions:
-//!
 //! ```
+//! use volley::datafusion::prelude::*;
 //! use volley::standalone::{Standalone, StandaloneConfig};
-//! use volley::{DataFrameExt, Estimator, Session, SessionConfig};
+//! use volley::store::ModelStore;
+//! use volley::{DataFrameExt, Estimator, FileOptions, Session, SessionConfig};
 //!
-//! async fn learn() -> Result<usize, Box<dyn std::error::Error + Send + Sync>> {
+//! async fn learn() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//!     // Standalone: a scheduler and two executors.
 //!     let cluster = Standalone::start(StandaloneConfig::default()).await?;
-//!     let models = tempfile::tempdir()?;
-//!     let store = url::Url::from_directory_path(models.path()).map_err(|()| "no absolute path")?;
-//!     let session = Session::connect(SessionConfig::new(cluster.scheduler(), store)).await?;
 //!
-//!     let rows = "SELECT column1 AS day, 2.0 * column1 AS sales FROM (VALUES (1), (2), (3), (4))";
+//!     // Session: its model store is a folder, or a URL of an object store.
+//!     let folder = tempfile::tempdir()?;
+//!     let models = ModelStore::directory_url(&folder.path().join("models"))?;
+//!     let session = Session::connect(SessionConfig::new(cluster.scheduler(), models)).await?;
+//!
+//!     // DataFrame: from files, from `session.sql("SELECT …")`, or from another frame.
+//!     let file = folder.path().join("sales.csv");
+//!     std::fs::write(&file, "day,sales\n1,2\n2,4\n3,6\n4,8\n5,\n")?;
+//!     let days = session.read_csv(&file, FileOptions::new()).await?;
+//!     let sold = days.clone().filter(col("sales").is_not_null())?;
+//!     assert_eq!(sold.clone().count().await?, 4);
+//!
+//!     // Estimator: every option has a default.
 //!     let model = Estimator::new("sales")
 //!         .label("sales")
 //!         .continuous(["day"])
 //!         .hidden_units([4])
 //!         .epochs(2)
-//!         .fit(&session, session.sql(rows).await?)
+//!         .split_none()
+//!         .fit(&session, sold)
 //!         .await?;
 //!     assert_eq!(model.history().len(), 2);
 //!
-//!     let days = session.sql("SELECT column1 AS day FROM (VALUES (5), (6))").await?;
-//!     let predicted = days.predict(&model)?.collect().await?;
+//!     // Model: predictions are a column of a frame.
+//!     let predicted = days.predict(&model)?.select_columns(&["day", "predicted_sales"])?;
+//!     assert_eq!(predicted.count().await?, 5);
 //!     cluster.stop().await;
-//!     Ok(predicted.iter().map(|batch| batch.num_rows()).sum())
+//!     Ok(())
 //! }
-//!
-//! let runtime = tokio::runtime::Runtime::new()?;
-//! let rows = runtime.block_on(async { runtime.spawn(learn()).await })?.map_err(|e| e.to_string())?;
-//! assert_eq!(rows, 2);
+//! # let runtime = tokio::runtime::Runtime::new()?;
+//! # runtime.block_on(async { runtime.spawn(learn()).await })?.map_err(|e| e.to_string())?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

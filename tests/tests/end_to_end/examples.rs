@@ -1,9 +1,11 @@
 //! All examples, run as their readmes say.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs};
 
-use volley_tests::{Cluster, ExecutorSetup};
+use volley_tests::{Cluster, ExecutorSetup, Process, eventually};
 
 const SHOPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shops");
 const CUSTOM_LAYER: &str = concat!(
@@ -34,6 +36,23 @@ fn the_shops_are_worked_through() {
         panic!("two versions are compared: {evaluated:?}")
     };
     assert!(second < first && second < 0.3, "{evaluated:?}");
+}
+
+#[test]
+fn the_guide_to_the_library_runs() {
+    let test = env::current_exe().unwrap();
+    let built = test.ancestors().nth(2).unwrap();
+    let guide = built.join("examples/guide");
+    assert!(
+        guide.exists(),
+        "{}: cargo test --workspace builds it",
+        guide.display()
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut guide = Process::start(&mut Command::new(guide), &log);
+    let ended = eventually("its end", Duration::from_secs(300), || guide.ended());
+    assert!(ended.success(), "{ended}");
 }
 
 #[test]
