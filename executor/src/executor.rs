@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use volley_engine::runtime::Runtimes;
-use volley_proto::access::{Authorized, may_listen};
+use volley_proto::access::{Authorized, ExposureOptions, may_listen};
 use volley_trainer::resolve_device;
 
 use crate::attendance;
@@ -19,6 +19,12 @@ use crate::{Error, ExecutorConfig, Result};
 
 /// Pause between two attempts to register again.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// Options of the executor's address, and of its token.
+const OPTIONS: ExposureOptions = ExposureOptions {
+    bind: "--bind",
+    tokens: "--join-token FILE",
+};
 
 /// Executor registered with its scheduler; dropping it stops it.
 pub struct Executor {
@@ -54,7 +60,8 @@ impl Executor {
     pub async fn start(config: ExecutorConfig) -> Result<Self> {
         // The executor's ports always ask for proofs.
         let tls = config.tls.is_some();
-        may_listen(config.listen.bind(), true, tls, config.insecure).map_err(Error::Exposed)?;
+        may_listen(config.listen.bind(), true, tls, config.insecure, OPTIONS)
+            .map_err(Error::Exposed)?;
         let work_dir = |source| Error::WorkDir {
             path: config.work_dir.clone(),
             source,

@@ -229,7 +229,7 @@ fn is_callers(error: &io::Error) -> bool {
 }
 
 /// Returns this process's limit on open files; 1024 if it is unknown.
-fn files() -> usize {
+pub(crate) fn files() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit = limits.lines().find_map(|line| {
         let numbers = line.strip_prefix("Max open files")?;

@@ -22,6 +22,7 @@ pub mod damage;
 pub mod disk;
 pub mod failure;
 pub mod limits;
+pub mod metrics;
 pub mod nesting;
 pub mod object_stores;
 pub mod probe;

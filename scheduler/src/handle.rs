@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::control::{Binding, Command, Controller, Event, Now, Offer, Policy, Topic};
-use crate::record::Record;
+use crate::record::{Record, WriterFigures};
 
 /// Handle to the controller; cheap to clone.
 #[derive(Clone)]
@@ -128,6 +128,11 @@ impl Control {
             topic,
             receiver,
         }
+    }
+
+    /// Returns the figures of the record's writer; `None` where jobs are not recorded.
+    pub(crate) fn record_figures(&self) -> Option<WriterFigures> {
+        self.shared.record.figures()
     }
 
     /// Records changes, in the order in which the controller decided them: under its lock. Returns the other commands.

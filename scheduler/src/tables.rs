@@ -18,6 +18,7 @@ use volley_proto::{ModelName, TrainId};
 pub(crate) use crate::control::Totals;
 use crate::control::{Controller, JobsFilter};
 use crate::handle::Control;
+pub(crate) use crate::record::WriterFigures;
 
 /// Timeout of one model store, when a page or table is read.
 const STORE: Duration = Duration::from_secs(10);
@@ -67,10 +68,12 @@ pub(crate) struct Figures {
     pub(crate) jobs: Vec<Job>,
     pub(crate) executors: Vec<Executor>,
     pub(crate) runs: Vec<Run>,
+    /// Writer of the record of jobs; `None` where jobs are not recorded.
+    pub(crate) record: Option<WriterFigures>,
 }
 
 impl Figures {
-    pub(crate) fn of(control: &Controller) -> Self {
+    fn of(control: &Controller, record: Option<WriterFigures>) -> Self {
         let active = JobsFilter::default();
         let jobs = control.jobs().wanted(&active);
         let jobs = jobs.filter(|job| !job.state.has_ended());
@@ -79,6 +82,7 @@ impl Figures {
             jobs: control.rows(jobs, SystemTime::now()),
             executors: control.executor_rows(),
             runs: control.runs().run_rows(None),
+            record,
         }
     }
 }
@@ -176,7 +180,8 @@ impl Tables {
 
     /// Returns the figures of the cluster.
     pub(crate) fn figures(&self) -> Figures {
-        self.control.look(Figures::of)
+        let record = self.control.record_figures();
+        self.control.look(|control| Figures::of(control, record))
     }
 
     fn stores(&self) -> Vec<Url> {

@@ -22,7 +22,7 @@ mod token;
 
 pub use bearer::{Authorized, Bearer, bearer};
 pub use credential::{Credential, Holder};
-pub use exposure::may_listen;
+pub use exposure::{ExposureOptions, may_listen};
 pub use local::{Held, LocalTokens, TokenFile, started, state_folder};
 pub use paths::{AllowedPaths, Denied};
 pub use role::{Principal, Role};

@@ -24,8 +24,8 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use volley_proto::access::{
-    AllowedPaths, ClusterSecret, Held, LocalTokens, Principal, Role, Token, TokenFile, TokenHash,
-    may_listen,
+    AllowedPaths, ClusterSecret, ExposureOptions, Held, LocalTokens, Principal, Role, Token,
+    TokenFile, TokenHash, may_listen,
 };
 
 pub(crate) use self::audit::{Outcome, audit};
@@ -37,6 +37,12 @@ use self::login::Logins;
 pub(crate) use self::login::routes;
 use self::tokens::{Table, TokensFile};
 use crate::{Error, Result, SchedulerConfig};
+
+/// Options of the scheduler's address and of its tokens.
+const OPTIONS: ExposureOptions = ExposureOptions {
+    bind: "--bind",
+    tokens: "--tokens FILE",
+};
 
 /// Whose requests a scheduler answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -104,8 +110,8 @@ impl Access {
     /// read.
     pub(crate) async fn open(config: &SchedulerConfig, bound: SocketAddr) -> Result<Self> {
         let tokens = config.tokens != Tokens::Anybody;
-        may_listen(bound.ip(), tokens, config.tls.is_some(), config.insecure)
-            .map_err(Error::Exposed)?;
+        let (tls, options) = (config.tls.is_some(), OPTIONS);
+        may_listen(bound.ip(), tokens, tls, config.insecure, options).map_err(Error::Exposed)?;
         let jwt = match &config.jwt {
             Some(_) if !tokens => return Err(Error::JwtWithoutTokens),
             Some(jwt) => Some(JwtVerifier::open(jwt).await?),

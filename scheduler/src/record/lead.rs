@@ -237,6 +237,9 @@ mod tests {
         let submission = Submission::query("j");
         open(&record, &submission);
         record.written().await.unwrap();
+        let figures = record.figures().unwrap();
+        assert_eq!((figures.failures, figures.failing), (0, false));
+        assert!(figures.writes > 0 && figures.silence < LEASE, "{figures:?}");
         record.submits("j").await;
         let attempt = |attempt: &str| Change::Attempt {
             job: "j".into(),

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::lead::{LEASE, Leader, Led, lead};
 use self::state::State;
@@ -49,6 +49,8 @@ struct Shared {
     changed: Notify,
     /// Number of the last change that is written, or why it is not.
     written: watch::Sender<Written>,
+    /// Time of the last sign of life, or of the last write.
+    confirmed: Mutex<Instant>,
 }
 
 /// Jobs as they are, and which of them are not written yet.
@@ -67,6 +69,22 @@ struct Pending {
 struct Written {
     changes: u64,
     error: Option<String>,
+    /// Number of writes, and of those that have failed.
+    writes: u64,
+    failures: u64,
+}
+
+/// Figures of the record's writer, since the scheduler leads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriterFigures {
+    /// Number of writes that have succeeded.
+    pub(crate) writes: u64,
+    /// Number of writes that have failed.
+    pub(crate) failures: u64,
+    /// True if the last write has failed.
+    pub(crate) failing: bool,
+    /// Time since the last sign of life, or since the last write that has succeeded.
+    pub(crate) silence: Duration,
 }
 
 impl fmt::Debug for Record {
@@ -90,6 +108,7 @@ impl Record {
             }),
             changed: Notify::new(),
             written: watch::Sender::default(),
+            confirmed: Mutex::new(Instant::now()),
         };
         Self {
             shared: Some(Arc::new(shared)),
@@ -99,6 +118,18 @@ impl Record {
     /// Checks whether jobs are recorded.
     pub(crate) fn keeps(&self) -> bool {
         self.shared.is_some()
+    }
+
+    /// Returns the figures of its writer; `None` where jobs are not recorded.
+    pub(crate) fn figures(&self) -> Option<WriterFigures> {
+        let shared = self.shared.as_ref()?;
+        let written = shared.written.borrow();
+        Some(WriterFigures {
+            writes: written.writes,
+            failures: written.failures,
+            failing: written.error.is_some(),
+            silence: shared.confirmed.lock().elapsed(),
+        })
     }
 
     /// Waits for a while until a job's end is written, if a later scheduler would run the job again.
@@ -186,7 +217,7 @@ impl Record {
                 if written.changed().await.is_err() {
                     return Err("the scheduler is stopping".to_owned());
                 }
-                let Written { changes, error } = written.borrow_and_update().clone();
+                let Written { changes, error, .. } = written.borrow_and_update().clone();
                 match error {
                     _ if changes >= due => return Ok(()),
                     Some(error) => return Err(error),
@@ -206,6 +237,11 @@ impl Shared {
         pending.changes += 1;
         drop(pending);
         self.changed.notify_one();
+    }
+
+    /// Notes that the store has just taken a write, or a sign of life.
+    fn confirm(&self) {
+        *self.confirmed.lock() = Instant::now();
     }
 
     /// Has the writer write at once. Returns the number of changes so far.

@@ -1,10 +1,8 @@
 //! The writer of the record: one task, which writes what has changed, and shows that its scheduler lives.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -14,7 +12,7 @@ use volley_proto::store::Log;
 
 use super::lead::pulse;
 use super::state::Segment;
-use super::{Pending, Record, Shared, Written};
+use super::{Pending, Record, Shared};
 
 /// Time after which a change is written that nobody waits for.
 const SOON: Duration = Duration::from_secs(1);
@@ -46,8 +44,6 @@ pub(crate) struct Writer {
     record: Record,
     /// Signs of life, and the snapshot that is being written: a write may take longer than others wait.
     tasks: JoinSet<()>,
-    /// Time of the last sign of life, or of the last write.
-    confirmed: Arc<Mutex<Instant>>,
 }
 
 /// Result of a write.
@@ -63,8 +59,8 @@ enum Wrote {
 impl Writer {
     /// Creates a writer, which shows signs of life from now on.
     pub(super) fn new(log: Log, next: u64, (id, record): (String, Record)) -> Self {
-        let (mut tasks, confirmed) = (JoinSet::new(), Arc::new(Mutex::new(Instant::now())));
-        tasks.spawn(beat(log.clone(), id.clone(), Arc::clone(&confirmed)));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(beat(log.clone(), id.clone(), record.clone()));
         Self {
             log,
             id,
@@ -73,7 +69,6 @@ impl Writer {
             snapshot: 0,
             record,
             tasks,
-            confirmed,
         }
     }
 
@@ -117,7 +112,7 @@ impl Writer {
                 }
                 look_at = Instant::now() + LOOK;
             }
-            if self.is_cut_off() {
+            if self.is_cut_off(&shared) {
                 return gives_up(&shared, "the record cannot be reached");
             }
             let (has_changed, is_urgent) = {
@@ -164,15 +159,17 @@ impl Writer {
         let appended = timeout(WRITE, self.append(&segment, is_empty)).await;
         let error = match appended {
             Ok(Ok(true)) => {
-                *self.confirmed.lock() = Instant::now();
+                if !is_empty {
+                    shared.confirm();
+                }
                 let mut pending = shared.pending.lock();
                 let Pending { state, changed, .. } = &mut *pending;
                 state.wrote(&segment);
                 state.evict(changed);
                 drop(pending);
-                shared.written.send_replace(Written {
-                    changes,
-                    error: None,
+                shared.written.send_modify(|written| {
+                    (written.changes, written.error) = (changes, None);
+                    written.writes += u64::from(!is_empty);
                 });
                 self.compact(shared);
                 return Wrote::Done;
@@ -187,9 +184,10 @@ impl Writer {
         pending.changed.extend(changed);
         pending.executors |= executors;
         drop(pending);
-        shared
-            .written
-            .send_modify(|written| written.error = Some(error));
+        shared.written.send_modify(|written| {
+            written.error = Some(error);
+            written.failures += 1;
+        });
         Wrote::Failed
     }
 
@@ -260,8 +258,8 @@ impl Writer {
     }
 
     /// Checks whether others may have taken over without this scheduler being able to see it.
-    fn is_cut_off(&self) -> bool {
-        self.log.folder().is_none() && self.confirmed.lock().elapsed() >= CUT_OFF
+    fn is_cut_off(&self, shared: &Shared) -> bool {
+        self.log.folder().is_none() && shared.confirmed.lock().elapsed() >= CUT_OFF
     }
 }
 
@@ -275,14 +273,18 @@ fn gives_up(shared: &Shared, reason: &str) -> bool {
 }
 
 /// Shows that this scheduler lives, for as long as it is polled.
-async fn beat(log: Log, id: String, confirmed: Arc<Mutex<Instant>>) {
+async fn beat(log: Log, id: String, record: Record) {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for number in 1_u64.. {
         beats.tick().await;
         let beat = pulse(&id, Some(number));
         match timeout(BEAT, log.beat(&beat)).await {
-            Ok(Ok(())) => *confirmed.lock() = Instant::now(),
+            Ok(Ok(())) => {
+                if let Some(shared) = &record.shared {
+                    shared.confirm();
+                }
+            }
             Ok(Err(error)) => {
                 tracing::warn!(error = chain(&error), "the record gets no sign of life");
             }

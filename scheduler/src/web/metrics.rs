@@ -4,27 +4,16 @@
 //! that series are bounded. Not here: rows, statements and names of users.
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use volley_proto::metrics::{Metrics, OPEN_METRICS};
 use volley_proto::tables::{Executor, JobState, Run, RunState};
 
 use crate::access::Caller;
-use crate::tables::{Figures, Tables, Totals};
-
-/// Content type of OpenMetrics.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-type Labels = Vec<(&'static str, String)>;
-type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
+use crate::tables::{Figures, Tables, Totals, WriterFigures};
 
 impl Figures {
     /// Returns the figures as text.
@@ -32,16 +21,15 @@ impl Figures {
     /// # Errors
     /// When a value has no text.
     fn text(&self) -> Result<String, fmt::Error> {
-        let mut registry = Registry::with_prefix("volley");
-        self.count(&mut registry);
-        let mut gauges = |name: &str, help: &str| {
-            let gauges = Gauges::default();
-            registry.register(name, help, gauges.clone());
-            gauges
-        };
+        let mut metrics = Metrics::default();
+        self.count(&mut metrics);
+        if let Some(writer) = &self.record {
+            of_record(writer, &mut metrics);
+        }
+        metrics.process();
         let label = |name, value: &str| vec![(name, value.to_owned())];
-        let jobs = gauges(
-            "jobs",
+        let jobs = metrics.gauges(
+            "volley_jobs",
             "Jobs that have not ended, by queue and by whether their tasks wait",
         );
         for job in &self.jobs {
@@ -53,15 +41,15 @@ impl Figures {
             let labels = vec![("queue", job.queue.clone()), ("state", state.to_owned())];
             jobs.get_or_create(&labels).inc();
         }
-        let oldest = gauges(
-            "jobs_oldest_waiting_seconds",
-            "Age of the oldest job that waits",
-        );
         let waiting = self.jobs.iter().filter(|job| job.waits.is_some());
         let age = waiting.map(|job| job.seconds).fold(0.0, f64::max);
-        oldest.get_or_create(&vec![]).set(age);
-        let executors = gauges(
-            "executors",
+        metrics.gauge(
+            "volley_jobs_oldest_waiting_seconds",
+            "Age of the oldest job that waits",
+            age,
+        );
+        let executors = metrics.gauges(
+            "volley_executors",
             "Executors that are registered, by role, version and whether they are about to leave",
         );
         for executor in &self.executors {
@@ -75,36 +63,36 @@ impl Figures {
         type OfExecutor = fn(&Executor) -> u64;
         let of_executor: [(&str, &str, OfExecutor); 6] = [
             (
-                "executor_slots",
+                "volley_executor_slots",
                 "Tasks that an executor runs at once",
                 |executor| executor.slots,
             ),
             (
-                "executor_free_slots",
+                "volley_executor_free_slots",
                 "Slots that no task holds",
                 |executor| executor.free_slots,
             ),
-            ("executor_gpus", "GPUs of an executor", |executor| {
+            ("volley_executor_gpus", "GPUs of an executor", |executor| {
                 executor.gpus.len() as u64
             }),
             (
-                "executor_free_gpus",
+                "volley_executor_free_gpus",
                 "GPUs that no rank holds",
                 |executor| executor.free_gpus,
             ),
             (
-                "executor_memory_limit_bytes",
+                "volley_executor_memory_limit_bytes",
                 "Memory for the queries of an executor",
                 |executor| executor.memory_bytes,
             ),
             (
-                "executor_rank_memory_limit_bytes",
+                "volley_executor_rank_memory_limit_bytes",
                 "Memory limit of each rank of an executor",
                 |executor| executor.rank_memory_bytes,
             ),
         ];
         for (name, help, of) in of_executor {
-            let gauge = gauges(name, help);
+            let gauge = metrics.gauges(name, help);
             for executor in &self.executors {
                 let labels = label("executor", &executor.executor_id);
                 gauge.get_or_create(&labels).set(of(executor) as f64);
@@ -120,8 +108,8 @@ impl Figures {
                 )
             })
             .collect();
-        let runs = gauges(
-            "training_runs",
+        let runs = metrics.gauges(
+            "volley_training_runs",
             "Training runs that have not ended, by state",
         );
         for run in &active {
@@ -130,28 +118,32 @@ impl Figures {
         }
         type OfRun = fn(&Run) -> Option<f64>;
         let of_run: [(&str, &str, OfRun); 5] = [
-            ("training_ranks", "Ranks of a run", |run| {
+            ("volley_training_ranks", "Ranks of a run", |run| {
                 Some(run.ranks as f64)
             }),
-            ("training_steps", "Steps that a run has done", |run| {
-                Some(run.steps as f64)
-            }),
-            ("training_loss", "Mean loss of the last steps", |run| {
-                run.loss
-            }),
             (
-                "training_rows_per_second",
+                "volley_training_steps",
+                "Steps that a run has done",
+                |run| Some(run.steps as f64),
+            ),
+            (
+                "volley_training_loss",
+                "Mean loss of the last steps",
+                |run| run.loss,
+            ),
+            (
+                "volley_training_rows_per_second",
                 "Rows a second over all ranks",
                 |run| run.rows_per_second,
             ),
             (
-                "training_eta_seconds",
+                "volley_training_eta_seconds",
                 "Estimated time to the end of a run",
                 |run| run.eta_seconds,
             ),
         ];
         for (name, help, of) in of_run {
-            let gauge = gauges(name, help);
+            let gauge = metrics.gauges(name, help);
             for run in &active {
                 if let Some(value) = of(run) {
                     let labels = vec![("model", run.model.clone()), ("run", run.train_id.clone())];
@@ -159,13 +151,11 @@ impl Figures {
                 }
             }
         }
-        let mut text = String::new();
-        encode(&mut text, &registry)?;
-        Ok(text)
+        metrics.text()
     }
 
-    /// Registers the numbers since the scheduler started.
-    fn count(&self, registry: &mut Registry) {
+    /// Adds the numbers since the scheduler started.
+    fn count(&self, metrics: &mut Metrics) {
         let Totals {
             submitted,
             reruns,
@@ -173,19 +163,17 @@ impl Figures {
             failed,
             cancelled,
         } = self.totals;
-        for (name, help, count) in [
-            ("jobs_submitted", "Jobs that were submitted", submitted),
-            (
-                "job_reruns",
-                "Times that a job was run again, as after the loss of an executor",
-                reruns,
-            ),
-        ] {
-            let counter: Counter = Counter::default();
-            counter.inc_by(count);
-            registry.register(name, help, counter);
-        }
-        let ended = Family::<Labels, Counter>::default();
+        metrics.counter(
+            "volley_jobs_submitted",
+            "Jobs that were submitted",
+            submitted,
+        );
+        metrics.counter(
+            "volley_job_reruns",
+            "Times that a job was run again, as after the loss of an executor",
+            reruns,
+        );
+        let ended = metrics.counters("volley_jobs_ended", "Jobs that have ended, by state");
         for (state, count) in [
             (JobState::Succeeded, succeeded),
             (JobState::Failed, failed),
@@ -194,8 +182,37 @@ impl Figures {
             let labels = vec![("state", state.to_string())];
             ended.get_or_create(&labels).inc_by(count);
         }
-        registry.register("jobs_ended", "Jobs that have ended, by state", ended);
     }
+}
+
+/// Adds the state of the writer of the record of jobs.
+fn of_record(writer: &WriterFigures, metrics: &mut Metrics) {
+    let WriterFigures {
+        writes,
+        failures,
+        failing,
+        silence,
+    } = *writer;
+    metrics.counter(
+        "volley_record_writes",
+        "Writes of changed jobs to the record of jobs",
+        writes,
+    );
+    metrics.counter(
+        "volley_record_write_failures",
+        "Writes to the record of jobs that have failed",
+        failures,
+    );
+    metrics.gauge(
+        "volley_record_failing",
+        "1 while the last write to the record of jobs has failed, else 0",
+        f64::from(u8::from(failing)),
+    );
+    metrics.gauge(
+        "volley_record_silence_seconds",
+        "Time since the record of jobs last took a write or a sign of life",
+        silence.as_secs_f64(),
+    );
 }
 
 /// Answers with the figures. Who sees only jobs of their own is not told of training runs.
@@ -215,6 +232,8 @@ pub(super) async fn metrics(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -228,6 +247,12 @@ mod tests {
             jobs: vec![],
             executors: vec![],
             runs: vec![],
+            record: Some(WriterFigures {
+                writes: 3,
+                failures: 1,
+                failing: true,
+                silence: Duration::from_millis(2500),
+            }),
         };
         let text = figures.text().unwrap();
         for line in [
@@ -236,6 +261,9 @@ mod tests {
             "volley_jobs_ended_total{state=\"failed\"} 2",
             "volley_jobs_ended_total{state=\"succeeded\"} 0",
             "volley_jobs_oldest_waiting_seconds 0.0",
+            "volley_record_write_failures_total 1",
+            "volley_record_failing 1.0",
+            "volley_record_silence_seconds 2.5",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");

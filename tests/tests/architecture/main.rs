@@ -161,7 +161,7 @@ const SCHEDULER: Inside = Inside {
         ("control", &[]),
         ("record", &["control"]),
         ("handle", &["control", "record"]),
-        ("tables", &["control", "handle"]),
+        ("tables", &["control", "handle", "record"]),
         ("grpc", &["access", "control", "handle", "tables"]),
         ("web", &["access", "tables"]),
         (

@@ -206,6 +206,12 @@ fn unwritable_record() {
     fs::write(&segments, "no folder").expect("the folder is ours");
     let rows = cluster.query("SELECT 1 AS one");
     assert_eq!(rows.len(), 1);
+    let told = |line: &str| {
+        eventually(line, SOON, || {
+            let metrics = cluster.get("/metrics");
+            metrics.lines().any(|found| found == line).then_some(())
+        });
+    };
     let samples = Samples::write(cluster.dir(), 100);
     let fit = |model| {
         let create = samples.create_model(model, "epochs = 2");
@@ -216,10 +222,12 @@ fn unwritable_record() {
     let said = &run.stderr;
     assert!(said.contains("cannot be recorded"), "{said}");
     assert!(said.contains("segments"), "{said}");
+    told("volley_record_failing 1.0");
     fs::remove_file(&segments).expect("the folder is ours");
     fs::rename(&away, &segments).expect("it was there");
     let run = fit("n");
     assert_eq!(run.code, Some(0), "{}", run.stderr);
+    told("volley_record_failing 0.0");
     scene::is_well(&cluster, 1);
 }
 
