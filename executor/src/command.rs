@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
-use volley_proto::access::{AllowedPaths, Credential};
+use volley_proto::access::{AllowedPaths, Credential, TokenHash};
 use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
@@ -23,7 +23,7 @@ use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
 use volley_trainer::custom::CustomLayers;
 
-use crate::{Executor, ExecutorConfig, ExecutorRole, Notices, notices, rank_memory};
+use crate::{Executor, ExecutorConfig, ExecutorRole, MetricsConfig, Notices, notices, rank_memory};
 
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
 ///
@@ -104,6 +104,19 @@ struct Args {
     /// Its private key, PEM
     #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Address to answer /metrics, /livez and /readyz on, over HTTP; port 0 picks a free one [default: none]
+    #[arg(long, env = "VOLLEY_EXECUTOR_METRICS", value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Hash of the token that /metrics is read with, as `volley cluster token` prints it; several with commas between them
+    /// [default: the token that a scheduler of the same user on this host has made for clients]
+    #[arg(
+        long = "metrics-token",
+        env = "VOLLEY_EXECUTOR_METRICS_TOKEN",
+        value_name = "HASH[,…]",
+        value_delimiter = ',',
+        requires = "metrics"
+    )]
+    metrics_tokens: Vec<TokenHash>,
     /// Form of the log on standard error: a line of text or a JSON object for each event
     #[arg(long, env = "VOLLEY_LOG_FORMAT", value_parser = ["text", "json"], default_value = "text")]
     log_format: String,
@@ -190,6 +203,10 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         insecure: args.insecure,
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
+        metrics: args.metrics.map(|listen| MetricsConfig {
+            listen,
+            tokens: args.metrics_tokens,
+        }),
     };
     tracing::info!(?config, "starting");
     let executor = Executor::start(config.clone()).await?;

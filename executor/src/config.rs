@@ -1,11 +1,13 @@
 //! The executor's configuration, set at start.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use volley_proto::access::{AllowedPaths, Credential};
+use volley_proto::access::{AllowedPaths, Credential, TokenHash};
 use volley_proto::address::ListenAddress;
 use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
@@ -62,6 +64,18 @@ pub struct ExecutorConfig {
     pub allowed_paths: AllowedPaths,
     /// TLS configuration; connections are unencrypted without it.
     pub tls: Option<Tls>,
+    /// Server of metrics and probes, if there is one.
+    pub metrics: Option<MetricsConfig>,
+}
+
+/// Configuration of the server of an executor's metrics and probes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Address to listen on; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Hashes of the tokens that the metrics are read with. Without any, they are read with the token that a scheduler of
+    /// the same user on this host has made for clients.
+    pub tokens: Vec<TokenHash>,
 }
 
 /// Work that an executor accepts.
@@ -74,6 +88,16 @@ pub enum ExecutorRole {
     Query,
     /// Ranks only: the executor never holds shuffle data, so losing it never costs more than its rank.
     Train,
+}
+
+impl fmt::Display for ExecutorRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any",
+            Self::Query => "query",
+            Self::Train => "train",
+        })
+    }
 }
 
 impl FromStr for ExecutorRole {
@@ -117,6 +141,7 @@ impl ExecutorConfig {
             insecure: false,
             allowed_paths: AllowedPaths::default(),
             tls: None,
+            metrics: None,
         }
     }
 }

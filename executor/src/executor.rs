@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -13,6 +14,8 @@ use volley_trainer::resolve_device;
 
 use crate::attendance;
 use crate::ballista::{self, Process};
+use crate::counts::Counts;
+use crate::metrics::{self, Vitals};
 use crate::models::Models;
 use crate::rank::{Parking, Prepared, RankHost};
 use crate::{Error, ExecutorConfig, Result};
@@ -38,6 +41,9 @@ pub struct Executor {
     parking: Parking,
     /// Encoded rows that are kept between trainings.
     prepared: Prepared,
+    vitals: Arc<Vitals>,
+    /// Server of metrics and probes, if there is one.
+    page: JoinSet<()>,
     process: Process,
     /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
@@ -73,11 +79,32 @@ impl Executor {
             source: Box::new(source),
         })?;
         tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
-        let channel = ballista::connect(&config).await?;
         let (parking, leaving) = (Parking::default(), CancellationToken::new());
+        let counts = Arc::<Counts>::default();
+        let vitals = Arc::new(Vitals::new(
+            config.clone(),
+            Arc::clone(&counts),
+            parking.clone(),
+            leaving.clone(),
+        ));
+        let mut page = JoinSet::new();
+        if let Some(metrics) = &config.metrics {
+            let listener = metrics::listen(&config, metrics)?;
+            page.spawn(metrics::serve(
+                listener,
+                metrics.clone(),
+                Arc::clone(&vitals),
+            ));
+        }
+        let channel = ballista::connect(&config).await?;
         let prepared = Prepared::new(config.prepared_space.as_u64());
-        let kept = (parking.clone(), prepared.clone());
-        let ranks = RankHost::new(&config, channel.clone(), kept, leaving.clone());
+        let ranks = RankHost::new(
+            &config,
+            channel.clone(),
+            (parking.clone(), prepared.clone()),
+            leaving.clone(),
+            counts,
+        );
         let runtimes = Runtimes {
             ranks: Arc::new(ranks),
             models: Arc::new(Models::new(config.layers.clone())),
@@ -85,8 +112,8 @@ impl Executor {
         let deadline = Instant::now() + config.connect_timeout;
         let mut incarnation = (Uuid::now_v7(), 0);
         let process = loop {
-            let channel = channel.clone();
-            match ballista::start(&config, channel, runtimes.clone(), incarnation).await {
+            let started = start(&config, channel.clone(), &runtimes, &vitals, incarnation);
+            match started.await {
                 // The connection may have been lost in between.
                 Err(error @ Error::Register { .. }) if Instant::now() < deadline => {
                     tracing::warn!(executor = %config.id, %error, "trying again");
@@ -103,6 +130,8 @@ impl Executor {
             leaving,
             parking,
             prepared,
+            vitals,
+            page,
             process,
             incarnation,
         })
@@ -126,6 +155,9 @@ impl Executor {
             leaving,
             parking,
             prepared,
+            vitals,
+            // It answers until the executor has ended.
+            page: _page,
             mut process,
             mut incarnation,
         } = self;
@@ -163,6 +195,7 @@ impl Executor {
                     &leaving,
                 ) => reason,
             };
+            vitals.loses_scheduler();
             drop(process);
             if leaving.is_cancelled() {
                 // There is nothing to come back for.
@@ -175,16 +208,32 @@ impl Executor {
                 // Polled for its wait for `leave`, which ends this as well.
                 () = &mut released => return Ok(()),
                 () = leaving.cancelled() => return Ok(()),
-                started = start_over(&config, &runtimes, &mut incarnation) => started?,
+                started = start_over(&config, &runtimes, &vitals, &mut incarnation) => started?,
             };
         }
     }
+}
+
+/// Registers with the scheduler, whose tasks are then those of the executor.
+async fn start(
+    config: &ExecutorConfig,
+    channel: Authorized,
+    runtimes: &Runtimes,
+    vitals: &Vitals,
+    incarnation: (Uuid, u64),
+) -> Result<Process> {
+    let counts = Arc::clone(&vitals.counts);
+    let started = ballista::start(config, channel, runtimes.clone(), counts, incarnation);
+    let process = started.await?;
+    vitals.attends(process.tasks().clone());
+    Ok(process)
 }
 
 /// Connects and registers again, retrying until the scheduler is back.
 async fn start_over(
     config: &ExecutorConfig,
     runtimes: &Runtimes,
+    vitals: &Vitals,
     incarnation: &mut (Uuid, u64),
 ) -> Result<Process> {
     let started = Instant::now();
@@ -195,7 +244,7 @@ async fn start_over(
         let tried = config.scheduler.current().to_owned();
         let attempt = async {
             let channel = ballista::connect(config).await?;
-            ballista::start(config, channel, runtimes.clone(), incarnation).await
+            start(config, channel, runtimes, vitals, incarnation).await
         };
         match attempt.await {
             Ok(process) => {

@@ -12,6 +12,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
@@ -29,6 +31,7 @@ use ballista_core::serde::scheduler::{Action as Fetch, ShuffleLayout};
 use ballista_executor::flight_service::BallistaFlightService;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use futures::{Stream, TryStreamExt};
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -36,6 +39,7 @@ use volley_proto::connections::{Listener, server};
 use volley_proto::limits::TICKET_LIMIT;
 
 use super::proof::{Proven, refused};
+use crate::counts::Counts;
 
 /// Maximum size of a message to a client.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
@@ -47,9 +51,10 @@ pub(super) async fn serve(
     listener: Listener,
     work_dir: String,
     proven: Proven,
+    counts: Arc<Counts>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = FlightServiceServer::new(Tickets::new(work_dir, proven))
+    let service = FlightServiceServer::new(Tickets::new(work_dir, proven, counts))
         .max_decoding_message_size(TICKET_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
     server()
@@ -59,20 +64,32 @@ pub(super) async fn serve(
         .await
 }
 
+/// Messages to a client.
+type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
 /// Ballista's service behind a check of the requests.
 struct Tickets {
     work_dir: PathBuf,
     files: BallistaFlightService,
     proven: Proven,
+    counts: Arc<Counts>,
 }
 
 impl Tickets {
-    fn new(work_dir: String, proven: Proven) -> Self {
+    fn new(work_dir: String, proven: Proven, counts: Arc<Counts>) -> Self {
         Self {
             work_dir: PathBuf::from(&work_dir),
             files: BallistaFlightService::new(work_dir),
             proven,
+            counts,
         }
+    }
+
+    /// Counts the bytes of a stream as they are sent.
+    fn counted<T: 'static>(&self, sent: Sent<T>, size: fn(&T) -> usize) -> Sent<T> {
+        let counts = Arc::clone(&self.counts);
+        let count = move |message: &T| counts.shuffle_served_bytes.add(size(message) as u64);
+        Box::pin(sent.inspect_ok(count))
     }
 
     /// Returns the fetch to pass on: a peer's as it is, any other client's with the job in place of its ticket.
@@ -178,7 +195,9 @@ impl FlightService for Tickets {
     ) -> Result<Response<Self::DoGetStream>, Status> {
         let asked = self.admit(&request, &request.get_ref().ticket)?;
         request.get_mut().ticket = asked;
-        self.files.do_get(request).await
+        let answer = self.files.do_get(request).await?;
+        let size = |data: &FlightData| data.data_header.len() + data.data_body.len();
+        Ok(answer.map(|sent| self.counted(sent, size)))
     }
 
     async fn do_action(
@@ -187,7 +206,8 @@ impl FlightService for Tickets {
     ) -> Result<Response<Self::DoActionStream>, Status> {
         let asked = self.admit(&request, &request.get_ref().body)?;
         request.get_mut().body = asked;
-        self.files.do_action(request).await
+        let answer = self.files.do_action(request).await?;
+        Ok(answer.map(|sent| self.counted(sent, |block| block.body.len())))
     }
 
     async fn handshake(
@@ -273,7 +293,7 @@ mod tests {
 
     fn tickets(work_dir: &Path) -> Tickets {
         let proven = Proven::new(ClusterSecret::generate(), "127.0.0.1:1".to_owned());
-        Tickets::new(work_dir.display().to_string(), proven)
+        Tickets::new(work_dir.display().to_string(), proven, Arc::default())
     }
 
     #[test]

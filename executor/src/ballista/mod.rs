@@ -21,3 +21,4 @@ mod watchdog;
 
 pub(crate) use engine::data_lost;
 pub(crate) use process::{Process, connect, start};
+pub(crate) use tasks::Tasks;

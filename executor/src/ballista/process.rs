@@ -49,6 +49,7 @@ use super::task_server::{self, TaskServer};
 use super::tasks::Tasks;
 use super::{flight, shuffle_dir, watchdog};
 use crate::attendance::{self, Asked, Attendance, TaskKey};
+use crate::counts::Counts;
 use crate::probe;
 use crate::{Error, ExecutorConfig, Result};
 
@@ -129,6 +130,7 @@ pub(crate) async fn start(
     config: &ExecutorConfig,
     channel: Authorized,
     runtimes: Runtimes,
+    counts: Arc<Counts>,
     (process, number): (Uuid, u64),
 ) -> Result<Process> {
     let cannot_listen = |source| Error::Bind {
@@ -167,6 +169,7 @@ pub(crate) async fn start(
         over(flight, ClientCertificate::Optional),
         work_dir.display().to_string(),
         proven(flight_port),
+        Arc::clone(&counts),
         stop.clone(),
     );
     services.spawn(async move {
@@ -175,7 +178,7 @@ pub(crate) async fn start(
         }
     });
     services.spawn(say_ended(config.clone(), channel.clone(), ended));
-    services.spawn(watchdog::watch(tasks.clone()));
+    services.spawn(watchdog::watch(tasks.clone(), Arc::clone(&counts)));
     let (probes, asked) = mpsc::channel(PROBES);
     services.spawn(probe::answer(config.clone(), channel.clone(), asked));
 
@@ -205,6 +208,7 @@ pub(crate) async fn start(
         executor: Arc::clone(&executor),
         engine,
         reports,
+        counts,
     };
     services.spawn(runner.run(queued));
 
@@ -259,6 +263,11 @@ async fn register(
 }
 
 impl Process {
+    /// Returns the tasks of the process.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
     /// Waits until the executor and its scheduler have lost each other, and returns the reason. Meanwhile passes on
     /// finished training runs, dropped prepared rows, and that the executor is to leave.
     pub(crate) async fn until_over(

@@ -7,10 +7,12 @@
 //! If the scheduler did not accept a report, its job would wait for ever: the executor and the scheduler have then
 //! lost each other, and the executor starts over.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ballista_core::error::BallistaError;
+use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
     ExecutorMetric, ExecutorStatus, FailedTask, HeartBeatParams, SuccessfulTask, TaskStatus,
@@ -20,6 +22,7 @@ use ballista_core::serde::scheduler::{TaskDefinition, TaskKey};
 use ballista_executor::execution_engine::QueryStageExecutor;
 use ballista_executor::executor::Executor as BallistaExecutor;
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::metrics::MetricsSet;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -30,7 +33,9 @@ use volley_proto::wire::tasks_client::TasksClient;
 use volley_proto::wire::{ReportRequest, TaskRows};
 
 use super::engine::VolleyEngine;
+use super::shuffle_dir;
 use super::small_results::SmallResult;
+use crate::counts::Counts;
 
 /// Number of consecutive failed heartbeats after which the executor gives up.
 const MISSED: usize = 5;
@@ -51,6 +56,7 @@ pub(super) struct Runner {
     pub(super) executor: Arc<BallistaExecutor>,
     pub(super) engine: Arc<VolleyEngine>,
     pub(super) reports: mpsc::Sender<Report>,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// Report of a task that has ended.
@@ -143,10 +149,18 @@ impl Runner {
         let result = self.execute(task, key, &identity, &mut status).await;
         status.end_exec_time = now();
         let (ended, rows) = match result {
-            Ok((successful, rows)) => (task_status::Status::Successful(successful), rows),
+            Ok((successful, rows)) => {
+                self.counts.tasks_succeeded.add(1);
+                (task_status::Status::Successful(successful), rows)
+            }
             Err(error) => {
                 tracing::info!(task = identity, %error, "task failed");
-                (task_status::Status::Failed(FailedTask::from(error)), None)
+                let failed = FailedTask::from(error);
+                match failed.failed_reason {
+                    Some(FailedReason::TaskKilled(_)) => self.counts.tasks_cancelled.add(1),
+                    _ => self.counts.tasks_failed.add(1),
+                }
+                (task_status::Status::Failed(failed), None)
             }
         };
         status.status = Some(ended);
@@ -160,6 +174,7 @@ impl Runner {
         identity: &str,
         status: &mut TaskStatus,
     ) -> Result<(SuccessfulTask, Option<SmallResult>), BallistaError> {
+        let (job, stage_id) = (task.job_id.clone(), task.stage_id);
         let stage = Arc::new(self.engine.stage(
             (task.job_id, task.stage_id, task.task_id),
             task.global_output_partition_ids,
@@ -191,18 +206,40 @@ impl Runner {
             .execute_query_stage(key, executed, Arc::new(context));
         let result = result.await;
         tracing::info!(task = identity, took = ?begun.elapsed(), "task has ended");
-        let metrics = stage.collect_plan_metrics().into_iter();
-        let metrics: Result<Vec<_>, BallistaError> = metrics.map(TryInto::try_into).collect();
+        let metrics = stage.collect_plan_metrics();
+        self.count_spills(&metrics);
+        let metrics = metrics.into_iter().map(TryInto::try_into);
+        let metrics: Result<Vec<_>, BallistaError> = metrics.collect();
         status.metrics = metrics.unwrap_or_default();
+        let (partitions, rows) = (result?, stage.take_rows());
+        if rows.is_none() {
+            let folder = Path::new(self.executor.work_dir());
+            let folder = folder.join(job.as_str()).join(stage_id.to_string());
+            let written = shuffle_dir::written(&folder, &partitions);
+            self.counts.shuffle_written_bytes.add(written);
+        }
         let successful = SuccessfulTask {
-            partitions: result?,
+            partitions,
             executor_id: self.executor.metadata.id.clone(),
             runtime_stats: stage.collect_runtime_stats_reports(),
             task_column_stats: stage.collect_column_stats(),
             // The next stage adds these up: without them, its result would be wrong.
             window_state: stage.collect_window_state_reports()?,
         };
-        Ok((successful, stage.take_rows()))
+        Ok((successful, rows))
+    }
+
+    /// Counts what the operators of an ended task have spilled. The writers of shuffle files are not counted: what they
+    /// spill becomes part of these files, and Ballista only estimates its size.
+    fn count_spills(&self, metrics: &[MetricsSet]) {
+        let sum = |of: fn(&MetricsSet) -> Option<usize>| {
+            let each = metrics.iter().filter_map(of);
+            each.map(|number| number as u64).sum::<u64>()
+        };
+        self.counts
+            .spilled_bytes
+            .add(sum(MetricsSet::spilled_bytes));
+        self.counts.spilled_files.add(sum(MetricsSet::spill_count));
     }
 }
 

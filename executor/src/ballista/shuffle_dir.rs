@@ -5,9 +5,11 @@
 //! inodes of the parent's block group one by one for another: a task's five files and folders took 1.5 ms each. So
 //! each job's folder goes to a block group with room, like the folders of the root folder.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
+use ballista_core::serde::protobuf::ShuffleWritePartition;
 use tempfile::TempDir;
 
 /// Name prefix of shuffle folders in the work folder.
@@ -34,6 +36,22 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the size of the files that a task has written for these partitions, in bytes; `folder` is its stage's.
+///
+/// A sorted shuffle has all partitions of a task in one file, and Ballista only estimates their sizes.
+pub(super) fn written(folder: &Path, partitions: &[ShuffleWritePartition]) -> u64 {
+    let sorted = partitions.iter().filter(|found| found.is_sort_shuffle);
+    let files: BTreeSet<u64> = sorted.filter_map(|found| found.file_id).collect();
+    let size = |file: u64| {
+        let file = folder.join(file.to_string()).join("data.arrow");
+        std::fs::metadata(file).map_or(0, |found| found.len())
+    };
+    let in_one = files.into_iter().map(size).sum::<u64>();
+    let others = partitions.iter().filter(|found| !found.is_sort_shuffle);
+    let own = others.map(|found| found.num_bytes);
+    in_one + own.sum::<u64>()
 }
 
 /// Tells the file system to place the folders in this one in different block groups.
@@ -67,6 +85,23 @@ mod tests {
         let names = std::fs::read_dir(work_dir.path()).unwrap();
         let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["models"]);
+    }
+
+    #[test]
+    fn what_is_written_is_the_size_of_the_files() {
+        let stage = tempfile::tempdir().unwrap();
+        std::fs::create_dir(stage.path().join("7")).unwrap();
+        std::fs::write(stage.path().join("7/data.arrow"), [0_u8; 100]).unwrap();
+        let partition = |is_sort_shuffle, num_bytes| ShuffleWritePartition {
+            file_id: Some(7),
+            is_sort_shuffle,
+            num_bytes,
+            ..ShuffleWritePartition::default()
+        };
+        let of_one_file = [partition(true, 1), partition(true, 2)];
+        assert_eq!(written(stage.path(), &of_one_file), 100);
+        let of_their_own = [partition(false, 30), partition(false, 40)];
+        assert_eq!(written(stage.path(), &of_their_own), 70);
     }
 
     #[cfg(target_os = "linux")]

@@ -89,6 +89,17 @@ impl Tasks {
         }
     }
 
+    /// Returns the number of running tasks.
+    pub(crate) fn count(&self) -> usize {
+        self.shared.known.lock().running.len()
+    }
+
+    /// Returns the bytes that running tasks have reserved.
+    pub(crate) fn reserved(&self) -> usize {
+        let known = self.shared.known.lock();
+        known.running.values().map(|state| state.reserved()).sum()
+    }
+
     /// Stops tasks. Reports those that are not running as ended.
     pub(crate) fn stop(&self, tasks: Vec<TaskKey>) {
         let mut known = self.shared.known.lock();
@@ -297,6 +308,7 @@ mod tests {
         }
         let reserved = MemoryConsumer::new("test").register(&pools[1]);
         reserved.grow(100);
+        assert_eq!((tasks.count(), tasks.reserved()), (3, 100));
         let fail = || tasks.fail_largest(50, |bytes| format!("{bytes} bytes"));
         assert_eq!(fail(), Some(key(1)));
         let failure = running[1].check().unwrap_err().to_string();

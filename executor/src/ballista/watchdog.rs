@@ -6,12 +6,14 @@
 //!
 //! Not here: the memory that a task may reserve.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use tokio::time::{Instant, sleep};
 
 use super::tasks::Tasks;
+use crate::counts::Counts;
 use crate::memory::Machine;
 
 /// Share of the machine's memory above which a task is ended.
@@ -26,7 +28,7 @@ const ENDS: Duration = Duration::from_secs(1);
 const HELPED: Duration = Duration::from_secs(12);
 
 /// Watches the machine's memory, and ends tasks. Returns only where the system does not report its memory.
-pub(super) async fn watch(tasks: Tasks) {
+pub(super) async fn watch(tasks: Tasks, counts: Arc<Counts>) {
     let Some(machine) = Machine::find() else {
         return;
     };
@@ -58,6 +60,7 @@ pub(super) async fn watch(tasks: Tasks) {
         });
         match ended {
             Some(task) => {
+                counts.tasks_ended_for_memory.add(1);
                 tracing::error!(
                     ?task,
                     used,

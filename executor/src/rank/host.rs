@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use ballista_core::error::BallistaError;
@@ -24,6 +25,7 @@ use super::prepared::Prepared;
 use super::rendezvous::{Joined, Rendezvous, Seat};
 use super::run::RankRun;
 use crate::ExecutorConfig;
+use crate::counts::Counts;
 use crate::error::RankError;
 
 /// Runs ranks on this executor.
@@ -42,6 +44,7 @@ pub(crate) struct RankHost {
     prepared: Prepared,
     /// Token of the executor's planned departure.
     leaving: CancellationToken,
+    counts: Arc<Counts>,
     tls: Option<Tls>,
 }
 
@@ -51,6 +54,7 @@ impl RankHost {
         scheduler: Authorized,
         (parking, prepared): (Parking, Prepared),
         leaving: CancellationToken,
+        counts: Arc<Counts>,
     ) -> Self {
         Self {
             executor: config.id.clone(),
@@ -63,6 +67,7 @@ impl RankHost {
             parking,
             prepared,
             leaving,
+            counts,
             tls: config.tls.clone(),
         }
     }
@@ -126,6 +131,7 @@ impl RankHost {
             stop: cancel.child_token(),
             leaving: &self.leaving,
             lease: lease.as_ref(),
+            counts: &self.counts,
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");
         let trained = tokio::select! {

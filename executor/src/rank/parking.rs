@@ -56,6 +56,15 @@ pub(super) struct Place {
 }
 
 impl Parking {
+    /// Returns the number of ranks that have a place.
+    pub(crate) fn ranks(&self) -> usize {
+        let places = self.places.lock();
+        let taken = places.values();
+        taken
+            .filter(|entry| matches!(entry, Entry::Taken { .. }))
+            .count()
+    }
+
     /// Takes a run's place, with the state that the previous rank left there. Returns `None` when that rank does not
     /// leave in time.
     pub(super) async fn enter(&self, train: TrainId) -> Option<Place> {
@@ -166,8 +175,10 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!next.is_finished());
+        assert_eq!(parking.ranks(), 1, "the next one has no place yet");
         drop(place);
         assert!(next.await.expect("it does not panic"));
+        assert_eq!(parking.ranks(), 0);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Reports of a rank's thread: progress goes to the scheduler and checkpoints to the store, without making the
 //! thread wait. It waits only for the store to publish its model.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use volley_proto::{Error, Result, TrainId};
 use volley_trainer::{Artifacts, Beginning, Observer, Publisher, Step};
 
 use super::rendezvous::{Rendezvous, Seat};
+use crate::counts::Counts;
 
 /// Intervals at which rank 0 and the other ranks report steps.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
@@ -57,6 +59,7 @@ pub(super) struct Reporter {
     untold: Mutex<Untold>,
     /// Time when the store last accepted a checkpoint, or was reported busy.
     last_checkpoint: Mutex<Instant>,
+    counts: Arc<Counts>,
 }
 
 /// Steps not reported yet.
@@ -94,6 +97,7 @@ pub(super) fn reporter(
     rendezvous: Rendezvous,
     seat: Seat,
     mut store: RunStore<'_>,
+    counts: Arc<Counts>,
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
     // One checkpoint can wait while another is written.
@@ -135,6 +139,7 @@ pub(super) fn reporter(
         rank: seat.rank,
         untold: Mutex::new(Untold::from(Duration::ZERO)),
         last_checkpoint: Mutex::new(Instant::now()),
+        counts,
     };
     let work = async move {
         tokio::join!(send, write);
@@ -210,6 +215,11 @@ impl Observer for Reporter {
             step: done,
             steps,
         } = step.next;
+        self.counts.rank_steps.add(1);
+        if self.rank == 0 {
+            // They are those of all ranks.
+            self.counts.trained_rows.add(step.rows);
+        }
         let mut untold = self.untold.lock();
         untold.rows += step.rows;
         untold.loss += step.loss;

@@ -32,6 +32,7 @@ use super::prepared::Lease;
 use super::progress::{Report, RunStore, reporter};
 use super::rendezvous::{Rendezvous, Seat, Told};
 use crate::ballista::data_lost;
+use crate::counts::Counts;
 use crate::error::RankError;
 
 /// Stack size of a rank's thread; autodiff recurses deeply.
@@ -74,6 +75,7 @@ pub(super) struct RankRun<'a> {
     pub(super) leaving: &'a CancellationToken,
     /// Use of the prepared rows, if the encoded shards are kept.
     pub(super) lease: Option<&'a Lease>,
+    pub(super) counts: &'a Arc<Counts>,
 }
 
 impl RankRun<'_> {
@@ -196,7 +198,8 @@ impl RankRun<'_> {
             generation: self.seat.generation,
             continues: continues.flatten(),
         };
-        let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store);
+        let counts = Arc::clone(self.counts);
+        let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store, counts);
         let (spec, stop) = (Arc::clone(self.spec), self.stop.clone());
         let (leaving, is_first) = (self.leaving.clone(), self.seat.rank == 0);
         let (device, threads) = (self.device, self.threads);

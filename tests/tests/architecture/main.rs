@@ -226,19 +226,38 @@ const EXECUTOR: Inside = Inside {
     roots: &["lib", "main", "command"],
     parts: &[
         ("attendance", &["config"]),
-        ("ballista", &["attendance", "files", "memory", "probe"]),
+        (
+            "ballista",
+            &["attendance", "counts", "files", "memory", "probe"],
+        ),
         ("config", &["memory"]),
+        ("counts", &[]),
         ("error", &[]),
-        ("executor", &["attendance", "ballista", "models", "rank"]),
+        (
+            "executor",
+            &[
+                "attendance",
+                "ballista",
+                "counts",
+                "metrics",
+                "models",
+                "rank",
+            ],
+        ),
         ("files", &[]),
         ("memory", &[]),
+        (
+            "metrics",
+            &["ballista", "config", "counts", "memory", "rank"],
+        ),
         ("models", &[]),
         ("notices", &["attendance", "ballista"]),
         ("probe", &["attendance"]),
-        ("rank", &["ballista", "error", "models"]),
+        ("rank", &["ballista", "counts", "error", "models"]),
     ],
     forbidden: &[
         ("attendance", &["ballista_core", "datafusion"]),
+        ("metrics", &["ballista_core", "datafusion"]),
         ("probe", &["ballista_core", "datafusion"]),
         // Steps, gradients and the meeting of ranks belong to the trainer.
         ("rank", &["Communicator", "Options"]),

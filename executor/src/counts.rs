@@ -1,0 +1,45 @@
+//! What an executor counts since its process started; its [metrics](crate::metrics) tell it.
+//!
+//! Counters only grow, and go on when the executor registers again. Values that can be looked up are not counted here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to the number.
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Returns the number.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of an executor.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Times that the executor has registered with a scheduler.
+    pub(crate) registrations: Count,
+    pub(crate) tasks_succeeded: Count,
+    pub(crate) tasks_failed: Count,
+    /// Tasks that were told to stop.
+    pub(crate) tasks_cancelled: Count,
+    /// Tasks that were ended because the machine's memory was used up.
+    pub(crate) tasks_ended_for_memory: Count,
+    /// Bytes and files that operators of ended tasks have spilled.
+    pub(crate) spilled_bytes: Count,
+    pub(crate) spilled_files: Count,
+    /// Bytes of the files that ended tasks have written for other stages, and for clients.
+    pub(crate) shuffle_written_bytes: Count,
+    /// Bytes that the Flight service has sent.
+    pub(crate) shuffle_served_bytes: Count,
+    /// Steps of the ranks here.
+    pub(crate) rank_steps: Count,
+    /// Rows in the steps of all ranks of a run, counted where its rank 0 is.
+    pub(crate) trained_rows: Count,
+}
