@@ -322,6 +322,19 @@ impl Cluster {
         &mut self.executors
     }
 
+    /// Returns the address at which an executor that was started with `--metrics` answers, from its log.
+    ///
+    /// # Panics
+    /// When it does not say so by the deadline.
+    pub fn metrics_address(&self, executor: usize) -> String {
+        eventually("the address of the metrics", START, || {
+            let log = self.executors[executor].output();
+            let line = log.lines().find(|line| line.contains("answers /metrics"))?;
+            let (_, address) = line.split_once("address=")?;
+            Some(address.trim().to_owned())
+        })
+    }
+
     /// Returns the scheduler's process.
     pub fn scheduler(&mut self) -> &mut Process {
         self.schedulers.last_mut().expect("it starts with one")

@@ -84,12 +84,17 @@ pub struct Slots {
 impl Cluster {
     /// Returns the body of the scheduler's answer to a GET with this user's token; empty if there is none.
     pub fn get(&self, path: &str) -> String {
+        self.get_from(self.address(), path)
+    }
+
+    /// Returns the body of the answer of a process of the cluster to a GET with this user's token; empty if there is none.
+    pub fn get_from(&self, address: &str, path: &str) -> String {
         let token = self
             .token()
             .map(|token| format!("Authorization: Bearer {}\r\n", token.reveal()));
         let token = token.unwrap_or_default();
         let answer = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(self.address())?;
+            let mut stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(ANSWER))?;
             write!(
                 stream,
