@@ -16,10 +16,10 @@ const GLOO: &str = "gloo";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many processes take part
+    /// Numbers of processes
     #[arg(long, value_delimiter = ',', default_value = "2,4")]
     processes: Vec<usize>,
 }

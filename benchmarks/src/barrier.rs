@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often it is measured, each time on a new cluster
+    /// Rounds, each on a new cluster
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Executors, each a process with one slot and one rank

@@ -23,15 +23,15 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often each system is measured, running and as one command each
+    /// Rounds of each system, both with its processes running and as one command
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// What Volley is compared with
+    /// Systems to compare Volley with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
     systems: Vec<System>,
 }
 
-/// What Volley is compared with.
+/// Systems that Volley is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
     /// Spark SQL, tuned

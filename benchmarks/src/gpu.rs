@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Rows of one rank in one step

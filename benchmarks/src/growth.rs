@@ -14,16 +14,16 @@ use crate::rossmann::scripts;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many times the real tables' 1115 stores; the first is what the others are held against
+    /// Multiples of the real tables' 1115 stores; the first is the baseline of the others
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
     scales: Vec<u32>,
     /// Memory for queries of each executor; beyond it they spill
     #[arg(long, default_value = "4GiB")]
     memory: String,
-    /// How often each scale is measured
+    /// Rounds of each scale
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Directory to make the tables in, and to keep them in [default: a temporary one]
+    /// Directory in which the tables are generated and kept [default: a temporary one]
     #[arg(long)]
     data: Option<PathBuf>,
 }

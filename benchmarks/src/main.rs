@@ -36,7 +36,7 @@ use clap::{Parser, Subcommand};
 /// Measures Volley, and what it replaces beside it
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where the results go
+    /// Folder for the results
     #[arg(long, global = true, default_value = "benchmarks/runs")]
     results: PathBuf,
     #[command(subcommand)]
@@ -53,7 +53,7 @@ enum Command {
     AllReduce(all_reduce::Args),
     /// A step of training on up to a thousand ranks, in virtual time
     Scale(scale::Args),
-    /// What TLS costs a shuffle and sums of ranks
+    /// Cost of TLS for a shuffle and for sums of ranks
     Tls(tls::Args),
     /// ML.PREDICT against PyTorch
     Prediction(prediction::Args),
@@ -73,11 +73,11 @@ enum Command {
     Tpch(tpc::Args),
     /// The 99 queries of TPC-DS, against the same
     Tpcds(tpc::Args),
-    /// How long the smallest statements take
+    /// Time of the smallest statements
     Latency(latency::Args),
-    /// Many clients at once: lost queries, wrong answers, and how long `SELECT 1` takes
+    /// Many clients at once: lost queries, wrong answers, and the time of `SELECT 1`
     Load(load::Args),
-    /// What the scheduler's decisions take of a thousand executors and a hundred jobs, in virtual time
+    /// Cost of the scheduler's decisions for a thousand executors and a hundred jobs, in virtual time
     Simulation(simulation::Args),
 }
 

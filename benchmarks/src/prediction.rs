@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Executors, each a process with one slot; PyTorch has as many threads

@@ -23,19 +23,19 @@ use crate::report::Report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seeds: each splits the rows anew, and starts every system anew
+    /// Seeds: with each, the rows are split and every system is fitted anew
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Which tables [default: all]
+    /// Tables [default: all]
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
-    /// What Volley's network is compared with
+    /// Systems to compare Volley's network with
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
     systems: Vec<System>,
-    /// More options of Volley's network, to try them; what is measured are its defaults no more
+    /// More options for Volley's network, to try them; the results are then no longer those of its defaults
     #[arg(long)]
     options: Option<String>,
-    /// A folder that keeps what the other systems predicted: a later run with the same versions does not fit them again
+    /// Folder for the other systems' predictions: a later run with the same versions does not fit them again
     #[arg(long)]
     keep: Option<PathBuf>,
 }

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Partitions of all queries together
     #[arg(long, default_value_t = 10_000)]
     partitions: usize,
-    /// How often it is played, with other durations of tasks each time
+    /// Rounds, each with other durations of tasks
     #[arg(long, default_value_t = 5)]
     rounds: u64,
 }

@@ -14,7 +14,7 @@ use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Rows to shuffle, of 200 bytes each

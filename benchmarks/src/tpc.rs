@@ -27,18 +27,18 @@ pub(crate) struct Args {
     /// The scale factor: about so many GB as text
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// How often each query is measured
+    /// Rounds of each query
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Directory of the tables, made where they are not there yet [default: a temporary one]
+    /// Directory of the tables; missing ones are generated [default: a temporary one]
     #[arg(long)]
     data: Option<PathBuf>,
-    /// What Volley is compared with, besides `DataFusion` alone
+    /// Systems to compare Volley with, besides `DataFusion` alone
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
     systems: Vec<System>,
 }
 
-/// What Volley is compared with, besides what its answers are held against.
+/// Systems that Volley is compared with, besides the one whose answers are the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
     /// Spark SQL

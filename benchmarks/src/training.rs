@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Directory of the seven tables
     #[arg(long)]
     data: PathBuf,
-    /// How often each is measured
+    /// Rounds of each measurement
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Rows of one rank in one step
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Ranks, each a process, and the threads of each
     #[arg(long, value_delimiter = ',', default_value = "1x1,1x2,2x1")]
     worlds: Vec<Shape>,
-    /// Leave out the variants of PyTorch that no bar is against
+    /// Leave out the variants of PyTorch without a target
     #[arg(long)]
     eager_only: bool,
 }

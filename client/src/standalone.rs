@@ -20,7 +20,7 @@ use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
 use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
 
-/// How long the parts may take to stop before they are dropped.
+/// Time limit for the parts to stop before they are dropped.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Configuration of an embedded cluster.
@@ -55,7 +55,7 @@ impl Default for StandaloneConfig {
     }
 }
 
-/// Why an embedded cluster did not start.
+/// Error of an embedded cluster that did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StandaloneError {
@@ -73,7 +73,7 @@ pub enum StandaloneError {
     Executor {
         /// Its id.
         id: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: volley_executor::Error,
     },
@@ -111,7 +111,7 @@ impl Standalone {
         })
     }
 
-    /// The scheduler, as `host:port`.
+    /// Returns the scheduler's address, as `host:port`.
     pub fn scheduler(&self) -> &str {
         &self.parts.scheduler
     }

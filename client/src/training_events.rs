@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 pub enum TrainingEvent {
     /// The ranks cannot start yet.
     Waiting {
-        /// What they wait for.
+        /// Reason that they wait.
         reason: String,
     },
     /// A generation of ranks has started.

@@ -27,12 +27,12 @@ impl From<Error> for DataFusionError {
     }
 }
 
-/// An error of Volley's as one of DataFusion's.
+/// Wraps an error of Volley's in one of DataFusion's.
 pub fn external(error: volley_proto::Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// The text of an error's root, without DataFusion's name for errors of planning or execution.
+/// Returns the text of an error's root, without DataFusion's prefix for errors of planning or execution.
 pub fn reason(error: &DataFusionError) -> String {
     match error.find_root() {
         DataFusionError::Execution(reason) | DataFusionError::Plan(reason) => reason.clone(),
@@ -42,10 +42,10 @@ pub fn reason(error: &DataFusionError) -> String {
 
 /// Results of Volley's where DataFusion's are returned.
 pub trait External<T> {
-    /// The same result, its error as one of DataFusion's.
+    /// Converts the result's error to one of DataFusion's.
     ///
     /// # Errors
-    /// The error of the result.
+    /// Returns the error of the result.
     fn external(self) -> Result<T>;
 }
 

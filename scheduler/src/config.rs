@@ -27,7 +27,7 @@ pub struct SchedulerConfig {
     pub queues: Vec<Queue>,
     /// Time after which queries starved by the reservation of a waiting gang are promoted ahead of it.
     pub reservation_limit: Duration,
-    /// URL of the record of jobs, by which a scheduler that is started anew knows them; jobs are not recorded without.
+    /// URL of the record of jobs, from which a restarted scheduler knows them; without it, jobs are not recorded.
     pub record: Option<Url>,
     /// Tokens that callers are recognized by.
     pub tokens: Tokens,

@@ -1,8 +1,8 @@
-//! What a training step is made of, each by itself: encoding, products of matrices, the sum over
-//! ranks, the optimizer, and a whole step of one rank. Sizes are those of the Rossmann job, rows are made up.
+//! Benchmarks of the parts of a training step, each by itself: encoding, matrix products, the all-reduce over
+//! ranks, the optimizer, and a whole step of one rank. Sizes are those of the Rossmann job, rows are generated.
 //!
-//! Memory is allocated as in executors, and everything is on one thread a rank. A comparison with
-//! anything else is `volley-benchmarks`' work.
+//! Memory is allocated as in executors, and each rank has one thread. Comparisons with other systems are in
+//! `volley-benchmarks`.
 
 #[path = "../src/bin/volley-train/rossmann.rs"]
 mod rossmann;
@@ -50,7 +50,7 @@ fn rows() -> Vec<RecordBatch> {
         .collect()
 }
 
-/// The rows as one rank's shards.
+/// Loads the rows as one rank's shards.
 fn loaded(spec: &TrainSpec, rows: &[RecordBatch]) -> LoadedShards {
     let shards = rows.chunks(rows.len().div_ceil(SHARDS));
     let shards = shards.map(|rows| Vec::from(rows).into_iter()).enumerate();
@@ -88,7 +88,7 @@ fn products(criterion: &mut Criterion) {
     }
 }
 
-/// In memory that both ranks share, where it is large enough.
+/// Measures the all-reduce of a buffer, in shared memory where the buffer is large enough.
 fn all_reduce(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("all-reduce of a buffer, 2 ranks of one host");
     for elements in [2_500, 250_000, WEIGHTS] {
@@ -125,7 +125,7 @@ fn ring(criterion: &mut Criterion) {
     });
 }
 
-/// What two ranks do at once; how long the first took.
+/// Runs `work` on two ranks at once; returns the first one's time.
 fn timed(
     ranks: &mut [Communicator],
     work: impl Fn(&mut Communicator) -> Duration + Sync,
@@ -137,7 +137,7 @@ fn timed(
     })
 }
 
-/// Calls so often, after one that touches every page.
+/// Times `calls` calls, after one that touches every page.
 fn repeat(calls: u64, call: &mut dyn FnMut()) -> Duration {
     call();
     let start = Instant::now();
@@ -165,7 +165,7 @@ fn step(criterion: &mut Criterion) {
     }
 }
 
-/// How long so many steps take, from the end of one to the end of the next.
+/// Times so many steps, each from the end of the one before to its own end.
 fn train_steps(spec: &TrainSpec, rows: &[RecordBatch], steps: u64) -> Duration {
     let stopwatch = Stopwatch {
         steps,

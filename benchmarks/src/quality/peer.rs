@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::score::{Labels, Predictions};
 use crate::peers::Peer;
 
-/// What Volley's network is compared with.
+/// Systems that Volley's network is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum System {
     /// scikit-learn's network, after scaling

@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// most a second.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Time that a scheduler which does not answer is waited for: another one may take over, or it is started anew.
+/// Time limit for a scheduler that does not answer to come back: another one may take over, or it may restart.
 pub(crate) const RETURN: Duration = Duration::from_secs(60);
 /// Time limit for an answer about a job, which the scheduler holds back for at most a second.
 const ANSWER: Duration = Duration::from_secs(5);

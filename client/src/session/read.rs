@@ -75,8 +75,8 @@ impl Session {
     /// those of `data/sales.csv` are `sales.day` and so on.
     ///
     /// # Errors
-    /// Those of `CREATE EXTERNAL TABLE … STORED AS CSV`: when there is no file, two files do not go together, or an
-    /// option is not taken. Errors in rows are reported when they are read.
+    /// As `CREATE EXTERNAL TABLE … STORED AS CSV`: when there is no file, two files' columns are incompatible, or an
+    /// option is unknown. Errors in rows are reported when they are read.
     pub async fn read_csv(
         &self,
         place: impl AsRef<Path>,

@@ -25,7 +25,7 @@ use datafusion::logical_expr::{
 use super::of_window;
 use crate::operators::window_exprs;
 
-/// What the names of these functions start with, before the aggregate's own.
+/// Prefix of these functions' names, before the aggregate's own name.
 const PREFIX: &str = window_exprs::FILTERED;
 
 /// An aggregate with its condition as the last argument.
@@ -45,7 +45,7 @@ impl Filtered {
         })
     }
 
-    /// The aggregate's own arguments.
+    /// Returns the aggregate's own arguments.
     fn own<T>(arguments: &[T]) -> Result<&[T]> {
         match arguments.split_last() {
             Some((_, own)) => Ok(own),
@@ -63,7 +63,7 @@ impl Filtered {
     }
 }
 
-/// The function of this name, if it is one of these.
+/// Returns the function of this name, if it is one of these.
 pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     let name = name.strip_prefix(PREFIX)?;
     Some(Arc::new(Filtered::of(aggregate(name)?)))
@@ -76,7 +76,7 @@ fn aggregate(name: &str) -> Option<Arc<AggregateUDF>> {
     own.or_else(|| of_window(name))
 }
 
-/// The plan with these functions for every filtered aggregate over a window.
+/// Replaces every filtered aggregate over a window in a plan by these functions.
 pub(crate) fn rewrite(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.transform_up_with_subqueries(|node| {
         window_exprs::replaced(node, |window, _| replacement(window))
@@ -163,7 +163,7 @@ struct FilteredAccumulator {
     own: Box<dyn Accumulator>,
 }
 
-/// The values of the rows where the last column is true.
+/// Returns the values of the rows where the last column is true.
 fn counting(values: &[ArrayRef]) -> Result<Vec<ArrayRef>> {
     let Some((condition, values)) = values.split_last() else {
         return internal_err!("a filtered aggregate without its condition");

@@ -67,7 +67,7 @@ pub(crate) const MAGIC: &[u8] = b"\xffvolley\x01";
 /// Operators that one which is left out may stand for: metrics are kept for each.
 const MOST_OPERATORS: usize = 1 << 16;
 
-/// What a task's plan starts with, before the options of stores and its message.
+/// Prefix of a task's plan, before the options of its stores and its message.
 const TASK: &[u8] = b"\xffvolley\x02";
 
 /// One of Volley's nodes without its inputs.
@@ -134,7 +134,7 @@ impl Node {
         Ok(())
     }
 
-    /// The node, or `None` when the bytes are not Volley's.
+    /// Decodes the node; `None` when the bytes are not Volley's.
     fn decode(buf: &[u8]) -> Result<Option<Self>> {
         let decode = |json| serde_json::from_slice(json);
         let node = buf.strip_prefix(MAGIC).map(decode).transpose();
@@ -514,7 +514,7 @@ fn of_window(name: &str) -> Option<Arc<AggregateUDF>> {
     sliding::function(name).or_else(|| checked_sums::function(name))
 }
 
-/// An operator's columns, as a plan without rows.
+/// Encodes an operator's columns as a plan without rows.
 fn encode_schema(plan: &dyn ExecutionPlan) -> Result<Vec<u8>> {
     let empty: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(plan.schema()));
     encode_plan(&empty)
@@ -531,7 +531,7 @@ fn decode_value(message: &[u8]) -> Result<ScalarValue> {
     Ok(ScalarValue::try_from(&message)?)
 }
 
-/// A plan as a message, with what the engine's own encoding leaves out.
+/// Encodes a plan as a message, with the properties that DataFusion's own encoding leaves out.
 pub(crate) fn encode_plan(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<u8>> {
     let codec = VolleyPhysicalCodec::default();
     let message = Converter.execution_plan_to_proto(plan, &codec)?;

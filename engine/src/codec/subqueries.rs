@@ -88,7 +88,7 @@ fn joined(plan: LogicalPlan, names: &Arc<AliasGenerator>) -> Result<Transformed<
     Ok(Transformed::yes(joined))
 }
 
-/// Names a subquery of a plan that no rule has joined, or the column beside it that a lateral one still reads.
+/// Describes a subquery that no rule has turned into a join, or the column outside it that a lateral one still reads.
 ///
 /// # Errors
 /// When the plan cannot be walked.

@@ -29,7 +29,7 @@ impl EmptyTextMark {
         Self(mark.into())
     }
 
-    /// The mark.
+    /// Returns the mark.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -37,7 +37,7 @@ fn session(mended: Mended) -> SessionContext {
     context
 }
 
-/// The rows of the last statement as lines of text, or why there are none.
+/// Returns the rows of the last statement as lines of text, or the error.
 async fn ask(mended: Mended, script: &str) -> Result<Vec<String>, String> {
     let dir = tempfile::tempdir().unwrap();
     let script = script.replace("DIR", &dir.path().display().to_string());
@@ -79,7 +79,7 @@ fn lines(rows: &[RecordBatch]) -> datafusion::error::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The right rows of a mend's query.
+/// Returns the right rows of a mend's query.
 fn right(mend: &Mend) -> Vec<String> {
     let lines = mend
         .query

@@ -45,7 +45,8 @@ use crate::operator;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// A partial aggregate by grouping sets, over rows grouped once; `None` where that is not the same or does not help.
+/// Makes a partial aggregate by grouping sets group its rows once; `None` where that is not equivalent or does not
+/// help.
 pub(crate) fn group_before_sets(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
         return Ok(None);
@@ -124,12 +125,12 @@ const SMALL: &[&str] = &[
     "volley_sum",
 ];
 
-/// Whether states of an aggregate are put together at little cost.
+/// Checks whether merging an aggregate's states is cheap.
 fn is_small(call: &AggregateFunctionExpr) -> bool {
     !call.is_distinct() && call.order_bys().is_empty() && SMALL.contains(&call.fun().name())
 }
 
-/// The states of a group that no row has come to, as DataFusion makes them for an empty grouping set.
+/// Returns the states of a group without rows, as DataFusion makes them for an empty grouping set.
 fn states_of_no_rows(
     call: &Arc<AggregateFunctionExpr>,
     schema: &Schema,
@@ -143,7 +144,7 @@ fn states_of_no_rows(
     });
     let nulls = nulls.collect::<Result<Vec<_>>>()?;
     let mut states = call.create_groups_accumulator()?;
-    // A row that a filter leaves out, and not none: of none, some conclude that all groups have been seen.
+    // One row that a filter removes, not zero rows: from zero rows, some conclude that all groups have been seen.
     states.update_batch(&nulls, &[0], Some(&BooleanArray::from(vec![false])), 1)?;
     let states = states.state(EmitTo::All)?;
     let states = states
@@ -152,13 +153,13 @@ fn states_of_no_rows(
     states.collect()
 }
 
-/// Groups with their partial states, each once for each grouping set: its columns that the set has not are NULL.
+/// Emits each group with its partial states once for each grouping set, with NULL in the columns outside the set.
 ///
-/// Columns: those grouped by, the set's number, states. Where there are no groups, the empty set has one all the same.
+/// Columns: grouping columns, the set's number, states. Without any groups, the empty set still has one.
 #[derive(Debug)]
 pub(crate) struct ExpandExec {
     input: Plan,
-    /// For each set, which columns are NULL.
+    /// For each set, a mask of the columns that are NULL.
     sets: Vec<Vec<bool>>,
     /// The number of each set.
     numbers: Vec<ScalarValue>,
@@ -168,10 +169,10 @@ pub(crate) struct ExpandExec {
 }
 
 impl ExpandExec {
-    /// The groups of an input that has the columns of `schema` but for the set's number.
+    /// Expands the groups of an input that has the columns of `schema` except the set's number.
     ///
     /// # Errors
-    /// When a set is not of the columns that are grouped by.
+    /// When a set does not match the grouping columns.
     pub(crate) fn try_new(
         input: Plan,
         sets: Vec<Vec<bool>>,
@@ -218,7 +219,7 @@ impl ExpandExec {
     }
 }
 
-/// The number that an aggregate by grouping sets gives each of them.
+/// Returns the number that an aggregate by grouping sets assigns to each set.
 fn set_numbers(sets: &[Vec<bool>]) -> Result<Vec<ScalarValue>> {
     let columns = sets.first().map_or(0, Vec::len);
     let nulls = vec![(lit(ScalarValue::Null), String::new()); columns];
@@ -232,7 +233,7 @@ fn set_numbers(sets: &[Vec<bool>]) -> Result<Vec<ScalarValue>> {
         .collect()
 }
 
-/// What a partition's stream needs.
+/// State of a partition's stream.
 struct Expander {
     sets: Vec<Vec<bool>>,
     numbers: Vec<ScalarValue>,
@@ -248,7 +249,7 @@ impl Expander {
             .collect()
     }
 
-    /// The groups of no rows: one for each empty set.
+    /// Returns the groups of an input without rows: one for each empty set.
     fn of_no_rows(&self) -> Result<Vec<RecordBatch>> {
         let keys = self.schema.fields().iter().take(self.numbers_column());
         let keys: Vec<_> = keys.map(|key| new_null_array(key.data_type(), 1)).collect();
@@ -280,7 +281,7 @@ impl Expander {
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 
-    /// Where the set's number is among the columns, after those grouped by.
+    /// Returns the index of the column with the set's number, which follows the grouping columns.
     fn numbers_column(&self) -> usize {
         self.schema.fields().len() - 1 - self.identity.len()
     }
@@ -317,7 +318,7 @@ impl ExecutionPlan for ExpandExec {
         vec![ChildStats::At(partition)]
     }
 
-    /// As many rows as there are groups: how many they are is overestimated as it is.
+    /// Estimates as many rows as the input has groups, whose number is overestimated already.
     fn statistics_from_inputs(
         &self,
         inputs: &[Arc<Statistics>],
@@ -376,7 +377,7 @@ mod tests {
     use crate::verify_sent;
     use crate::with_rules;
 
-    /// A session with 1,000 rows of few groups, NULL among them, and none at all.
+    /// Creates a session with a table of 1,000 rows of few groups, NULL among them, and one without rows.
     async fn session(is_ours: bool, memory: Option<usize>) -> SessionContext {
         let config = SessionConfig::new()
             .with_target_partitions(3)

@@ -43,7 +43,7 @@ pub(crate) struct Folded<T: ArrowPrimitiveType, F> {
 }
 
 impl<T: ArrowPrimitiveType, F: Fold<T>> Folded<T, F> {
-    /// No groups, of numbers of this type.
+    /// Begins without groups, for numbers of this type.
     pub(crate) fn new(fold: F, data_type: DataType) -> Self {
         Self {
             fold,

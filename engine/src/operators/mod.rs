@@ -1,6 +1,6 @@
-//! Functions and operators of Volley's own, which are faster than DataFusion's or which it lacks.
+//! Volley's own functions and operators: faster than DataFusion's, or missing there.
 //!
-//! Those that mend wrong results are in [`mends`](crate::mends).
+//! Replacements that correct wrong results are in [`mends`](crate::mends).
 
 pub(crate) mod expand;
 pub(crate) mod fence;

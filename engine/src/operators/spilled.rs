@@ -280,7 +280,7 @@ pub(super) struct Once {
 }
 
 impl Once {
-    /// Rows with the columns of a plan; those of its stream may be described otherwise.
+    /// Creates the operator with the columns of a plan, which may differ in metadata from those of the stream.
     pub(super) fn new(schema: SchemaRef, rows: SendableRecordBatchStream) -> Self {
         Self {
             schema,

@@ -1,8 +1,8 @@
-//! The rows of each value of the partition columns into a file of their own.
+//! Splits rows by the values of the partition columns into a file for each combination.
 //!
-//! DataFusion's writers take a stream for each file. Its own splitter, for which this stands, makes
-//! text of every row's values, and writes NULL as if it were `''` or 0. Here a run of rows with the
-//! same values is looked at once, and the folder of NULL has the name that Hive and Spark give it.
+//! DataFusion's writers take a stream for each file. Its own splitter, which this replaces, formats
+//! every row's values as text, and writes NULL as if it were `''` or 0. Here a run of rows with the
+//! same values is formatted once, and the folder of NULL has the name that Hive and Spark give it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -84,18 +84,18 @@ pub(super) async fn write_split(
         .await
 }
 
-/// What a writer of a file is told.
+/// Path and batches of a file, as its writer receives them.
 type File = (Path, Receiver<RecordBatch>);
 
 struct Splitter {
-    /// Of the rows: the columns by whose values they are split, with their names.
+    /// Partition columns of the rows, with their names.
     by: Vec<(usize, String)>,
-    /// Of the rows: the columns of the files.
+    /// Columns of the rows that the files have.
     kept: Vec<usize>,
     folder: Path,
-    /// What all files are called.
+    /// Name of every file.
     name: String,
-    /// By values.
+    /// Open files by partition values.
     files: HashMap<Vec<String>, Sender<RecordBatch>>,
     opened: UnboundedSender<File>,
     buffered: usize,
@@ -162,7 +162,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// What the folders of a row are called, as they are looked for where a query asks for a value.
+    /// Returns the folder names of a row's values, spelled as queries that filter on them look for them.
     fn values(&self, batch: &RecordBatch, row: usize) -> Result<Vec<String>> {
         let values = self.by.iter().map(|(column, name)| {
             let value = ScalarValue::try_from_array(batch.column(*column), row)?;
@@ -193,7 +193,7 @@ impl Splitter {
         values.collect()
     }
 
-    /// Where rows of these values go, from now on if they are the first.
+    /// Returns the file for rows with these values; opens it for the first ones.
     fn file(&mut self, values: Vec<String>, path: &Path) -> &Sender<RecordBatch> {
         self.files.entry(values).or_insert_with(|| {
             let (sender, rows) = mpsc::channel(self.buffered);
@@ -215,7 +215,7 @@ impl Splitter {
 /// Milliseconds of a day.
 const DAY: i64 = 86_400_000;
 
-/// Whether values can be told from the names of folders, and are looked for by the same names.
+/// Checks whether values of a type can be read back from folder names, and are looked for by the same names.
 fn has_name(data_type: &DataType) -> bool {
     match data_type {
         DataType::Boolean | DataType::Date32 | DataType::Date64 => true,
@@ -224,7 +224,7 @@ fn has_name(data_type: &DataType) -> bool {
     }
 }
 
-/// The rows of these runs, which are copied only where they lie apart.
+/// Returns the rows of these runs, which are copied only if they are not adjacent.
 fn rows_of(batch: &RecordBatch, runs: &[Range<usize>]) -> Result<RecordBatch> {
     if let [run] = runs {
         return Ok(batch.slice(run.start, run.len()));

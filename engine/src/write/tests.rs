@@ -20,7 +20,7 @@ use super::exec::WRITTEN;
 use super::*;
 use crate::{VolleyPhysicalCodec, with_rules};
 
-/// A session with a table of the numbers 0 to 99 in three partitions, and a folder.
+/// Creates a session with a table of the numbers 0 to 99 in three partitions, and a folder.
 fn session() -> (SessionContext, TempDir) {
     let job = JobSettings {
         id: Some("job".into()),
@@ -58,7 +58,7 @@ async fn count(session: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> u64 {
     counts.unwrap().value(0)
 }
 
-/// Names of the files in a folder, and what their lines add up to.
+/// Returns the names of the files in a folder, and the sum of their lines.
 fn read(folder: &Path) -> (Vec<String>, i64) {
     let (mut names, mut sum) = (Vec::new(), 0);
     for entry in fs::read_dir(folder).unwrap() {
@@ -404,20 +404,20 @@ async fn files_that_only_their_writer_sees_are_an_error() {
     assert!(said.contains(dir.path().to_str().unwrap()), "{said}");
 }
 
-/// The numbers in a folder, however often it is committed, and what else is there.
+/// Returns the sum of the numbers in a folder, its number of files, and whether no staging folder is left.
 fn whole(dir: &TempDir) -> (i64, usize, bool) {
     let (names, sum) = read(dir.path());
     let is_clean = !dir.path().join(".volley-job").exists();
     (sum, names.len(), is_clean)
 }
 
-/// A plan that copies the numbers into a folder as a job.
+/// Plans a job that copies the numbers into a folder.
 async fn copying(session: &SessionContext, dir: &TempDir) -> Arc<dyn ExecutionPlan> {
     let copy = format!("COPY numbers TO '{}/' STORED AS CSV", dir.path().display());
     plan(session, &copy).await
 }
 
-/// What the tasks of the plan have written, and their commit. The files are there.
+/// Runs the plan's tasks, which write their files, and returns a commit of them that has not run.
 async fn written(
     session: &SessionContext,
     copy: &Arc<dyn ExecutionPlan>,

@@ -53,7 +53,7 @@ impl FileOpener for Opener {
     }
 }
 
-/// The source of a table's files, for one of them.
+/// Returns the source of a table's files for one of them.
 fn source_of(found: ArrowFile, of_table: &dyn FileSource) -> Result<Arc<dyn FileSource>> {
     let table = of_table.table_schema();
     let file = TableSchema::builder(found.schema)

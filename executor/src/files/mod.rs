@@ -85,8 +85,8 @@ fn pieces(read: GetResult) -> Result<BoxStream<'static, Result<Bytes>>> {
     Ok(stream::iter(pieces).boxed())
 }
 
-/// The scan with errors that name files, schemas that are adapted and parts of whole records, if the operator is a scan of
-/// files.
+/// Equips a scan of files with errors that name the file, adapted schemas and parts of whole records; `None` for other
+/// operators.
 pub(crate) fn equipped_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     let exec = plan.downcast_ref::<DataSourceExec>()?;
     let scan = exec.data_source().downcast_ref::<FileScanConfig>()?;
@@ -172,7 +172,7 @@ struct Named {
     source: Arc<dyn FileSource>,
     /// The source that opens the files.
     opened: Arc<dyn FileSource>,
-    /// What the paths of files begin with.
+    /// Prefix of the files' paths.
     root: Arc<str>,
 }
 

@@ -76,7 +76,7 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// The file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -149,7 +149,7 @@ impl LocalTokens {
         Ok(TokenFile { path, content })
     }
 
-    /// Those of the scheduler at an address of this host, if it is this user's and alive.
+    /// Finds the tokens of the scheduler at an address of this host, if this user runs it and it is alive.
     pub fn find(address: &str) -> Option<Self> {
         let held = address.parse().ok();
         if let Some(held) = held.and_then(|address| in_process().get(&address).cloned()) {
@@ -186,7 +186,7 @@ impl LocalTokens {
 }
 
 impl Content {
-    /// Whether the process runs that has written it.
+    /// Checks whether the process that wrote it still runs.
     fn is_alive(&self) -> bool {
         self.started.is_none() || started(self.pid) == self.started
     }
@@ -196,7 +196,7 @@ fn name(ip: IpAddr, port: u16) -> String {
     format!("{ip}-{port}").replace(':', "_")
 }
 
-/// Whether the other address that `localhost` stands for is listened on as well: that process is not authenticated.
+/// Checks whether something also listens on the other address of `localhost`: that process is not authenticated.
 fn is_ambiguous(port: u16) -> bool {
     let other = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&other, GLANCE).is_ok()
@@ -240,7 +240,7 @@ fn absolute(variable: &str) -> Option<PathBuf> {
     path.filter(|path| path.is_absolute())
 }
 
-/// Where such files may be, and first where they are written.
+/// Returns the folders that such files may be in, the one that they are written to first.
 fn folders() -> Vec<PathBuf> {
     let states = match absolute("VOLLEY_STATE_DIR") {
         Some(given) => vec![given],

@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// The places of a table: its folder here, and in the bucket.
+    /// Returns the places of a table: its local folder, and the one in the bucket.
     fn places(&self, table: &str) -> [String; 2] {
         let here = self.server.bucket_dir().join(table);
         let there = format!("s3://{}/{table}", S3Server::BUCKET);
@@ -81,7 +81,7 @@ impl Table<'_> {
         self.world.server.bucket_dir().join(&self.name)
     }
 
-    /// Its columns, and those that it is partitioned by.
+    /// Writes the columns, and the partition columns.
     fn columns(&mut self, columns: &[(&str, &str)], partition: &[&str], configuration: &Value) {
         let field = |(name, data_type): &(&str, &str)| json!({"name": name, "type": data_type, "nullable": true, "metadata": {}});
         let fields: Vec<_> = columns.iter().map(field).collect();

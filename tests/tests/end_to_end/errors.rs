@@ -330,7 +330,7 @@ fn wrong_inputs_are_told_what_is_wrong() {
     assert_eq!(expected.lines().count(), text.lines().count());
 }
 
-/// What a command said on standard error, without what is different from run to run.
+/// Returns a command's standard error, without the parts that differ between runs.
 fn said(output: &Output, cluster: &Cluster) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let text = text

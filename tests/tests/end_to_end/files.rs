@@ -23,12 +23,12 @@ fn write(dir: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// The rows of a query of places in a folder, `{d}` in its text.
+/// Returns the rows of a query of places in a folder, `{d}` in its text.
 fn ask(cluster: &Cluster, dir: &Path, sql: &str) -> Vec<Value> {
     cluster.query(&sql.replace("{d}", dir.to_str().unwrap()))
 }
 
-/// What is said to a query of places in a folder.
+/// Returns the error of a query of places in a folder.
 fn refused(cluster: &Cluster, dir: &Path, sql: &str) -> String {
     cluster.fail(&sql.replace("{d}", dir.to_str().unwrap()))
 }

@@ -258,7 +258,7 @@ fn credentials_of_a_statement_reach_tasks_and_are_shown_nowhere() {
     }
     let logs = cluster.run(&["-c", "SELECT 1"]).stderr;
     places.push(("a later client".to_owned(), logs));
-    // A scheduler that is started anew needs what a query was submitted with: only its user may look there.
+    // A restarted scheduler needs the submissions of queries: only its user may look there.
     let record = fs::metadata(cluster.record()).unwrap().permissions();
     assert_eq!(record.mode() & 0o777, 0o700);
     let elsewhere = files(cluster.dir()).into_iter();

@@ -353,7 +353,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// Those of the calls.
+    /// Errors of the calls.
     pub fn patiently<T, E>(
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,

@@ -33,7 +33,7 @@ use super::schema::{self, Columns};
 use super::table::FilesTable;
 use crate::Error;
 
-/// What tables of Delta logs are stored as.
+/// `STORED AS` format of Delta tables.
 const DELTA: &str = "DELTA";
 
 /// Makes tables of `CREATE EXTERNAL TABLE`.
@@ -86,7 +86,7 @@ impl TableProviderFactory for FilesFactory {
     }
 }
 
-/// The table of a Delta log.
+/// Creates the table of a Delta log.
 async fn delta(
     statement: &CreateExternalTable,
     state: &SessionState,
@@ -142,7 +142,7 @@ async fn refuse_delta(statement: &CreateExternalTable, state: &SessionState) -> 
     Ok(())
 }
 
-/// Whether rows tell the types of columns.
+/// Checks whether a format's column types are inferred from rows.
 fn is_text(statement: &CreateExternalTable) -> bool {
     let format = statement.file_type.to_ascii_uppercase();
     matches!(format.as_str(), "CSV" | "JSON" | "NDJSON")
@@ -197,7 +197,7 @@ async fn find_compression(statement: &mut CreateExternalTable, state: &SessionSt
     }
 }
 
-/// The table with the columns of all its files, and its partition columns.
+/// Creates the table with the columns of all its files, and its partition columns.
 async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Result<ListingTable> {
     let Some(factory) = state.get_file_format_factory(&statement.file_type) else {
         let what = format!("STORED AS {}", statement.file_type);
@@ -256,7 +256,7 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
         .with_column_defaults(statement.column_defaults.clone()))
 }
 
-/// The places of a table, which are of one object store.
+/// Returns the locations of a table, which are in one object store.
 fn urls(statement: &CreateExternalTable) -> Result<Vec<ListingTableUrl>> {
     let parse = |location: &String| {
         let url = ListingTableUrl::parse(location)?;
@@ -295,7 +295,7 @@ fn check_order(statement: &CreateExternalTable, schema: &SchemaRef) -> Result<()
     Ok(())
 }
 
-/// The error of a table whose columns are to be inferred of files, where there is none of its format.
+/// Returns the error of a table whose columns should be inferred where there is no file of its format.
 async fn none_found(
     urls: &[ListingTableUrl],
     ending: &str,
@@ -319,7 +319,7 @@ async fn none_found(
     }
 }
 
-/// The files at places, by their names.
+/// Lists the files at the locations, with their names.
 async fn list(
     urls: &[ListingTableUrl],
     store: &Arc<dyn ObjectStore>,

@@ -42,7 +42,7 @@ pub(super) struct Snapshot {
     pub(super) schema: SchemaRef,
     /// From the outermost hive folder.
     pub(super) partition_columns: Vec<FieldRef>,
-    /// The data files that are no tombstones, with their bytes.
+    /// The current data files, without removed ones, with their bytes.
     files: Vec<(Url, u64)>,
 }
 
@@ -76,7 +76,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Its files' URLs.
+    /// Iterates over the URLs of its files.
     pub(super) fn files(&self) -> impl Iterator<Item = &Url> {
         self.files.iter().map(|(file, _)| file)
     }
@@ -111,14 +111,14 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The columns in files.
+    /// Returns the columns that the files contain.
     pub(super) fn file_schema(&self) -> SchemaRef {
         let fields = self.schema.fields().iter();
         let fields = fields.filter(|field| !self.partition_columns.contains(field));
         Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>()))
     }
 
-    /// Whether a table of files has its columns in another order: those of folders come last there.
+    /// Checks whether the columns' order differs from that of a table of files, where partition columns come last.
     pub(super) fn is_reordered(&self) -> bool {
         let partition = self.partition_columns.iter();
         let schema = self.file_schema();
@@ -222,8 +222,8 @@ fn read(folder: &Url, engine: &DefaultEngine<SessionRuntime>) -> Result<Snapshot
     })
 }
 
-/// The columns and values of a file's hive folders, as DataFusion reads them, by what comes after its table's folder in
-/// its URL; nothing where a folder is no such one.
+/// Returns the columns and values of a file's hive folders, as DataFusion reads them, from the part of its URL below
+/// the table's folder; `None` if one of the folders is not a hive folder.
 fn hive_values(below: &str) -> Option<Vec<(String, String)>> {
     let (folders, _) = below.rsplit_once('/')?;
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();

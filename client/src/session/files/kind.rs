@@ -1,4 +1,4 @@
-//! What a file is by its name.
+//! Format and compression of a file, by its name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use datafusion::execution::SessionState;
 
 use crate::{Error, Result};
 
-/// How many rows of a file of text are looked at for its columns' types, unless an option says so.
+/// Number of rows of a text file from which column types are inferred, unless an option sets it.
 const SAMPLE: usize = 20_480;
 
 /// The format and compression of a file.
@@ -45,7 +45,7 @@ impl Format {
         ("feather", Self::Arrow),
     ];
 
-    /// What DataFusion calls it.
+    /// Returns DataFusion's name of the format.
     fn name(self) -> &'static str {
         match self {
             Self::Csv | Self::Tsv => "csv",
@@ -61,7 +61,7 @@ impl Format {
     }
 }
 
-/// What comes after the extension of a compressed file of text.
+/// Extensions of compressed text files, after that of their format.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "bz2", "xz"];
 
 impl Kind {
@@ -70,7 +70,7 @@ impl Kind {
         compression: None,
     };
 
-    /// The kind of a file with this name, if it is one.
+    /// Returns the kind of a file with this name, if the name has a known extension.
     pub(super) fn of(file: &Path) -> Option<Self> {
         let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
         let (stem, extension) = name.rsplit_once('.')?;
@@ -87,10 +87,10 @@ impl Kind {
         })
     }
 
-    /// The one kind of files.
+    /// Returns the kind that all files have.
     ///
     /// # Errors
-    /// Names one that has none, or two that differ.
+    /// When a file has none, or two differ; the error names them.
     pub(super) fn of_all(files: &[PathBuf]) -> Result<Self> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for file in files {

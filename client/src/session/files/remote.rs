@@ -1,4 +1,4 @@
-//! Places in stores: `s3://bucket/folder/*.parquet`. Paths are taken as they are written: `%20` is no space.
+//! Places in stores: `s3://bucket/folder/*.parquet`. Paths are taken as they are written: `%20` is not a space.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,18 +27,18 @@ const MOST: usize = 1_000_000;
 /// A place in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RemotePlace {
-    /// As it may be shown.
+    /// Text that may be shown.
     typed: String,
     /// The store's URL, without a path.
     root: Url,
-    /// What comes after it: a path, or a pattern.
+    /// Path or pattern after it.
     path: String,
 }
 
-/// Files by their names, sorted, with what their store says of them.
+/// Files by their names, sorted, with their stores' metadata.
 pub(super) type Listed = Vec<(PathBuf, ObjectMeta)>;
 
-/// The store and the path of a text that is a URL of one.
+/// Splits the URL of a place in a store into the store and the path; returns `None` for other texts.
 fn split(typed: &str) -> Result<Option<(Url, &str)>> {
     let Some((scheme, rest)) = typed.split_once("://") else {
         return Ok(None);
@@ -55,7 +55,7 @@ fn split(typed: &str) -> Result<Option<(Url, &str)>> {
     Ok(Some((root, path)))
 }
 
-/// As [`split`], of a text that a user wrote.
+/// Splits a text that a user wrote as [`split`] does.
 fn split_typed(typed: &str) -> Result<Option<(Url, &str)>> {
     let found = split(typed)?;
     if let Some((root, _)) = &found
@@ -72,7 +72,7 @@ fn split_typed(typed: &str) -> Result<Option<(Url, &str)>> {
     Ok(found)
 }
 
-/// The URL of a path in a store.
+/// Returns the URL of a path in a store.
 fn url_of(root: &Url, path: &str) -> Url {
     let mut url = root.clone();
     // Else it would stand for another character.
@@ -80,7 +80,7 @@ fn url_of(root: &Url, path: &str) -> Url {
     url
 }
 
-/// The URL of a file or, with a slash at its end, a folder of a store, by its name; `None` where it is a local one.
+/// Returns the URL of a file or, with a slash at its end, a folder of a store, by its name; `None` for a local one.
 pub(super) fn remote_url(name: &Path) -> Result<Option<Url>> {
     let Some(name) = name.to_str().filter(|name| name.contains("://")) else {
         return Ok(None);
@@ -88,7 +88,8 @@ pub(super) fn remote_url(name: &Path) -> Result<Option<Url>> {
     Ok(split(name)?.map(|(root, path)| url_of(&root, path)))
 }
 
-/// Where a statement reads or writes, with a name for the options of the store; `None` of a local place, which has none.
+/// Returns the location that a statement reads or writes, with a name in place of the store's options; `None` for a
+/// local place, which has no options.
 ///
 /// # Errors
 /// When the place is a pattern, or there are options that are not the store's.
@@ -116,7 +117,7 @@ pub(in crate::session) fn located(
 }
 
 impl RemotePlace {
-    /// The place that a user wrote; `None` where it is in no store.
+    /// Parses a place that a user wrote; `None` if it is not in a store.
     ///
     /// # Errors
     /// When it has a password.
@@ -129,13 +130,13 @@ impl RemotePlace {
         }))
     }
 
-    /// Whether both are one place, however each was typed.
+    /// Checks whether both are the same place, however each was typed.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let place = |of: &Self| (of.root.clone(), of.path.trim_end_matches('/').to_owned());
         place(self) == place(other)
     }
 
-    /// The place of a URL that [`located`] gave.
+    /// Returns the place of a URL that [`located`] returned.
     pub(super) fn of_url(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok().filter(is_remote)?;
         let root = Url::parse(&url[..Position::BeforePath]).ok()?;
@@ -152,7 +153,7 @@ impl RemotePlace {
         self.path.contains(['*', '?', '['])
     }
 
-    /// A web server has files, and lists none.
+    /// Checks whether the store is a web server, which has files but does not list them.
     fn is_web(&self) -> bool {
         matches!(self.root.scheme(), "http" | "https")
     }
@@ -169,7 +170,7 @@ impl RemotePlace {
         })
     }
 
-    /// The error about a place some files of which are a Delta table's, by the table's path.
+    /// Returns the error about a place with files of a Delta table, by the table's path.
     fn in_delta(&self, table: &str) -> Error {
         let root = shown(self.root.as_str());
         let table = format!("{}/{table}", root.trim_end_matches('/'));
@@ -183,10 +184,10 @@ impl RemotePlace {
         })
     }
 
-    /// The folder and store of a Delta table, if the place is one's.
+    /// Returns the folder and store of a Delta table, if the place is that of one.
     ///
     /// # Errors
-    /// When the store does not answer, or the place is in one.
+    /// When the store does not answer, or the place is inside a Delta table.
     pub(super) async fn delta(
         &self,
         runtime: &RuntimeEnv,
@@ -220,7 +221,7 @@ impl RemotePlace {
         Ok(None)
     }
 
-    /// The folder that it is or, of a pattern, that comes before the first name with a wildcard.
+    /// Returns its folder: for a pattern, the part before the first name with a wildcard.
     fn folder(&self) -> &str {
         match self.path.find(['*', '?', '[']) {
             Some(wildcard) => &self.path[..self.path[..wildcard].rfind('/').unwrap_or(0)],
@@ -228,7 +229,7 @@ impl RemotePlace {
         }
     }
 
-    /// The files that are there now, as those of a local place.
+    /// Lists the files that are there now, by the rules of a local place.
     ///
     /// # Errors
     /// When there are none, or the store does not answer.
@@ -299,7 +300,7 @@ impl RemotePlace {
         Ok(files)
     }
 
-    /// Whether a file below the folder is one of the place's.
+    /// Checks whether a file below the folder belongs to the place.
     fn takes(&self, pattern: &Option<Pattern>, folder: &Key, file: &Key) -> bool {
         let is_hidden = |name: &str| name.starts_with(['.', '_']);
         match pattern {
@@ -316,7 +317,7 @@ impl RemotePlace {
         }
     }
 
-    /// A file as a user names it.
+    /// Returns the name by which users refer to a file.
     fn name(&self, file: &Key) -> PathBuf {
         PathBuf::from(format!("{}{file}", shown(self.root.as_str())))
     }

@@ -20,10 +20,10 @@ use volley_engine::{CsvDialect, decompressed, whole_records};
 
 use crate::{Error, Result};
 
-/// How many files are looked at at once.
+/// Number of files whose columns are inferred at once.
 pub(super) const AT_ONCE: usize = 16;
 
-/// How the columns of files of a format find each other.
+/// Matching of columns between files of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
     /// By their names; a file may lack some (Parquet, JSON, Arrow).
@@ -44,10 +44,10 @@ impl Columns {
     }
 }
 
-/// The schema of all files, each by its name; files without bytes have none.
+/// Returns the schema of all files, given with their names; files without bytes have none.
 ///
 /// # Errors
-/// Names the file that cannot be read, or two files that do not go together.
+/// When a file cannot be read, or two have incompatible columns; the error names them.
 pub(super) async fn of_all(
     files: Vec<(String, ObjectMeta)>,
     format: &Arc<dyn FileFormat>,
@@ -72,7 +72,7 @@ pub(super) async fn of_all(
     merge(&schemas, columns)
 }
 
-/// The schema of a file.
+/// Reads the schema of a file.
 async fn schema_of(
     format: &Arc<dyn FileFormat>,
     store: &Arc<dyn ObjectStore>,
@@ -122,13 +122,14 @@ fn refuse_repeated(fields: &Fields) -> datafusion::error::Result<()> {
     Ok(())
 }
 
-/// The schema that a file of this schema is read with: with the values of dictionaries instead, of text in categories, as
-/// pandas writes it, text. How often a value is repeated is a file's affair. Batches of several files, or over the wire, have
-/// each a dictionary of their own, and where Arrow makes one of them, it repeats values, until keys of 8 bits cannot tell them
-/// apart ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more of them than rows.
+/// Returns the schema with which a file of this schema is read: dictionaries become their values, so pandas' categories
+/// become text. Dictionaries only encode a file. Batches of several files, or from the wire, each have their own, and
+/// where Arrow merges them, it repeats values, until keys of 8 bits overflow
+/// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more values than rows.
 ///
-/// Parquet files have one layout of text and of bytes, unless views are asked for: Polars writes another than pyarrow, and
-/// functions of two texts want one. A batch of an Arrow file, which may have all of its rows, is not copied into another.
+/// Parquet files have one layout of text and of bytes, unless views are requested: Polars writes another layout than
+/// pyarrow, and functions of two texts need the same one. A batch of an Arrow file, which may have all of its rows, is
+/// not copied into another layout.
 fn as_read(schema: &Schema, format: &dyn FileFormat) -> SchemaRef {
     let parquet = format.downcast_ref::<ParquetFormat>();
     let one_layout = parquet.is_some_and(|parquet| !parquet.force_view_types());
@@ -158,10 +159,10 @@ fn type_as_read(of: &DataType, one_layout: bool) -> DataType {
     }
 }
 
-/// The schema of files without columns that are partition columns, too: the value in the folder's name counts.
+/// Removes the columns of files that are partition columns too: the value in the folder's name counts.
 ///
 /// # Errors
-/// When there are such, and columns are not found by name. `file` is the name of a file.
+/// When there are any, and columns are not matched by name. `file` is the name of a file.
 pub(super) fn without_partition_columns(
     schema: &SchemaRef,
     partition_columns: &[String],
@@ -188,7 +189,7 @@ pub(super) fn without_partition_columns(
     }
 }
 
-/// The schema of files with these.
+/// Merges the schemas of files into one.
 fn merge(schemas: &[(String, SchemaRef)], columns: Columns) -> Result<SchemaRef> {
     let mut merged: Vec<(&String, Field)> = Vec::new();
     let mut metadata = None;
@@ -274,7 +275,7 @@ fn join(
     Ok(())
 }
 
-/// The type that takes the values of both.
+/// Returns the type that can hold the values of both.
 fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     use DataType::{Float32, Float64, Null};
     let width = |data_type: &DataType| match data_type {
@@ -307,7 +308,7 @@ fn common(a: &DataType, b: &DataType, columns: Columns) -> Option<DataType> {
     }
 }
 
-/// The fields of structs that have the fields of both.
+/// Returns the fields of a struct that has the fields of both.
 fn common_fields(a: &Fields, b: &Fields, columns: Columns) -> Option<Fields> {
     let named = |fields: &Fields, name: &str| fields.find(name).map(|(_, field)| Arc::clone(field));
     let of_a = a.iter().map(|field| match named(b, field.name()) {
@@ -319,7 +320,7 @@ fn common_fields(a: &Fields, b: &Fields, columns: Columns) -> Option<Fields> {
     of_a.chain(of_b).collect()
 }
 
-/// The field that takes the values of both.
+/// Returns the field that can hold the values of both.
 fn common_item(a: &FieldRef, b: &FieldRef, columns: Columns) -> Option<FieldRef> {
     let common = common(a.data_type(), b.data_type(), columns)?;
     let nullable = a.is_nullable() || b.is_nullable();
@@ -327,7 +328,7 @@ fn common_item(a: &FieldRef, b: &FieldRef, columns: Columns) -> Option<FieldRef>
     Some(Arc::new(field.with_nullable(nullable)))
 }
 
-/// The names of files that were found, for messages.
+/// Pairs files that were found with their names, for messages.
 pub(super) fn named(files: &[PathBuf], metas: Vec<ObjectMeta>) -> Vec<(String, ObjectMeta)> {
     let names = files.iter().map(|file| file.display().to_string());
     names.zip(metas).collect()

@@ -79,7 +79,7 @@ pub(super) struct FilesTable {
     first: Files,
 }
 
-/// What says which files a table has.
+/// Source of a table's list of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// Their folder or pattern: all of a kind.
@@ -98,10 +98,10 @@ impl fmt::Display for Source {
 }
 
 impl FilesTable {
-    /// The table, with the columns of the files that are there now.
+    /// Opens the table, with the columns of the files that are there now.
     ///
     /// # Errors
-    /// When there are none, one cannot be read, or two do not go together.
+    /// When there are none, one cannot be read, or two have incompatible columns.
     pub(super) async fn open(place: Place, state: &SessionState) -> Result<Arc<dyn TableProvider>> {
         match place.list(state.runtime_env()).await? {
             Found::Files(files, metas) => {
@@ -143,7 +143,7 @@ impl FilesTable {
         })
     }
 
-    /// The table of a Delta log's snapshot, with its columns in the log's order.
+    /// Creates the table of a Delta log's snapshot, with its columns in the log's order.
     fn of_delta(
         place: Place,
         snapshot: &Snapshot,
@@ -173,10 +173,10 @@ impl FilesTable {
         Ok(Arc::new(ViewTable::new(plan, None)))
     }
 
-    /// The table of the files that were found in its place.
+    /// Returns the table of the files that were found at its place.
     ///
     /// # Errors
-    /// When one is of another kind than before.
+    /// When a file is of another kind than the earlier ones.
     fn now(&self, found: &Found) -> Result<Files> {
         let differs = |one: String, how: String| Error::FilesDiffer {
             one,
@@ -253,8 +253,8 @@ impl TableProvider for FilesTable {
     }
 }
 
-/// The plan with tables of the files that are there now. Each place is looked at once, so that a query sees one snapshot of
-/// it wherever it is named.
+/// Replaces the tables in a plan by those of the files that are there now. Each place is listed once, so that a query
+/// sees one snapshot of it wherever it is named.
 pub(in crate::session) async fn listed(
     plan: &LogicalPlan,
     session: &dyn Session,
@@ -305,7 +305,7 @@ pub(in crate::session) async fn listed(
     Ok(plan.data)
 }
 
-/// The store that has files, and what it says of each.
+/// Returns the store of the files, and the metadata of each.
 async fn heads(
     files: &[PathBuf],
     metas: Option<Vec<ObjectMeta>>,
@@ -348,7 +348,7 @@ fn url(file: &PathBuf) -> Result<ListingTableUrl> {
     Ok(ListingTableUrl::try_new(url, None)?)
 }
 
-/// The URL of a folder.
+/// Returns the URL of a folder.
 fn folder_url(folder: &Path) -> Result<ListingTableUrl> {
     let with_slash = PathBuf::from(format!("{}/", folder.display()));
     let url = match remote_url(&with_slash)? {
@@ -360,8 +360,8 @@ fn folder_url(folder: &Path) -> Result<ListingTableUrl> {
     Ok(ListingTableUrl::try_new(url, None)?)
 }
 
-/// The columns that folders are named after. A column is of numbers or of dates where all its values but NULL are, as they
-/// are written: `00501` is text, lest it be `501`.
+/// Returns the columns that folders are named after. A column has numbers or dates if all its values except NULL are
+/// written as such: `00501` is text, because it would become `501`.
 fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     let data_type = |values: &Vec<String>| {
         let is_number = |value: &String| {
@@ -389,10 +389,10 @@ fn columns(hive: &Hive) -> Vec<(String, DataType)> {
     hive.columns.iter().cloned().zip(types).collect()
 }
 
-/// How names of Delta's files end, unless somebody has chosen others.
+/// Default extension of a Delta table's data files.
 const PARQUET: &str = ".parquet";
 
-/// A table of the files of a snapshot.
+/// Creates the table of a snapshot's files.
 fn delta_table(
     snapshot: &Snapshot,
     format: &Arc<dyn FileFormat>,
@@ -424,7 +424,7 @@ fn delta_table(
     Ok(Files::try_new(ListingTable::try_new(config)?, only)?)
 }
 
-/// A table of exactly these files.
+/// Creates a table of exactly these files.
 fn table(
     files: &[PathBuf],
     format: &Arc<dyn FileFormat>,

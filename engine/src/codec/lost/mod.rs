@@ -1,13 +1,13 @@
-//! What the engine's own encoding of physical plans leaves out, carried beside it.
+//! Properties of physical plans that DataFusion's own encoding leaves out, carried beside it.
 //!
 //! ```text
 //! operator ──► DataFusion's message ──► as it is, where it holds everything
 //!                                  └──► an extension: [what is lost] over [the message]
 //! ```
 //!
-//! A [`Converter`] encodes a plan so, operator by operator. Decoding needs none: an extension's
-//! input is the operator without what was lost, and [`Lost::restore`] gives it back. [`verify`]
-//! tells whether a plan survives.
+//! A [`Converter`] encodes a plan in this way, operator by operator. Decoding needs none: an extension's
+//! input is the operator without the lost properties, and [`Lost::restore`] adds them again. [`verify`]
+//! checks whether a plan survives.
 
 mod cast;
 mod grouping;
@@ -50,25 +50,25 @@ use volley_proto::Error;
 
 pub(crate) use verify::verify;
 
-/// What an extension of these starts with, before the JSON of a [`Lost`].
+/// Prefix of these extensions, before the JSON of a [`Lost`].
 const MAGIC: &[u8] = b"\xffvolley\x03";
 
-/// How the engine refuses an operator that it has no message for.
+/// Start of DataFusion's error for an operator that it has no message for.
 const NO_MESSAGE: &str = "Unsupported plan and extension codec failed with [";
 
-/// What the engine's message of an operator leaves out.
+/// Properties of an operator that DataFusion's message leaves out.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Lost {
     Scan(ScanOptions),
     Windows(Vec<WindowOptions>),
     Partitions(Partitions),
     EmptySets(EmptySets),
-    /// That it writes Arrow files.
+    /// A sink that writes Arrow files.
     ArrowSink,
 }
 
 impl Lost {
-    /// What is lost of an operator, if anything.
+    /// Returns the properties of an operator that are lost, if any.
     fn of(plan: &dyn ExecutionPlan) -> Result<Option<Self>> {
         if let Some(options) = ScanOptions::of(plan) {
             return Ok(Some(Self::Scan(options)));
@@ -82,7 +82,7 @@ impl Lost {
         Ok(window::options_of(plan)?.map(Self::Windows))
     }
 
-    /// What these bytes carry, or `None` where they are another extension's.
+    /// Decodes these bytes; `None` where they belong to another extension.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>> {
         let json = bytes.strip_prefix(MAGIC);
         let lost = json.map(serde_json::from_slice).transpose();
@@ -90,7 +90,7 @@ impl Lost {
             .external()
     }
 
-    /// The operator with what its message left out.
+    /// Returns the operator with the properties that its message left out.
     pub(crate) fn restore(self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         match self {
             Self::Scan(options) => options.restore(&plan),
@@ -102,7 +102,7 @@ impl Lost {
     }
 }
 
-/// The error of an operator that cannot be encoded, with its name rather than all of the plan.
+/// Returns the error of an operator that cannot be encoded, with its name instead of the whole plan.
 fn named(operator: &str, error: DataFusionError) -> DataFusionError {
     let text = error.to_string();
     let reason = text.split_once(NO_MESSAGE).map(|(_, reason)| reason);
@@ -118,11 +118,11 @@ fn named(operator: &str, error: DataFusionError) -> DataFusionError {
     }
 }
 
-/// What the engine's message of an expression leaves out.
+/// Properties of an expression that DataFusion's message leaves out.
 #[derive(Debug, Serialize, Deserialize)]
 enum LostOfExpr {
     Cast(CastTarget),
-    /// That a literal is a half-precision float.
+    /// A literal that is a half-precision float.
     Half,
 }
 
@@ -135,7 +135,7 @@ impl LostOfExpr {
     }
 }
 
-/// The expression that these bytes tell more of, or `None` where they are another extension's.
+/// Decodes an expression with its lost properties; `None` where the bytes belong to another extension.
 pub(crate) fn decode_expr(
     bytes: &[u8],
     inputs: &[Arc<dyn PhysicalExpr>],
@@ -152,7 +152,7 @@ pub(crate) fn decode_expr(
     }
 }
 
-/// Encodes operators with what the engine's messages leave out.
+/// Encodes operators with the properties that DataFusion's messages leave out.
 #[derive(Debug, Default)]
 pub(crate) struct Converter;
 

@@ -49,11 +49,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// A table of the files that a listing table lists, or only of some of them, by their URLs. A partition column may be
-    /// NULL.
+    /// Creates a table of the files that a listing table lists, or only of some of them, by their URLs. A partition
+    /// column may be NULL.
     ///
     /// # Errors
-    /// When a URL is not one of a file.
+    /// When a URL is not that of a file.
     pub fn try_new(listing: ListingTable, only: Option<&[Url]>) -> Result<Self> {
         let path = |url: &Url| {
             let url = ListingTableUrl::try_new(url.clone(), None)?;
@@ -79,7 +79,7 @@ impl Files {
         })
     }
 
-    /// A table that plans know by the schema of its listing.
+    /// Creates a table with the schema of its listing.
     pub(super) fn of_plan(listing: ListingTable) -> Self {
         Self {
             schema: listing.schema(),
@@ -88,7 +88,7 @@ impl Files {
         }
     }
 
-    /// The listing table.
+    /// Returns the listing table.
     pub fn listing(&self) -> &ListingTable {
         &self.listing
     }
@@ -99,7 +99,7 @@ impl Files {
     }
 }
 
-/// A file as a user names it: a path where it is of this file system, a URL otherwise.
+/// Returns the name by which users refer to a file: a path in the local file system, a URL otherwise.
 pub fn file_name(root: &str, location: &str) -> String {
     match root {
         "file:///" => format!("/{location}"),
@@ -224,7 +224,7 @@ pub(super) struct EncodedFiles {
 #[derive(Debug, Serialize, Deserialize)]
 struct Location {
     url: String,
-    /// Which files below it, as a pattern.
+    /// Pattern of the files below it.
     glob: Option<String>,
 }
 
@@ -269,7 +269,7 @@ impl EncodedFiles {
         })
     }
 
-    /// The table, whose schema has the partition columns last.
+    /// Decodes the table, whose schema has the partition columns last.
     pub(super) fn table(
         self,
         schema: &SchemaRef,

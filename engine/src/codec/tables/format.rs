@@ -36,10 +36,10 @@ pub(crate) enum EncodedFormat {
 }
 
 impl EncodedFormat {
-    /// The format of a table.
+    /// Encodes the format of a table.
     ///
     /// # Errors
-    /// When it is none of DataFusion's, or has keys to encrypt with.
+    /// When it is not one of DataFusion's, or has encryption keys.
     pub(super) fn of(format: &dyn FileFormat) -> Result<Self> {
         if let Some(csv) = format.downcast_ref::<CsvFormat>() {
             Ok(Self::Csv(Box::new(Csv(csv.options().clone()))))
@@ -63,7 +63,7 @@ impl EncodedFormat {
         }
     }
 
-    /// The format of a copy.
+    /// Encodes the format of a copy.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -111,7 +111,7 @@ impl EncodedFormat {
     }
 }
 
-/// The options with the formats that Arrow writes dates and times in where none is given.
+/// Sets the formats in which Arrow writes dates and times where the options give none.
 ///
 /// DataFusion 55's encoding of a *writer* turns no format into an empty one, which writes empty cells.
 fn with_formats(mut options: CsvOptions) -> CsvOptions {

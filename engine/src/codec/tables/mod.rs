@@ -77,7 +77,7 @@ pub(super) fn encode_table(
     Ok(true)
 }
 
-/// Whether a table is one of ours that reads no files.
+/// Checks whether a table is one of ours that reads no files.
 pub(crate) fn is_without_files(table: &dyn TableProvider) -> bool {
     table.is::<Rows>() || table.is::<Call>()
 }

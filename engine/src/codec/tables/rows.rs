@@ -50,12 +50,12 @@ impl Rows {
         Ok(Self { schema, partitions })
     }
 
-    /// How many bytes they are.
+    /// Returns the size of the encoded rows in bytes.
     pub(super) fn size(&self) -> usize {
         self.partitions.iter().map(|rows| rows.len()).sum()
     }
 
-    /// Lengths, each before what is so long.
+    /// Writes the partitions, each preceded by its length.
     pub(super) fn write(&self, buf: &mut Vec<u8>) {
         for rows in &self.partitions {
             buf.extend_from_slice(&(rows.len() as u64).to_le_bytes());

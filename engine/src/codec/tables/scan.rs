@@ -125,7 +125,7 @@ impl Files {
         &self.listing.options().table_partition_cols
     }
 
-    /// The number of columns that files have.
+    /// Returns the number of columns that files have.
     fn of_files(&self) -> usize {
         let all = self.schema.fields().len();
         all.saturating_sub(self.partition_columns().len())

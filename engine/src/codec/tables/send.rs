@@ -18,7 +18,7 @@ use datafusion::scalar::ScalarValue;
 use super::files::Files;
 use super::rows::{ROWS_LIMIT, Rows};
 
-/// The plan with its tables as they can be sent, and the columns of what has no rows.
+/// Replaces a plan's tables by ones that can be sent, and gives relations without rows their columns.
 ///
 /// # Errors
 /// When the rows of tables in memory are more than [`ROWS_LIMIT`].
@@ -101,7 +101,7 @@ pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
     }
 }
 
-/// The plan with its literals of half precision as casts, since they are encoded with single precision.
+/// Replaces a plan's literals of half precision by casts, because literals are encoded with single precision.
 fn with_half_precision(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = plan.transform_down_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
@@ -124,13 +124,13 @@ fn with_half_precision(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.data)
 }
 
-/// Whether a column's table, which goes as text, is read as another one: `Sales` as `sales`, and the
-/// table `sales.csv` as the table `csv` of the schema `sales`.
+/// Checks whether the name of a column's table, which is sent as text, would be parsed as another one: `Sales` as
+/// `sales`, and the table `sales.csv` as the table `csv` of the schema `sales`.
 fn is_misread(table: &TableReference) -> bool {
     TableReference::parse_str(&table.to_string()) != *table
 }
 
-/// The plan with the tables of columns under names that are read as they are meant: in quotes.
+/// Quotes the table names of columns that would be parsed as other names.
 fn quoted(plan: LogicalPlan) -> Result<LogicalPlan> {
     let quote = |column: &mut Column| match &column.relation {
         Some(table) if is_misread(table) => {
@@ -162,7 +162,8 @@ fn quoted(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.data)
 }
 
-/// A relation without rows whose columns are expressions: DataFusion's encoding has no columns for it.
+/// Returns a relation without rows whose columns are expressions: DataFusion's encoding omits the columns of an empty
+/// one.
 fn without_rows(empty: &EmptyRelation) -> Result<Transformed<LogicalPlan>> {
     if empty.produce_one_row {
         return not_impl_err!("a row without values that has columns");

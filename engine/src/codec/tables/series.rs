@@ -1,6 +1,6 @@
-//! Calls of table functions, which are made again where the plan arrives: `range`, `generate_series`.
+//! Calls of table functions (`range`, `generate_series`), which are evaluated again where the plan arrives.
 //!
-//! What a call gives is no bigger than its arguments on the way.
+//! Only the function's name and its arguments are sent, never its rows.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl TableFunctionImpl for Function {
     }
 }
 
-/// What a table function gives.
+/// A call of a table function, with the table that it returns.
 #[derive(Debug)]
 pub(super) struct Call {
     function: String,
@@ -95,7 +95,7 @@ impl Call {
             .map_err(|e| Error::malformed("call of a table function", e))
             .external()?;
         let arguments = parse_exprs(&arguments, context, codec)?;
-        // The functions are of their arguments alone.
+        // The functions depend on their arguments alone.
         let session = SessionStateBuilder::new().build();
         let args = TableFunctionArgs::new(&arguments, &session);
         Ok(Self {

@@ -17,7 +17,7 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 use super::*;
 use crate::VolleyLogicalCodec;
 
-/// The plan as it arrives.
+/// Returns a plan as it arrives.
 async fn sent(session: &SessionContext, plan: LogicalPlan) -> LogicalPlan {
     let codec = VolleyLogicalCodec::default();
     let plan = sendable(plan).await.unwrap();
@@ -39,7 +39,7 @@ async fn optimized(session: &SessionContext, sql: &str) -> LogicalPlan {
     frame.into_optimized_plan().unwrap()
 }
 
-/// The rows of a query in one process, and those of its plan after it was sent.
+/// Returns the rows of a query in one process, and those of its plan after it was sent.
 async fn both(session: &SessionContext, sql: &str) -> (String, String) {
     let plan = optimized(session, sql).await;
     let there = sent(session, plan.clone()).await;

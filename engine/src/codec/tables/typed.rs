@@ -12,7 +12,8 @@ use datafusion::physical_expr::expressions::{Column, cast};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
-/// The rows with their columns cast to a table's, in order; as they are where they have its types, or not as many columns.
+/// Casts the columns of rows to a table's types, in order. Rows that have its types, or another number of columns, stay
+/// unchanged.
 ///
 /// # Errors
 /// When a type cannot be cast to the table's.

@@ -1,12 +1,12 @@
-//! Where records of a CSV file begin: line breaks within quoted values end none.
+//! Starts of the records of a CSV file: line breaks within quoted values end none.
 //!
-//! A large file is read by several tasks, each from a byte on that nobody chose for what is there. DataFusion takes the next
-//! line break for the end of a record, and object_store loses count of the quotes where it collects lines to infer
-//! columns from. Here a record's begin near any byte is found by speculation (as in Ge, Li, Eilebrecht, Chandramouli and
-//! Kossmann, Speculative Distributed CSV Data Parsing, 2019): bytes are scanned twice, as if a quoted value were open there
-//! and as if not, until one of both meets what is malformed, as a quote in the midst of a value without quotes. The reader
-//! of the [part](part_of_records) before validates it: its part ends with a record, or within one. Values are not parsed
-//! here, but a value `""` is found, because it is a text and not NULL, and the reader's parser drops the quotes.
+//! A large file is read by several tasks, each from an arbitrary byte on. DataFusion takes the next line break for the
+//! end of a record, and object_store loses count of the quotes where it collects lines to infer columns from. Here the
+//! start of a record near any byte is found by speculation (as in Ge, Li, Eilebrecht, Chandramouli and Kossmann,
+//! Speculative Distributed CSV Data Parsing, 2019): bytes are scanned twice, as if a quoted value were open there and
+//! as if not, until one of the scans meets malformed text, such as a quote inside a value without quotes. The reader of
+//! the [part](part_of_records) before validates the result: its part ends with a record, or within one. Values are not
+//! parsed here, but a value `""` is found, because it is a text and not NULL, and the reader's parser drops the quotes.
 
 #[cfg(test)]
 mod tests;
@@ -24,15 +24,15 @@ use futures::{StreamExt, TryStreamExt};
 use memchr::{memchr, memchr_iter, memchr2, memchr3, memrchr, memrchr2};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-/// What is read near a byte at first, and how many times as much then.
+/// Bytes that are read near a position at first, and the factor of each further read.
 const WINDOW: u64 = 16 << 10;
 const GROWTH: u64 = 4;
-/// How far after a byte it is decided on whether a quoted value is open there.
+/// Maximum distance after a byte within which the scan decides whether a quoted value is open there.
 const FAR: usize = 256 << 10;
-/// What is parsed at once to infer columns, and how much at most if no record ends.
+/// Bytes that are parsed at once to infer columns, and their maximum if no record ends.
 const PIECE: usize = 256 << 10;
 const MOST: usize = 64 << 20;
-/// What a file may begin with, and a reader passes over.
+/// Byte order mark that a file may begin with, and that readers skip.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The characters that tell values and records of a CSV file apart.
@@ -71,7 +71,7 @@ impl From<&CsvSource> for CsvDialect {
 }
 
 impl CsvDialect {
-    /// Whether it ends a record outside of quotes.
+    /// Checks whether a byte ends a record outside of quotes.
     fn is_line_end(&self, byte: u8) -> bool {
         match self.terminator {
             Some(terminator) => byte == terminator,
@@ -79,12 +79,12 @@ impl CsvDialect {
         }
     }
 
-    /// Whether files can be cut: a comment may have any quotes.
+    /// Checks whether files can be cut: not where there are comments, which may contain any quotes.
     fn can_be_cut(&self) -> bool {
         self.comment.is_none()
     }
 
-    /// What ends a record where a file is cut, as DataFusion has it.
+    /// Returns the byte that ends a record where DataFusion cuts a file.
     fn cut_after(&self) -> u8 {
         self.terminator.unwrap_or(b'\n')
     }
@@ -100,7 +100,7 @@ impl CsvDialect {
         }
     }
 
-    /// What comes after a byte outside of quotes.
+    /// Returns the state after a byte outside of quotes.
     fn after(&self, byte: u8) -> State {
         match byte {
             _ if self.is_line_end(byte) => State::LineStart,
@@ -110,7 +110,7 @@ impl CsvDialect {
     }
 }
 
-/// Where in a record a scanner is.
+/// Position of a scanner within a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     LineStart,
@@ -125,14 +125,14 @@ enum State {
     Comment,
 }
 
-/// Follows the bytes of a CSV file: which of them are within quotes.
+/// Tracks which bytes of a CSV file are within quotes.
 #[derive(Debug, Clone)]
 struct Scanner {
     dialect: CsvDialect,
     state: State,
-    /// How many bytes it has followed.
+    /// Number of bytes that it has followed.
     followed: u64,
-    /// Which of them was the first that is malformed.
+    /// Position of the first malformed one.
     malformed: Option<u64>,
     /// The last quote that opened a value, and whether a line break followed it.
     opened: u64,
@@ -178,8 +178,8 @@ impl Scanner {
         }
     }
 
-    /// As [`advance`](Self::advance) to the end, of files without escapes and comments: where every value is quoted, a search
-    /// for each quote takes longer than to look at each byte.
+    /// Advances to the end as [`advance`](Self::advance) does, in files without escapes and comments: where every value
+    /// is quoted, a search for each quote takes longer than a look at each byte.
     fn follow_quotes(&mut self, bytes: &[u8]) {
         let dialect = self.dialect;
         let quote = dialect.quote;
@@ -245,14 +245,14 @@ impl Scanner {
         self.followed += bytes.len() as u64;
     }
 
-    /// A quote at this byte opens a value.
+    /// Follows a quote at this byte that opens a value.
     fn opens(&mut self, at: u64) {
         self.state = State::Quoted;
         self.opened = at;
         self.has_line_break = false;
     }
 
-    /// The quote before this byte closes a value, or is the first of two.
+    /// Follows the quote before this byte, which closes a value or is the first of two.
     fn closes(&mut self, after: u64) {
         self.state = State::MaybeClosed;
         self.is_empty = after == self.opened + 2;
@@ -284,7 +284,7 @@ impl Scanner {
         self.column += memchr_iter(self.dialect.delimiter, record).count();
     }
 
-    /// A byte follows the quote that closes a value.
+    /// Checks the byte after a quote that closes a value.
     fn follows_closed(&mut self, byte: u8, at: u64) {
         if self.dialect.after(byte) != State::Value {
             if self.is_empty
@@ -304,12 +304,12 @@ impl Scanner {
         }
     }
 
-    /// Whether the next byte is within quotes, as far as is known without it.
+    /// Checks whether the next byte is within quotes, as far as is known without it.
     fn is_quoted(&self) -> bool {
         matches!(self.state, State::Quoted | State::Escaped)
     }
 
-    /// There are no more bytes.
+    /// Ends the file: an open quote is malformed.
     fn ends(&mut self) {
         if self.is_quoted() {
             self.malformed.get_or_insert(self.followed);
@@ -391,7 +391,7 @@ impl Scanner {
         }
     }
 
-    /// As [`step`](Self::step), outside of quotes.
+    /// Advances as [`step`](Self::step) does, outside of quotes.
     fn outside(&mut self, bytes: &[u8], to_record_end: bool) -> (usize, bool) {
         let dialect = self.dialect;
         // Ends of lines count where records end with them, or comments may begin.
@@ -477,7 +477,7 @@ impl Lines {
         }
     }
 
-    /// The number of the line after those that have ended.
+    /// Returns the number of the line after those that have ended.
     fn next(self) -> u64 {
         1 + match self.feeds {
             0 => self.returns,
@@ -494,7 +494,7 @@ pub struct OpenQuote {
 }
 
 impl OpenQuote {
-    /// An error for the user, who learns elsewhere which file it is.
+    /// Returns the error for the user; the caller adds the file's name.
     pub fn error(self) -> DataFusionError {
         exec_datafusion_err!(
             "line {} opens a quote that nothing closes: close it before a delimiter or the end of a line, double the \
@@ -522,12 +522,12 @@ impl QuoteCheck {
         self
     }
 
-    /// The values `""` whose ends were seen in the bytes that were followed last.
+    /// Returns the values `""` whose ends were in the bytes that were followed last.
     pub fn empty_texts(&self) -> &[EmptyText] {
         &self.empty
     }
 
-    /// The column of the value `""` that the bytes end with, if they do.
+    /// Returns the column of the value `""` at the end of the bytes, if there is one.
     pub fn ends_with_empty_text(&self) -> Option<usize> {
         let Scanner {
             state,
@@ -560,7 +560,7 @@ impl QuoteCheck {
         self.followed(records, begun)
     }
 
-    /// The bytes behind the mark that a file may begin with.
+    /// Returns the bytes after the byte order mark that a file may begin with.
     fn after_mark<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let is_first = self.begins_file && self.scanner.followed == 0;
         let after = bytes.strip_prefix(BYTE_ORDER_MARK);
@@ -601,7 +601,8 @@ impl QuoteCheck {
     }
 }
 
-/// The line in which a record begins, of those from one on that begins at a byte. Blank lines and comments are none.
+/// Returns the line in which a record begins, by its number among the records from a byte on. Blank lines and comments
+/// are not records.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -639,10 +640,10 @@ pub async fn line_of_record(
     Ok(lines.next())
 }
 
-/// The records of a part of a file: from that which begins at the part's first byte or is the next after it, to that which
-/// begins at its end or is the next. Parts that follow each other have all records, each once, or one of them ends within a
-/// record: where a quoted value is open for long without a quote, or quotes are not as any writer of CSV has them. A part
-/// that ends before it begins is such a one as well.
+/// Returns the records of a part of a file: from the first record at or after the part's first byte up to the first one
+/// at or after its end. Adjacent parts together have all records, each once, unless one of them ends within a record:
+/// where a quoted value is open for long without a quote, or quotes are not as any writer of CSV has them. A part that
+/// ends before it begins counts as one that ends within a record.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -661,8 +662,8 @@ pub async fn part_of_records(
     Ok(start..end)
 }
 
-/// Where the first record begins that begins at a byte of a file or after it, or the file's size. It is the same for who
-/// reads the part before and who reads that after.
+/// Returns the start of the first record at or after a byte of a file, or the file's size. The readers of the part
+/// before and of the part after find the same one.
 async fn record_start(
     store: &dyn ObjectStore,
     file: &ObjectMeta,
@@ -758,8 +759,8 @@ impl Windows<'_> {
     }
 }
 
-/// The bytes of a file in pieces of whole records, of `PIECE` bytes and more, to infer columns from. All that is left is the
-/// last piece, whether it ends or not. A record of `MOST` bytes is cut.
+/// Returns the bytes of a file in pieces of whole records, of `PIECE` bytes and more, to infer columns from. The rest
+/// is the last piece, whether its last record ends or not. A record of `MOST` bytes is cut.
 pub fn whole_records(
     bytes: BoxStream<'static, Result<Bytes>>,
     dialect: CsvDialect,

@@ -190,7 +190,7 @@ async fn pieces_are_of_whole_records() {
     }
 }
 
-/// The line that opens a quote which nothing closes, as the check finds it in these pieces.
+/// Returns the line of a quote that nothing closes, as the check finds it in these pieces.
 fn open_quote(text: &str, dialect: CsvDialect, piece: usize) -> Option<u64> {
     let mut check = QuoteCheck::new(dialect, true);
     let mut pieces = text.as_bytes().chunks(piece);
@@ -274,7 +274,7 @@ fn both_ways_to_follow_bytes_find_the_same() {
     }
 }
 
-/// The values `""` in a text: how many bytes of it are before the end of each, and its column.
+/// Returns the values `""` in a text: the offset of the end of each, and its column.
 fn empty_texts(text: &str, dialect: CsvDialect, piece: usize) -> Vec<(usize, usize)> {
     let mut check = QuoteCheck::new(dialect, true).with_empty_texts();
     let mut found = Vec::new();

@@ -53,7 +53,7 @@ struct CheckedSum {
     signature: Signature,
 }
 
-/// The function of this name, if it is this one.
+/// Returns the function of this name, if it is this one.
 pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     (name == NAME).then(|| {
         Arc::new(AggregateUDF::from(CheckedSum {
@@ -84,7 +84,7 @@ fn of_window(window: &WindowFunction, input: &DFSchema) -> Result<Option<Expr>> 
     }))
 }
 
-/// The checked function in the place of this one, if it is a sum of whole numbers or decimals.
+/// Returns the checked function that replaces this one, if it is a sum of whole numbers or decimals.
 fn checked(
     aggregate: &AggregateUDF,
     args: &[Expr],

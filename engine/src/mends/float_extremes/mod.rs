@@ -44,7 +44,7 @@ struct FloatExtreme {
     least: bool,
 }
 
-/// The function of this name, if it is one of these.
+/// Returns the function of this name, if it is one of these.
 pub(crate) fn function(name: &str) -> Option<Arc<AggregateUDF>> {
     let (name, aggregate, least) = match name {
         "volley_float_min" => ("volley_float_min", min_udaf(), true),

@@ -66,7 +66,7 @@ pub(super) fn keeps_values(call: &AggregateFunctionExpr) -> bool {
     call.is_distinct() || KEEPING.contains(&name)
 }
 
-/// An aggregate of two stages that keeps all values, as one over its rows; `None` for other operators.
+/// Replaces an aggregate of two stages that keeps all values by one over its rows; `None` for other operators.
 pub(crate) fn gather_values(node: &Plan, _: &ConfigOptions) -> Result<Option<Plan>> {
     let Some(last) = node.downcast_ref::<AggregateExec>() else {
         return Ok(None);

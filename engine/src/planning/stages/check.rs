@@ -1,6 +1,6 @@
-//! Whether a stage's plan may run.
+//! Checks that a stage's plan may run.
 //!
-//! Orders and distributions that operators need must hold, by DataFusion's own account. And operators
+//! The orders and distributions that operators require must hold, by DataFusion's own rules. Operators
 //! whose partitions share state must have all of them in one task, because a stage's tasks share nothing.
 
 use std::sync::Arc;

@@ -32,10 +32,10 @@ use super::enforce::{enforce_order, enforce_orders};
 use super::runs::lengthen_runs;
 use super::stage::{StageExec, StageInput, partitions};
 
-/// The plan as stages, the last one on top. Its rows come in `order`, if one is asked for.
+/// Cuts a plan into stages, the last one on top. Its rows come in `order`, if one is given.
 ///
 /// # Errors
-/// Names an operator that cannot run as stages, or would not reach an executor as it is.
+/// When an operator, which the error names, cannot run in stages or would not reach an executor unchanged.
 pub fn stages(
     plan: Arc<dyn ExecutionPlan>,
     order: Option<LexOrdering>,
@@ -44,10 +44,10 @@ pub fn stages(
     Planner { context }.stage(plan, order)
 }
 
-/// The order of a plan's rows, where no operator of the last stage makes it.
+/// Returns the order of a plan's rows, where no operator of the last stage establishes it.
 ///
-/// What a plan is known to be ordered by may be less than what was asked for, or the same in another
-/// order where columns of some partitions are constant: an operator that makes the order knows better.
+/// The ordering that a plan reports may be shorter than the requested one, or list its columns in another sequence
+/// where columns of some partitions are constant: an operator that sorts knows the order exactly.
 pub fn order_to_keep(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
     let mut node = plan;
     loop {
@@ -94,7 +94,7 @@ impl Planner<'_> {
         Ok(Arc::new(StageExec::new(plan, inputs, message.into())))
     }
 
-    /// The stage's own part of the plan; what it reads of others is added to `inputs`.
+    /// Returns the stage's own part of the plan, and adds the exchanges that it reads to `inputs`.
     fn cut(
         &self,
         node: Arc<dyn ExecutionPlan>,
@@ -166,8 +166,8 @@ impl Planner<'_> {
         with_own_schema(replace_children_if_necessary(node, children)?)
     }
 
-    /// A plan cut, with its rows spread so. That they are may have been concluded from columns known to be equal,
-    /// which no exchange tells its reader: they are spread once more then.
+    /// Cuts a plan, with its rows partitioned in this way. If that was derived from columns known to be equal, which an
+    /// exchange does not pass on to its reader, the rows are exchanged once more.
     fn cut_spread(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
@@ -184,7 +184,7 @@ impl Planner<'_> {
         self.cut(Arc::new(exchange), inputs)
     }
 
-    /// The partitions of a plan as another stage makes them, each read by whoever needs all of them.
+    /// Makes another stage of a plan, whose partitions are all read by each task that needs them.
     fn gather(
         &self,
         plan: Arc<dyn ExecutionPlan>,
@@ -199,7 +199,7 @@ impl Planner<'_> {
     }
 }
 
-/// The plan with inputs that tell what is known of their values.
+/// Replaces a plan's inputs by ones that have the known properties of their values.
 fn with_values(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| match node.downcast_ref::<StageInput>() {
         Some(input) => Ok(Transformed::yes(Arc::new(input.with_values()))),
@@ -208,7 +208,7 @@ fn with_values(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     .data()
 }
 
-/// A plan whose exchanges are those of one process: its task runs all of it, round after round.
+/// Unwraps [`OneTaskExec`] in a plan whose exchanges stay in one process: its task runs all of it, round after round.
 fn in_one_process(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| match node.downcast_ref::<OneTaskExec>() {
         Some(marked) => Ok(Transformed::yes(Arc::clone(marked.input()))),
@@ -217,7 +217,7 @@ fn in_one_process(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>
     .data()
 }
 
-/// The two sides of a join of which every task needs the first one whole.
+/// Returns the two sides of a join whose first side every task needs whole.
 fn replicated(node: &dyn ExecutionPlan) -> Option<[&Arc<dyn ExecutionPlan>; 2]> {
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
         let whole = *join.partition_mode() == PartitionMode::CollectLeft;
@@ -230,7 +230,7 @@ fn replicated(node: &dyn ExecutionPlan) -> Option<[&Arc<dyn ExecutionPlan>; 2]> 
     Some([join.left(), join.right()])
 }
 
-/// Whether the plan itself begins with a gathering of partitions, which ends a stage.
+/// Checks whether the plan's root gathers partitions, which ends a stage.
 fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let gathered = if let Some(gather) = plan.downcast_ref::<CoalescePartitionsExec>() {
         gather.input()
@@ -242,7 +242,7 @@ fn gathers(plan: &Arc<dyn ExecutionPlan>) -> bool {
     partitions(gathered) > 1
 }
 
-/// A plan of which a task runs all partitions.
+/// Returns a plan of which one task runs all partitions.
 fn in_one_task(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| match spreads_over_threads(node.as_ref()) {
         true => Ok(Transformed::yes(Arc::clone(node.children()[0]))),
@@ -251,7 +251,7 @@ fn in_one_task(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     .data()
 }
 
-/// A projection that says of NULL what its expressions and its input say.
+/// Recomputes a projection's schema, so that its columns are as nullable as its expressions and input.
 fn with_own_schema(node: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(projection) = node.downcast_ref::<ProjectionExec>() else {
         return Ok(node);

@@ -21,7 +21,7 @@ use datafusion::physical_plan::{
 
 use super::stage::partitions;
 
-/// The plan with every order that an operator needs of its inputs.
+/// Adds every order that an operator requires of its inputs to a plan.
 pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
         // A limit that no number of rows reaches, and no message can hold.
@@ -58,7 +58,7 @@ pub(super) fn enforce_orders(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Exe
     .data()
 }
 
-/// The operator; where it is an aggregate, without a limit that it cannot stop at.
+/// Removes a limit that an aggregate cannot apply; other operators stay unchanged.
 pub(super) fn without_useless_limit(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let limited = plan.downcast_ref::<AggregateExec>();
     let limited = limited.filter(|aggregate| has_useless_limit(aggregate));
@@ -66,9 +66,9 @@ pub(super) fn without_useless_limit(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn Exe
     unlimited.map_or(plan, |aggregate| Arc::new(aggregate))
 }
 
-/// Whether an aggregate is told of a limit above it that it cannot stop at, in DataFusion 55: without a direction,
-/// where its rows have come to be in an order, as another operator is made then, which fails; with one, where its key
-/// is a float, as that operator takes each NaN for a group of its own and fails when it should forget one.
+/// Checks whether an aggregate has a limit from above that DataFusion 55 cannot apply. Without a direction
+/// and over sorted rows, DataFusion makes another operator, which fails. With a direction, that operator takes each NaN
+/// of a float key for a group of its own, and fails when it should drop one.
 fn has_useless_limit(aggregate: &AggregateExec) -> bool {
     let Some(limit) = aggregate.limit_options() else {
         return false;
@@ -82,7 +82,7 @@ fn has_useless_limit(aggregate: &AggregateExec) -> bool {
     }
 }
 
-/// The plan with each of its partitions in an order.
+/// Sorts each partition of a plan.
 pub(super) fn enforce_order(
     plan: Arc<dyn ExecutionPlan>,
     order: LexRequirement,
@@ -112,7 +112,7 @@ pub(super) fn enforce_order(
     Ok(Arc::new(sort.with_fetch(limit)))
 }
 
-/// A union of inputs in an order: each may have a limit of its own.
+/// Returns a union of sorted inputs, each of which may have a limit of its own.
 fn union_in_order(
     union: &Arc<dyn ExecutionPlan>,
     order: &LexOrdering,
@@ -140,8 +140,8 @@ fn union_in_order(
     UnionExec::try_new(inputs.collect::<Result<_>>()?)
 }
 
-/// A plan without the limit of each of its partitions, and the limit. It took the first rows of an order that is forgotten
-/// now: they are taken when the rows are in order again.
+/// Separates a plan from the limit of each of its partitions. The limit takes the first rows of an order that is lost
+/// here: it is applied once the rows are sorted again.
 fn without_limit(plan: Arc<dyn ExecutionPlan>) -> Result<(Arc<dyn ExecutionPlan>, Option<usize>)> {
     // These make the order that they take the first rows of.
     if plan.is::<SortExec>() || plan.is::<SortPreservingMergeExec>() {

@@ -87,7 +87,7 @@ pub(super) fn restrict(
     replace_children_if_necessary(plan, inputs).map(without_useless_limit)
 }
 
-/// The inputs of an operator, and whether each is whole in every task.
+/// Returns the inputs of an operator, and whether each is whole in every task.
 pub(super) fn inputs(
     plan: &Arc<dyn ExecutionPlan>,
 ) -> impl Iterator<Item = (&Arc<dyn ExecutionPlan>, bool)> {
@@ -171,7 +171,7 @@ fn leaf(plan: &Arc<dyn ExecutionPlan>, slice: &[usize]) -> Result<Arc<dyn Execut
     not_impl_err!("{} of {} partitions", plan.name(), partitions(plan))
 }
 
-/// How many operators of a stage report metrics, its writer among them; `None` for what is no stage of ours.
+/// Counts the operators of a stage that report metrics, including its writer; `None` for a plan that is not a stage.
 pub fn reporting_operators(writer: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     let [plan] = writer.children()[..] else {
         return None;
@@ -180,7 +180,7 @@ pub fn reporting_operators(writer: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     Some(1 + operators(stage.plan()))
 }
 
-/// How many operators of a plan report metrics, once its inputs are readers.
+/// Counts the operators of a plan that report metrics once its inputs are readers.
 fn operators(plan: &Arc<dyn ExecutionPlan>) -> usize {
     let reports = plan.is::<StageInput>() || plan.metrics().is_some();
     let below = plan.children().into_iter().map(operators);

@@ -1,10 +1,10 @@
-//! Exchange reuse: what several stages read is written once.
+//! Exchange reuse: an exchange that several stages read is written once.
 //!
 //! A query that names a relation several times is planned with a copy of it for each. Stages that would run the same
-//! plan over the same exchanges, and exchange its rows alike, become one. Plans are the same when their messages are:
-//! what differs in a message differs in what an executor does. A plan with a volatile function is nobody else's.
+//! plan over the same exchanges, and partition its rows alike, become one. Plans are the same when their encoded
+//! messages are equal, as executors see only these. A plan with a volatile function is never shared.
 //!
-//! Not here: plans that differ in the columns that they keep.
+//! Not here: plans that differ only in the columns that they keep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::planning::reread::is_volatile_operator;
 
 use super::stage::{StageExec, partitions};
 
-/// Stages of which no two do the same. The first of each kind stays where it was; in the place of another's exchange is
-/// what reads that of the first.
+/// Merges stages that do the same. The first of each kind stays in its place; the exchanges of the others are replaced
+/// by readers of the first one's.
 ///
 /// # Errors
-/// When an exchange is of no stage.
+/// When an exchange's input is not a stage.
 pub fn reuse_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(stage) = plan.downcast_ref::<StageExec>() else {
         return Ok(plan);
@@ -35,17 +35,17 @@ pub fn reuse_exchanges(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Execution
     Ok(Arc::new(stage))
 }
 
-/// What two exchanges have in common when they are the same.
+/// Identity of an exchange: two with equal values are the same.
 #[derive(PartialEq, Eq, Hash)]
 struct Exchange {
-    /// The plan that writes it, and the exchanges which that reads.
+    /// The plan that writes it, and the exchanges that this plan reads.
     message: Arc<[u8]>,
     reads: Vec<usize>,
-    /// The columns that rows are hashed by and the number of partitions, or none where rows stay in theirs.
+    /// The columns that rows are hashed by and the number of partitions; `None` where rows stay in their partitions.
     hashed_by: Option<(Vec<usize>, usize)>,
 }
 
-/// The exchanges so far, by their ids: the engine below numbers them as it meets them, inputs first.
+/// The exchanges so far, by their ids: Ballista numbers them in the order of its traversal, inputs first.
 #[derive(Default)]
 struct Exchanges {
     ids: HashMap<Exchange, usize>,
@@ -53,7 +53,7 @@ struct Exchanges {
 }
 
 impl Exchanges {
-    /// A stage with the exchanges that it reads, and their ids.
+    /// Returns a stage with the exchanges that it reads, and their ids.
     fn of(&mut self, stage: &StageExec) -> Result<(StageExec, Vec<usize>)> {
         let mut inputs = Vec::new();
         let mut reads = Vec::new();
@@ -102,7 +102,7 @@ impl Exchanges {
     }
 }
 
-/// What rows are hashed by, if by columns or not at all.
+/// Returns the columns that rows are hashed by: `Some(None)` without hashing, `None` for keys that are not columns.
 fn hashed_by(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
     let Partitioning::Hash(keys, count) = partitioning else {
         return Some(None);
@@ -113,7 +113,7 @@ fn hashed_by(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>>
     Some(Some((columns.collect::<Option<_>>()?, *count)))
 }
 
-/// Whether any operator of a plan has a volatile function.
+/// Checks whether any operator of a plan has a volatile function.
 fn has_volatile(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     plan.exists(|node| is_volatile_operator(node.as_ref()))
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::planning::stages::stages;
 
-    /// The stages that the engine makes of a query, as text, in the order of their ids.
+    /// Returns the stages that Ballista makes of a query, as text, in the order of their ids.
     async fn shown(query: &str) -> Vec<String> {
         let (session, _dir) = session(&[]).await;
         let plan = plan(&session, query).await;

@@ -30,7 +30,7 @@ use crate::operator;
 pub(crate) struct StageExec {
     plan: Arc<dyn ExecutionPlan>,
     inputs: Vec<Arc<dyn ExecutionPlan>>,
-    /// The plan as it is sent, but for what it reads.
+    /// Encoded plan, without the exchanges that it reads.
     message: Arc<[u8]>,
     /// Input bytes of each partition, once asked for: see [`input_bytes`].
     bytes: OnceLock<Option<Vec<u64>>>,
@@ -64,28 +64,28 @@ impl StageExec {
         bytes.as_deref()
     }
 
-    /// The same over other exchanges of the same rows.
+    /// Returns the same stage over other exchanges of the same rows.
     pub(super) fn reading(&self, inputs: Vec<Arc<dyn ExecutionPlan>>) -> Self {
         Self::new(Arc::clone(&self.plan), inputs, Arc::clone(&self.message))
     }
 
-    /// The exchanges that it reads.
+    /// Returns the exchanges that it reads.
     pub(super) fn inputs(&self) -> &[Arc<dyn ExecutionPlan>] {
         &self.inputs
     }
 
-    /// The plan as it is sent, but for what it reads.
+    /// Returns the encoded plan, without the exchanges that it reads.
     pub(super) fn message(&self) -> &Arc<[u8]> {
         &self.message
     }
 
-    /// The plan, which reads [`StageInput`]s.
+    /// Returns the plan, which reads [`StageInput`]s.
     pub(super) fn plan(&self) -> &Arc<dyn ExecutionPlan> {
         &self.plan
     }
 
-    /// The stage's plan, or a part of it, with readers of what was written in the place of the exchanges,
-    /// as far as these are resolved.
+    /// Replaces the exchanges in the stage's plan, or in a part of it, by readers of the written rows,
+    /// as far as they are resolved.
     pub(super) fn resolve(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         let with_inputs = |node: Arc<dyn ExecutionPlan>| -> Result<_> {
             let Some(input) = node.downcast_ref::<StageInput>() else {
@@ -112,7 +112,7 @@ pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
     plan.output_partitioning().partition_count()
 }
 
-/// A plan with the stages' own plans in the place of the operators that stand for them.
+/// Replaces the operators that stand for stages in a plan by the stages' own plans.
 pub fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Arc::clone(plan)
         .transform_up(|node| match node.downcast_ref::<StageExec>() {
@@ -122,7 +122,7 @@ pub fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>
         .data()
 }
 
-/// The first operator of a kind in a stage, or in a plan that is not of stages.
+/// Finds the first operator of a kind in a stage, or in a plan without stages.
 pub fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
     if let Some(stage) = plan.downcast_ref::<StageExec>() {
         return find(stage.plan.as_ref());
@@ -133,21 +133,21 @@ pub fn find<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> Option<&T> {
     })
 }
 
-/// What a stage reads of another, before that has run. It says no more than what an exchange keeps.
+/// A stage's input from another stage that has not run yet. It promises only the properties that an exchange keeps.
 #[derive(Debug)]
 pub(super) struct StageInput {
     index: usize,
-    /// The exchange's partitions that each of its own has the rows of.
+    /// For each of its partitions, the exchange's partitions that it reads.
     partitions: Vec<Vec<usize>>,
     order: Option<LexOrdering>,
-    /// What is known of the rows' values, such as columns that are equal: an exchange changes none.
+    /// Known properties of the rows' values, such as equal columns: an exchange changes none of them.
     values: EquivalenceProperties,
     properties: Arc<PlanProperties>,
 }
 
 impl StageInput {
-    /// The stage's input of this index, of the rows of a plan. Each of its partitions is in `order`, if
-    /// one is given.
+    /// Creates the stage's input with this index, of the rows of a plan. Each of its partitions is in `order`,
+    /// if one is given.
     pub(super) fn new(
         index: usize,
         plan: &Arc<dyn ExecutionPlan>,
@@ -164,8 +164,8 @@ impl StageInput {
         Self::part(index, partitioning, (partitions, order, values), nothing)
     }
 
-    /// The same, telling what is known of values too. Who decodes a reader of an exchange knows nothing of
-    /// them: no order may be concluded from it, while rows are spread by equal columns whoever knows.
+    /// Returns the same input with the known properties of values as well. The decoder of an exchange's reader does
+    /// not know them: no order may be derived from them, while rows are partitioned by equal columns regardless.
     pub(super) fn with_values(&self) -> Self {
         let partitioning = self.properties.partitioning.clone();
         let values = self.values.clone();
@@ -173,7 +173,7 @@ impl StageInput {
         Self::part(self.index, partitioning, kept, values)
     }
 
-    /// The same with these of its partitions only.
+    /// Returns the same input with only these of its partitions.
     pub(super) fn slice(&self, slice: &[usize]) -> Self {
         let partitions = slice
             .iter()
@@ -181,7 +181,7 @@ impl StageInput {
         self.of(partitions.collect(), self.order.clone())
     }
 
-    /// The same with partitions put together, `sizes` of them at a time.
+    /// Returns the same input with partitions merged, `sizes` of them at a time.
     pub(super) fn merge(&self, sizes: &[usize]) -> Self {
         let mut partitions = self.partitions.iter();
         let merged = sizes
@@ -190,7 +190,7 @@ impl StageInput {
         self.of(merged.collect(), None)
     }
 
-    /// The same with these partitions, each in an order.
+    /// Returns the same input with these partitions, each in an order.
     fn of(&self, partitions: Vec<Vec<usize>>, order: Option<LexOrdering>) -> Self {
         let count = partitions.len();
         let partitioning = match &self.properties.partitioning {
@@ -227,7 +227,7 @@ impl StageInput {
         }
     }
 
-    /// Which of the stage's exchanges it is.
+    /// Returns its index among the stage's exchanges.
     pub(super) fn index(&self) -> usize {
         self.index
     }
@@ -237,13 +237,13 @@ impl StageInput {
         self.order.is_some()
     }
 
-    /// The exchange, and its partitions.
+    /// Returns the exchange's index, and the partitions that are read.
     #[cfg(test)]
     pub(super) fn reads(&self) -> (usize, &[Vec<usize>]) {
         (self.index, &self.partitions)
     }
 
-    /// A reader of these partitions.
+    /// Returns a reader of these partitions.
     pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
         let (due, schema) = (self.schema(), reader.schema());
         let types = |schema: &SchemaRef| {

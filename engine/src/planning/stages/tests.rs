@@ -38,10 +38,10 @@ use super::stage::{StageExec, StageInput, find, partitions};
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Of jobs with exchanges, though their tables are small.
+/// Settings of jobs with exchanges, though their tables are small.
 const EXCHANGES: &str = r#"{"single_task_bytes": 0}"#;
 
-/// A session as the scheduler plans in, and its tables of CSV files: `a` of two, `b` of one, `e` of two without
+/// Creates a session like the scheduler's, and its tables of CSV files: `a` of two, `b` of one, `e` of two without
 /// rows, `s` of three in the order of `k`.
 pub(super) async fn session(settings: &[(&str, &str)]) -> (SessionContext, TempDir) {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ pub(super) async fn plan(session: &SessionContext, sql: &str) -> Plan {
     plan.unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-/// The rows of each partition of a stage. A task has as many partitions as may be put together, up to `most`.
+/// Returns the rows of each partition of a stage. A task has as many partitions as may be merged, up to `most`.
 fn run<'a>(
     stage: &'a Plan,
     context: &'a Arc<TaskContext>,
@@ -518,7 +518,7 @@ async fn a_scan_is_read_again() {
     assert_eq!(read().await, 55);
 }
 
-/// What the stage of all joins of a query reads of others.
+/// Counts the inputs of the stage that has all joins of a query.
 async fn reads(settings: &[(&str, &str)], sql: &str) -> usize {
     let (session, _dir) = session(settings).await;
     let plan = plan(&session, sql).await;

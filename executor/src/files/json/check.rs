@@ -31,7 +31,7 @@ pub(super) struct Misfit {
 }
 
 impl Misfit {
-    /// An error for the user, who learns elsewhere which file it is.
+    /// Returns the error for the user; the caller adds the file's name.
     pub(super) fn error(self, lines_before: u64) -> DataFusionError {
         let Self {
             lines,
@@ -306,7 +306,7 @@ impl Check {
         }
     }
 
-    /// A key or a value begins.
+    /// Begins a key or a value.
     fn begin(&mut self, is_key: bool) {
         self.place = match is_key {
             true => None,
@@ -317,7 +317,7 @@ impl Check {
         self.token.clear();
     }
 
-    /// A key ends.
+    /// Ends a key.
     fn key(&mut self) {
         let Some(top) = self.frames.last_mut() else {
             return;
@@ -347,7 +347,7 @@ impl Check {
         top.next = found.map_or(top.next, |at| at + 1);
     }
 
-    /// A value ends, or a container begins: compares it with its column.
+    /// Compares a value that ends, or a container that begins, with its column.
     fn value(&mut self, kind: Kind) -> Result<(), (usize, String)> {
         let Some(place) = self.place else {
             return Ok(());
