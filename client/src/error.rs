@@ -57,7 +57,7 @@ pub enum Error {
     Token {
         /// The scheduler's address.
         address: String,
-        /// What is wrong with it.
+        /// Reason.
         #[source]
         source: Box<volley_proto::Error>,
     },
@@ -81,7 +81,7 @@ pub enum Error {
         key: String,
         /// The value as typed.
         value: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// A table does not exist.
@@ -94,7 +94,7 @@ pub enum Error {
     },
     /// A table exists already.
     #[error(
-        "table {table} exists already: CREATE OR REPLACE TABLE makes it anew, DROP TABLE drops it"
+        "table {table} exists already: CREATE OR REPLACE TABLE replaces it, DROP TABLE drops it"
     )]
     TableExists {
         /// The table.
@@ -109,11 +109,11 @@ pub enum Error {
         reason: String,
     },
     /// A pattern of file names is malformed.
-    #[error("{pattern} is no pattern of file names: {reason}")]
+    #[error("{pattern} is not a pattern of file names: {reason}")]
     Pattern {
         /// The pattern as typed.
         pattern: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// The name of a file is not UTF-8, and so not part of a URL.
@@ -161,13 +161,13 @@ pub enum Error {
         line: u64,
         /// The column in the line, from 1.
         column: u64,
-        /// What was found and what would have been right.
+        /// The text that was found, and the expected one.
         message: String,
     },
     /// Something else was given where one query is expected.
     #[error("expected one query, found {found}")]
     OneQuery {
-        /// What was given.
+        /// The statement that was found.
         found: String,
     },
     /// An option of `CREATE MODEL` does not exist.
@@ -191,7 +191,7 @@ pub enum Error {
     MissingOption {
         /// The option.
         option: &'static str,
-        /// What to write.
+        /// The expected text.
         expected: &'static str,
     },
     /// Two input columns have the same name.
@@ -205,13 +205,13 @@ pub enum Error {
     Clause {
         /// The clause.
         clause: String,
-        /// What is wrong with it and what would be right.
+        /// Reason, and a correction.
         reason: String,
     },
     /// The request is understood and not supported.
     #[error("not supported: {what}")]
     NotSupported {
-        /// What was requested, and the alternative.
+        /// The request, and the alternative.
         what: String,
     },
     /// The model exists already.
@@ -230,7 +230,7 @@ pub enum Error {
     MlFunction {
         /// The function as typed.
         function: String,
-        /// What is wrong and what would be right.
+        /// Reason, and a correction.
         reason: String,
     },
     /// An expression in `TRANSFORM (…)` cannot be computed there.
@@ -238,7 +238,7 @@ pub enum Error {
     Transform {
         /// The expression as typed.
         expression: String,
-        /// What is wrong and what would be right.
+        /// Reason, and a correction.
         reason: String,
     },
     /// A query does not fit into a message to the scheduler.
@@ -262,7 +262,7 @@ pub enum Error {
         job: String,
         /// Holder of the rows, as far as it is known.
         holder: String,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
         /// Error by which they could not be read.
         #[source]
@@ -273,7 +273,7 @@ pub enum Error {
         "lost the scheduler while job {job} ran: when it is back, `volley jobs attach {job}` \
          finds the job again{}",
         if *training {
-            "; if it does not know the job any more, CREATE MODEL with resume = true goes on from \
+            "; if it does not know the job any more, CREATE MODEL with resume = true continues from \
              the last checkpoint"
         } else {
             ""
@@ -292,7 +292,7 @@ pub enum Error {
     #[error(
         "lost the scheduler while job {job} ran: it does not know the job any more, as after a restart; {}",
         if *training {
-            "CREATE MODEL with resume = true goes on from the last checkpoint"
+            "CREATE MODEL with resume = true continues from the last checkpoint"
         } else {
             "run it again, but where it writes, look first at what is written already"
         }
@@ -342,7 +342,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the scheduler at an address answered instead of doing something.
+    /// Converts the error that the scheduler at an address answered to a request.
     pub(crate) fn refused(address: &str, request: &'static str, status: tonic::Status) -> Self {
         if let Some(denied) = Self::denied(address, &status) {
             return denied;
@@ -357,7 +357,7 @@ impl Error {
         }
     }
 
-    /// That the scheduler does not let this client do something, if that is what it answered.
+    /// Returns the error of a request that the scheduler denies this client, if that is its answer.
     pub(crate) fn denied(address: &str, status: &tonic::Status) -> Option<Self> {
         let is_denied = matches!(
             status.code(),
@@ -397,7 +397,7 @@ impl From<Error> for DataFusionError {
     }
 }
 
-/// The error of this project that DataFusion carries, or DataFusion's as it was.
+/// Takes out Volley's own error that DataFusion carries; returns DataFusion's unchanged if it carries none.
 fn own(error: DataFusionError) -> Result<Error, DataFusionError> {
     match error {
         DataFusionError::External(carried) => {

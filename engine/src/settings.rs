@@ -89,18 +89,19 @@ pub fn session_config() -> SessionConfig {
 
 /// Description of [`STAGE_BYTES`] in lists of settings.
 pub const STAGE_BYTES_MEANS: &str =
-    "What another stage of a query is taken to cost, in bytes that are read and hashed";
+    "Assumed cost of another stage of a query, in bytes read and hashed";
 /// Description of [`SINGLE_TASK_BYTES`] in lists of settings.
-pub const SINGLE_TASK_BYTES_MEANS: &str = "What each exchange of a query is taken to cost, in bytes that are read (of text \
-     four times as many): where all of them cost more than they take off the first task, one task answers without; partitions share a task up to as many; 0 where all queries have stages, and each partition a task";
+pub const SINGLE_TASK_BYTES_MEANS: &str = "Assumed cost of each exchange of a query, in bytes read (text: four times \
+     as many). If all exchanges cost more than they save the first task, the query runs as one task without them. \
+     Small partitions share a task up to as many bytes. With 0, all queries have stages, and each partition has a task";
 /// Description of [`QUEUE`] in lists of settings.
-pub const QUEUE_MEANS: &str = "The queue of the scheduler's whose slots a job's tasks hold";
+pub const QUEUE_MEANS: &str = "The scheduler's queue whose slots a job's tasks hold";
 /// Description of [`PRIORITY`] in lists of settings.
 pub const PRIORITY_MEANS: &str =
-    "Which of a user's queries in a queue comes first: the one of the highest priority";
+    "Priority among a user's queries in a queue: the highest comes first";
 /// Description of [`JOB`] in lists of settings.
 pub const JOB_MEANS: &str =
-    "A job's settings as they are sent with it, from those above: not to be set";
+    "A job's settings as sent with it, derived from those above: not to be set";
 /// Error text for a value that is not a number of bytes.
 pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 

@@ -103,7 +103,7 @@ pub(crate) async fn until_released(config: &ExecutorConfig, channel: Authorized)
             Ok(true) => return,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, "the scheduler does not say whether data here is needed; asking again");
+                tracing::warn!(%error, "the scheduler does not answer whether data here is still needed; asking again");
                 sleep(PAUSE).await;
             }
         }
@@ -318,15 +318,15 @@ impl Attendance {
                         match serde_json::from_slice(&probe) {
                             Ok(probe) => asked(Asked { id, probe }),
                             Err(error) => {
-                                tracing::warn!(%error, "the scheduler asks for no known probe")
+                                tracing::warn!(%error, "the scheduler asked for an unknown probe")
                             }
                         }
                     }
                 }
-                Ok(Ok(None)) => return "the scheduler takes the executor for lost".to_owned(),
+                Ok(Ok(None)) => return "the scheduler counts the executor as lost".to_owned(),
                 Ok(Err(status)) => return format!("the scheduler is gone: {}", status.message()),
                 Err(_) => {
-                    return format!("no sign of life from the scheduler for {:?}", self.patience);
+                    return format!("no response from the scheduler for {:?}", self.patience);
                 }
             }
         }

@@ -27,11 +27,11 @@ use crate::{Executor, ExecutorConfig, ExecutorRole, MetricsConfig, Notices, noti
 
 /// Volley's executor: runs tasks of queries and ranks of training for a scheduler.
 ///
-/// Several may run on one host; each picks free ports by itself and needs a work folder of its own.
+/// Several may run on one host; each picks free ports and needs a work folder of its own.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// The scheduler; several with commas between them, of which one leads and the others stand by
+    /// Address of the scheduler, or of several, separated by commas, of which one leads and the others stand by
     #[arg(long, env = "VOLLEY_SCHEDULER", value_name = "HOST:PORT[,…]")]
     scheduler: String,
     /// Unique id in the cluster [default: a new one]
@@ -46,56 +46,56 @@ struct Args {
     /// Host name or address that others reach the executor by [default: the bound address]
     #[arg(long, env = "VOLLEY_EXECUTOR_ADVERTISE_HOST", value_name = "HOST")]
     advertise_host: Option<String>,
-    /// Slots: partitions worked on at once [default: the number of cores]
+    /// Slots: number of partitions processed at once [default: the number of cores]
     #[arg(long, env = "VOLLEY_VCORES", value_parser = clap::value_parser!(u16).range(1..))]
     vcores: Option<u16>,
-    /// Folder for shuffle files and sockets [default: a temporary one, removed at the end]
+    /// Folder for shuffle files and sockets [default: a temporary one, removed at exit]
     #[arg(long, env = "VOLLEY_WORK_DIR")]
     work_dir: Option<PathBuf>,
-    /// Memory for queries; beyond it they spill to the work folder
+    /// Memory for queries, which spill to the work folder beyond it
     #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
     memory: ByteSize,
-    /// Memory that each rank may take; rows beyond it are in files of the work folder, training whose ranks need more all
-    /// the same is refused [default: three quarters of the host's, divided by the slots]
+    /// Memory limit of each rank; rows beyond it are kept in files of the work folder, and training whose ranks need
+    /// more even so is refused [default: three quarters of the host's, divided by the slots]
     #[arg(long, env = "VOLLEY_RANK_MEMORY")]
     rank_memory: Option<ByteSize>,
-    /// Space in the work folder for prepared rows: what trainings have read and encoded is kept for the next training on
-    /// the same rows, until there is no space for more; 0 keeps nothing
+    /// Space in the work folder for prepared rows: the rows that a training has read and encoded are kept for the next
+    /// training on the same rows, as long as there is space; 0 keeps none
     #[arg(long, env = "VOLLEY_PREPARED_SPACE", default_value = "10GiB")]
     prepared_space: ByteSize,
-    /// Where ranks compute, unless a job says: auto, cpu, cuda (one of its GPUs) or cuda:N
+    /// Device of ranks, unless a job sets one: auto, cpu, cuda (one of its GPUs) or cuda:N
     #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
     device: Device,
-    /// How long to try to reach the scheduler at start
+    /// Time limit for reaching the scheduler at start
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     connect_timeout: Duration,
-    /// Time without a sign of life after which the scheduler is gone
+    /// Time without a response after which the scheduler counts as lost
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     scheduler_timeout: Duration,
-    /// How long to try to reach a scheduler that is gone before giving up
+    /// Time limit for reaching a lost scheduler again; the executor then ends
     #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
     reconnect_timeout: Duration,
-    /// What it is there for: any, query (never runs ranks) or train (never holds shuffle data)
+    /// Role: any, query (never runs ranks) or train (never holds shuffle data)
     #[arg(long, env = "VOLLEY_ROLE", default_value = "any")]
     role: ExecutorRole,
-    /// File with the token that the executor joins with [default: the one that a scheduler of the same user on this host
+    /// File with the token with which the executor joins [default: the one that the same user's scheduler on this host
     /// has made]
     #[arg(long, env = "VOLLEY_JOIN_TOKEN_FILE", value_name = "FILE")]
     join_token: Option<PathBuf>,
-    /// Listen where others than this host's users reach it without TLS
+    /// Listen without TLS on an address that other hosts can reach
     #[arg(long, env = "VOLLEY_INSECURE")]
     insecure: bool,
     /// Folder or URL below which tasks may read and write; may be given several times [default: everywhere]
     #[arg(long = "allow-path", value_name = "PREFIX")]
     allowed_paths: Vec<String>,
-    /// How often to tell the scheduler that the executor lives
+    /// Interval of heartbeats to the scheduler
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     heartbeat: Duration,
-    /// Time limit for leaving once told to end: until then, tasks that run here end and data that is here is read, and
-    /// nothing new begins; a second signal ends the executor at once
+    /// Time limit for draining after a signal to stop: no new tasks start, running ones finish, and others read the
+    /// data that is here; a second signal stops the executor at once
     #[arg(long, env = "VOLLEY_DRAIN_TIMEOUT", default_value = "25s", value_parser = humantime::parse_duration)]
     drain_timeout: Duration,
-    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
+    /// Certificates of the cluster's authority, PEM; enables TLS on all connections
     #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
     /// This process's certificate, for servers and clients, PEM; read again when it is renewed

@@ -108,7 +108,9 @@ impl FromStr for ExecutorRole {
             "any" => Ok(Self::Any),
             "query" => Ok(Self::Query),
             "train" => Ok(Self::Train),
-            _ => Err(format!("{text:?} is no role: expected any, query or train")),
+            _ => Err(format!(
+                "{text:?} is not a role: expected any, query or train"
+            )),
         }
     }
 }

@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The executor must not listen on this address.
-    #[error("this executor does not start")]
+    #[error("this executor cannot start")]
     Exposed(#[source] volley_proto::Error),
     /// No usable join token.
     #[error("cannot use the token to join with")]
@@ -83,7 +83,9 @@ pub enum Error {
         reason: String,
     },
     /// The scheduler was gone and did not come back in time.
-    #[error("executor {id} has lost its scheduler at {address}: it was tried for {waited:?}")]
+    #[error(
+        "executor {id} has lost its scheduler at {address}, and did not reach it again within {waited:?}"
+    )]
     SchedulerLost {
         /// The executor's id.
         id: String,
@@ -145,7 +147,7 @@ pub(crate) enum RankError {
         source: volley_trainer::Error,
     },
     /// An internal failure, such as a panicked thread.
-    #[error("rank {rank} on executor {executor} broke: {message}")]
+    #[error("rank {rank} on executor {executor} failed internally: {message}")]
     Broken {
         rank: usize,
         executor: String,

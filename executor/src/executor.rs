@@ -168,14 +168,14 @@ impl Executor {
             }
             let (executor, limit) = (&config.id, config.drain_timeout);
             let told = humantime::format_duration(limit);
-            tracing::info!(%executor, "leaves once nothing here is needed, after {told} in any case");
+            tracing::info!(%executor, "leaves once its data is no longer needed, after {told} at the latest");
             // Whatever is lost later is lost as planned.
             if let Err(error) = attendance::leave(&config, channel.clone()).await {
-                tracing::warn!(%executor, %error, "the scheduler is not told");
+                tracing::warn!(%executor, %error, "cannot tell the scheduler that the executor leaves");
             }
             let released = attendance::until_released(&config, channel);
             if timeout(limit, released).await.is_err() {
-                tracing::warn!(%executor, "leaves with tasks or data that are needed, after {told}");
+                tracing::warn!(%executor, "leaves after {told}, although its tasks or data are still needed");
             }
         };
         tokio::pin!(released, stop);

@@ -179,7 +179,7 @@ impl FromStr for PortRange {
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
             _ => Err(format!(
-                "{text:?} is no range of ports: expected FIRST-LAST, such as 7000-7099"
+                "{text:?} is not a range of ports: expected FIRST-LAST, such as 7000-7099"
             )),
         }
     }

@@ -22,7 +22,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The access rules forbid listening on the address.
-    #[error("this scheduler does not start")]
+    #[error("this scheduler cannot start")]
     Exposed(#[source] volley_proto::Error),
     /// Local tokens beyond loopback, where the scheduler cannot tell whom it makes them for.
     #[error(

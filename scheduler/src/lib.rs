@@ -14,8 +14,8 @@
 //!                └── facts of graphs, offers ─── ballista ─── planning (queries to stages)
 //! ```
 //!
-//! `record` keeps the record of jobs for a restarted scheduler. `simulation` drives `control` alone, in virtual time, for
-//! benchmarks.
+//! `record` keeps the record of jobs for a restarted scheduler. `simulation` drives `control` alone, in virtual time,
+//! for benchmarks.
 //!
 //! The scheduler decides where tasks run and who belongs to a generation. It never touches rows or gradients and
 //! links no tensor library.

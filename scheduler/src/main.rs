@@ -30,10 +30,10 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Environment variable that names the queues.
 const QUEUES: &str = "VOLLEY_QUEUES";
 
-/// Volley's scheduler: plans jobs, places tasks and gangs, and lets ranks meet.
+/// Volley's scheduler: plans jobs, places tasks and gangs, and runs the rendezvous of ranks.
 ///
 /// Executors register with it (`volley-executor --scheduler HOST:PORT`), clients submit to it
-/// (`volley --scheduler HOST:PORT`), and browsers see on the same port what runs
+/// (`volley --scheduler HOST:PORT`), and the same port serves a web page of jobs and executors
 /// (`http://HOST:PORT/`, or `https` with `--tls-ca`).
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -44,45 +44,47 @@ struct Args {
     /// Host name or address that executors and clients reach the scheduler by [default: the bound address]
     #[arg(long, env = "VOLLEY_SCHEDULER_ADVERTISE_HOST", value_name = "HOST")]
     advertise_host: Option<String>,
-    /// Time without a sign of life after which an executor is lost
+    /// Time without a heartbeat after which an executor counts as lost
     #[arg(long, env = "VOLLEY_EXECUTOR_TIMEOUT", default_value = "10s", value_parser = humantime::parse_duration)]
     executor_timeout: Duration,
-    /// Time without a question about its query after which a client is gone, and the query ends
+    /// Time without a request from a client about its query after which the client counts as lost and the query is
+    /// cancelled
     #[arg(long, env = "VOLLEY_CLIENT_TIMEOUT", default_value = "30s", value_parser = humantime::parse_duration)]
     client_timeout: Duration,
-    /// Time that rows of a finished job are kept after the last sign of a client that reads them
+    /// Time that rows of a finished job are kept after its client's last request
     #[arg(long, env = "VOLLEY_ROWS_TIMEOUT", default_value = "5min", value_parser = humantime::parse_duration)]
     rows_timeout: Duration,
-    /// Time that rows of a finished job are kept for a client that is there and reads nothing
+    /// Time that rows of a finished job are kept for a client that is connected but reads nothing
     #[arg(long, env = "VOLLEY_READER_TIMEOUT", default_value = "1h", value_parser = humantime::parse_duration)]
     reader_timeout: Duration,
-    /// A queue, its weight, and the most slots of it that one user's queries hold; may be given several times [env:
-    /// VOLLEY_QUEUES, with spaces between them] [default: `default=1` alone]
+    /// A queue, its weight, and the maximum number of its slots that one user's queries hold; may be given several
+    /// times [env: VOLLEY_QUEUES, separated by spaces] [default: `default=1` alone]
     #[arg(long = "queue", value_name = "NAME=WEIGHT[,user_slots=N]")]
     queues: Vec<Queue>,
-    /// Time after which queries that the reservation of a waiting gang starves are promoted ahead of it, as many jobs as slots
+    /// Time after which queries that a waiting gang's reservation starves are promoted ahead of it, as many jobs as
+    /// slots
     #[arg(long, env = "VOLLEY_RESERVATION_LIMIT", default_value = "60s", value_parser = humantime::parse_duration)]
     reservation_limit: Duration,
-    /// Folder or URL that jobs are recorded in, so that a scheduler that is started anew goes on with them; several
-    /// schedulers may share one, of which one leads and the others stand by; `none` records nothing [default:
+    /// Folder or URL in which jobs are recorded, so that a restarted scheduler continues them; several schedulers may
+    /// share one, of which one leads and the others stand by; `none` records nothing [default:
     /// ~/.local/state/volley/records/ADDRESS, for a port other than 0]
     #[arg(long, env = "VOLLEY_RECORD", value_name = "FOLDER|URL|none")]
     record: Option<String>,
-    /// File of whose requests are answered: lines of a name, a role and a token's hash, as `volley cluster token` prints
-    /// them [default: on loopback, tokens made for the same user]
+    /// File of the users whose requests are accepted: each line has a name, a role and a token's hash, as
+    /// `volley cluster token` prints it [default: on loopback, tokens made for the same user]
     #[arg(long, env = "VOLLEY_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Key set that JSON Web Tokens of clients are verified with: a file, or an https URL; with --jwt-issuer and
+    /// Key set for verifying clients' JSON Web Tokens: a file, or an https URL; requires --jwt-issuer and
     /// --jwt-audience
     #[arg(long, env = "VOLLEY_JWKS", value_name = "FILE|URL")]
     jwks: Option<String>,
-    /// Issuer of JSON Web Tokens: what their claim `iss` must be
+    /// Issuer of JSON Web Tokens: the required value of their claim `iss`
     #[arg(long, env = "VOLLEY_JWT_ISSUER", value_name = "ISSUER")]
     jwt_issuer: Option<String>,
-    /// Audience of JSON Web Tokens: what their claim `aud` must be, or have in its list
+    /// Audience of JSON Web Tokens: the required value of their claim `aud`, or one of its list
     #[arg(long, env = "VOLLEY_JWT_AUDIENCE", value_name = "AUDIENCE")]
     jwt_audience: Option<String>,
-    /// Claim of JSON Web Tokens that has the role: read, run or administer; the highest of a list
+    /// Claim of JSON Web Tokens with the role: read, run or administer; the highest of a list counts
     #[arg(
         long,
         env = "VOLLEY_JWT_ROLE_CLAIM",
@@ -90,18 +92,18 @@ struct Args {
         default_value = "role"
     )]
     jwt_role_claim: String,
-    /// Limit of a role, such as read:query_time=10min; NAME is message_bytes, plan_depth, query_memory, query_time or result_rows; may
-    /// be given several times
+    /// Limit of a role, such as read:query_time=10min; NAME is message_bytes, plan_depth, query_memory, query_time or
+    /// result_rows; may be given several times
     #[arg(long = "limit", value_name = "ROLE:NAME=VALUE")]
     limits: Vec<String>,
-    /// Listen where others than this host's users reach it without TLS; without --tokens, whoever reaches the scheduler
-    /// may do everything
+    /// Listen without TLS on an address that other hosts can reach; without --tokens, everyone who reaches the
+    /// scheduler may do everything
     #[arg(long, env = "VOLLEY_INSECURE")]
     insecure: bool,
     /// Folder or URL below which plans may read and write; may be given several times [default: everywhere]
     #[arg(long = "allow-path", value_name = "PREFIX")]
     allowed_paths: Vec<String>,
-    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken on all connections
+    /// Certificates of the cluster's authority, PEM; enables TLS on all connections
     #[arg(long, env = "VOLLEY_TLS_CA", value_name = "FILE")]
     tls_ca: Option<PathBuf>,
     /// This process's certificate, for servers and clients, PEM; read again when it is renewed
@@ -224,7 +226,7 @@ fn record(given: Option<&str>, bind: SocketAddr) -> volley_proto::Result<Option<
         None => {
             let Some(state) = state_folder() else {
                 tracing::warn!(
-                    "jobs are not recorded: no folder of the user's own is known, see --record"
+                    "jobs are not recorded: there is no state folder of the user, see --record"
                 );
                 return Ok(None);
             };

@@ -216,7 +216,7 @@ pub enum Error {
     },
     /// A state belongs to another training: an option differs.
     #[error(
-        "the training state ({position}) cannot be gone on from: {option} was {then} and is {now} \
+        "training cannot continue from the state at {position}: {option} was {then} and is {now} \
          now"
     )]
     StateOption {
@@ -231,8 +231,8 @@ pub enum Error {
     },
     /// A state belongs to another training: a shard's rows differ.
     #[error(
-        "the training state ({position}) cannot be gone on from: shard {shard} had {then} {part} and \
-         has {now} now; the query gave other rows than before: it is not deterministic, or its \
+        "training cannot continue from the state at {position}: shard {shard} had {then} {part} and \
+         has {now} now; the query returned other rows than before: it is not deterministic, or its \
          tables have changed"
     )]
     StateRows {
@@ -249,7 +249,7 @@ pub enum Error {
     },
     /// A state belongs to another training: a column's values differ.
     #[error(
-        "the training state ({position}) cannot be gone on from: column {column:?} had {then} \
+        "training cannot continue from the state at {position}: column {column:?} had {then} \
          distinct values and has {now} now, or others; the query gave other rows than before: it is \
          not deterministic, or its tables have changed"
     )]

@@ -100,7 +100,7 @@ impl Threads {
                 Ok(worker) => pool.workers.push(worker),
                 Err(error) => {
                     let started = pool.workers.len() + 1;
-                    tracing::warn!(%error, "{started} threads compute instead of {count}");
+                    tracing::warn!(%error, "only {started} of {count} threads could be started");
                     break;
                 }
             }

@@ -15,16 +15,16 @@ use super::format::Format;
 
 const EXAMPLES: &str = "\
 Examples:
-  volley                                     a prompt, on a cluster inside this process
-  volley -c 'SELECT 1' -c 'SHOW MODELS'      run statements and leave
+  volley                                     a prompt, with a cluster inside this process
+  volley -c 'SELECT 1' -c 'SHOW MODELS'      run statements and exit
   volley -f train.sql --define data=/data    run a file, with ${data} replaced
   volley --scheduler host:50050 < train.sql  run a script on a running cluster
   volley --format csv -c 'SELECT …' > x.csv  rows only, for other programs
   volley cluster up --executors 4            a cluster of processes on this machine
-  volley --trace -f train.sql                train, and see what each rank did when
-  volley jobs attach ID                      find a job again, with its rows at its end
+  volley --trace -f train.sql                train, and trace the ranks
+  volley jobs attach ID                      follow a running job, and print its rows at the end
   volley demo rossmann                       from seven tables to submission.csv
-  volley doctor --scheduler host:50050       look for what is wrong with a cluster
+  volley doctor --scheduler host:50050       check a cluster for problems
 
 Defaults of options: config.toml in ~/.config/volley, or the file in VOLLEY_CONFIG, has lines such as
 format = \"box\"; an environment variable wins over it, and an option over both.
@@ -46,20 +46,20 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Make data to try Volley on
+    /// Generate example data
     #[command(subcommand)]
     Generate(GenerateCommand),
     /// Start, show or stop a cluster of processes on this machine
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// List, cancel or find again what runs on a cluster
+    /// List, cancel, inspect or follow the jobs of a cluster
     Jobs(JobsArgs),
-    /// List the executors of a cluster, or have some leave as planned
+    /// List or drain the executors of a cluster
     Executors(ExecutorsArgs),
     /// Run a whole example, from tables to predictions
     #[command(subcommand)]
     Demo(DemoCommand),
-    /// Write what a model is, how it was trained and how well it predicts as one HTML file
+    /// Write a report of a model, its training and its quality as one HTML file
     #[command(after_help = REPORT)]
     Report(ReportArgs),
     /// Check, clean up or copy a model store
@@ -116,11 +116,11 @@ pub(super) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum StoreCommand {
-    /// List what the store holds, and compare all files with their hashes; exit code 1 if something is damaged
+    /// List the contents of the store and verify all files against their hashes; exit code 1 if something is damaged
     Check,
-    /// Remove what nobody needs: checkpoints and files of runs that ended long ago, and superseded versions
+    /// Remove checkpoints and files of runs that ended long ago, and superseded versions
     Gc {
-        /// Age from which checkpoints and files of a run that has not published count as left behind
+        /// Age from which the checkpoints and files of an unpublished run count as abandoned
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration)]
         older_than: Duration,
         /// Keep this many versions of each model, the newest [default: all]
@@ -130,13 +130,13 @@ pub(super) enum StoreCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Copy published versions to another store, except those that are there
+    /// Copy published versions to another store, except those that it has already
     Backup {
         /// The other store: a directory, or a URL
         #[arg(value_name = "DIR|URL")]
         to: String,
     },
-    /// Copy published versions from another store, except those that are here
+    /// Copy published versions from another store, except those that this store has already
     Restore {
         /// The other store: a directory, or a URL
         #[arg(value_name = "DIR|URL")]
@@ -155,10 +155,10 @@ pub(super) struct ReportArgs {
     /// The file to write [default: MODEL.html]
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Keep it beside the model as well, where the scheduler's web page links to it
+    /// Keep the report beside the model as well, where the scheduler's web page links to it
     #[arg(long)]
     pub(super) publish: bool,
-    /// A query of rows to judge it by, with their labels: metrics, and pictures of how predictions fit
+    /// A query of labelled rows to evaluate the model on: adds metrics and charts of the predictions' fit
     #[arg(long, value_name = "SQL")]
     pub(super) rows: Option<String>,
     /// A column of these rows to break their errors down by; may be given several times
@@ -203,8 +203,8 @@ pub(super) struct ExecutorsArgs {
 /// Options of commands that ask a running cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct RemoteArgs {
-    /// The running cluster to ask, by its scheduler's address, or those of several with commas between them; one inside a
-    /// process ends with it
+    /// Address of the running cluster's scheduler, or of several, separated by commas; a cluster inside a process ends
+    /// with the process
     #[arg(
         long,
         value_name = "HOST:PORT[,…]",
@@ -212,13 +212,13 @@ pub(super) struct RemoteArgs {
         global = true
     )]
     pub(super) scheduler: Option<String>,
-    /// How long to wait for the scheduler to answer
+    /// Time limit for the scheduler's answer
     #[arg(
         long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
         value_parser = duration, global = true
     )]
     pub(super) connect_timeout: Duration,
-    /// The token that the scheduler asks for; one of the same user's on this host needs none
+    /// The token for the scheduler; the same user's scheduler on this host needs none
     #[arg(
         long,
         value_name = "TOKEN",
@@ -230,7 +230,7 @@ pub(super) struct RemoteArgs {
     /// A file with that token
     #[arg(long, value_name = "FILE", env = "VOLLEY_TOKEN_FILE", global = true)]
     pub(super) token_file: Option<PathBuf>,
-    /// How to print rows
+    /// Output format of rows
     #[arg(
         long,
         value_enum,
@@ -242,10 +242,10 @@ pub(super) struct RemoteArgs {
     /// Print rows only: no notes or progress
     #[arg(short, long, global = true)]
     pub(super) quiet: bool,
-    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken with the cluster
+    /// Certificates of the cluster's authority, PEM; enables TLS
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA", global = true)]
     pub(super) tls_ca: Option<PathBuf>,
-    /// A certificate of one's own, PEM
+    /// Client certificate, PEM
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT", global = true)]
     pub(super) tls_cert: Option<PathBuf>,
     /// Its private key, PEM
@@ -259,7 +259,7 @@ pub(super) enum JobsCommand {
     List,
     /// Cancel a job
     Cancel(JobArgs),
-    /// Show what happened to a job, and its error
+    /// Show a job's events and its error
     Logs(JobArgs),
     /// Follow a job to its end and print its rows; Ctrl-C detaches and leaves it running
     Attach(JobArgs),
@@ -275,7 +275,7 @@ pub(super) struct JobArgs {
 pub(super) enum ExecutorsCommand {
     /// List the executors of the cluster [default]
     List,
-    /// Have executors take no new tasks and leave once nothing there is needed; waits until they have left
+    /// Drain executors: they take no new tasks, and leave once their data is not needed; waits until they have left
     Drain {
         /// The executors, as `volley executors` lists them
         #[arg(required = true, value_name = "ID")]
@@ -301,16 +301,16 @@ pub(super) struct QueryArgs {
     /// Replace ${NAME} by VALUE in everything that is run; $${ stands for ${
     #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = pair)]
     pub(super) defines: Vec<(String, String)>,
-    /// How to print rows
+    /// Output format of rows
     #[arg(long, value_enum, default_value_t, env = "VOLLEY_FORMAT")]
     pub(super) format: Format,
     /// Print rows only: no messages, row counts or progress
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// Leave the CREATE MODEL at the end to the cluster: print its job's id and end
+    /// Leave the CREATE MODEL at the end running on the cluster: print its job's id and exit
     #[arg(long)]
     pub(super) detach: bool,
-    /// Have training leave a trace of its ranks beside the model, for ui.perfetto.dev
+    /// Write a trace of training's ranks beside the model, for ui.perfetto.dev
     #[arg(long)]
     pub(super) trace: bool,
     /// Print how long each statement took (always done at the prompt)
@@ -328,11 +328,11 @@ pub(super) struct QueryArgs {
     pub(super) session: SessionArgs,
 }
 
-/// Who asks.
+/// Token of the caller.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct TokenArgs {
-    /// The token that the scheduler asks for; one of the same user's on this host needs none
+    /// The token for the scheduler; the same user's scheduler on this host needs none
     #[arg(
         long,
         value_name = "TOKEN",
@@ -345,23 +345,23 @@ pub(super) struct TokenArgs {
     pub(super) token_file: Option<PathBuf>,
 }
 
-/// Where plans run.
+/// Cluster that runs the plans.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct EngineArgs {
-    /// Use a running cluster instead of one inside this process [default: that of volley cluster up, if it runs]
+    /// Use a running cluster instead of one inside this process [default: the cluster of volley cluster up, if it runs]
     #[arg(long, value_name = "HOST:PORT", env = "VOLLEY_SCHEDULER")]
     pub(super) scheduler: Option<String>,
     /// Executors inside this process; training has at most one rank on each [default: 2]
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
     pub(super) executors: Option<usize>,
-    /// Tasks that one executor runs at once [default: this machine's cores, shared out]
+    /// Tasks that one executor runs at once [default: this machine's cores, divided among the executors]
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
     pub(super) vcores: Option<usize>,
-    /// Where the executors inside this process train: auto, cpu, cuda or cuda:N [default: auto]
+    /// Training device of the executors inside this process: auto, cpu, cuda or cuda:N [default: auto]
     #[arg(long, conflicts_with = "scheduler")]
     pub(super) device: Option<Device>,
-    /// How long to wait for the scheduler to answer
+    /// Time limit for the scheduler's answer
     #[arg(
         long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
         value_parser = duration
@@ -373,13 +373,13 @@ pub(super) struct EngineArgs {
     pub(super) tls: TlsArgs,
 }
 
-/// How a running cluster is spoken to.
+/// TLS options of the connection to a running cluster.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct TlsArgs {
-    /// Certificates of the cluster's authority, PEM; with it, TLS is spoken with the cluster
+    /// Certificates of the cluster's authority, PEM; enables TLS
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA")]
     pub(super) tls_ca: Option<PathBuf>,
-    /// A certificate of one's own, PEM
+    /// Client certificate, PEM
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT")]
     pub(super) tls_cert: Option<PathBuf>,
     /// Its private key, PEM
@@ -387,11 +387,11 @@ pub(super) struct TlsArgs {
     pub(super) tls_key: Option<PathBuf>,
 }
 
-/// What a session starts out with.
+/// Initial settings of a session.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Session")]
 pub(super) struct SessionArgs {
-    /// Where models live: a directory, or a URL that the executors can reach too
+    /// Model store: a directory, or a URL, that the executors can reach too
     #[arg(
         long,
         value_name = "DIR|URL",
@@ -415,40 +415,40 @@ pub(super) struct GenerateRossmannArgs {
     /// The directory to write to
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// How many stores; the real tables have 1115
+    /// Number of stores; the real tables have 1115
     #[arg(long, value_name = "N", default_value_t = FULL_SIZE, value_parser = value_parser!(u32).range(1..))]
     pub(super) stores: u32,
-    /// The same seed makes the same files
+    /// Seed; the same seed makes the same files
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(super) seed: u64,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ClusterCommand {
-    /// Start a scheduler and executors, which go on when this command ends
+    /// Start a scheduler and executors, which keep running when this command ends
     Up(ClusterUpArgs),
     /// Show the cluster's processes; exit code 1 when one is dead
     Status(ClusterDirArgs),
     /// Stop the cluster's processes
     Down(ClusterDirArgs),
-    /// Make an authority and certificates to try TLS with
+    /// Make an authority and certificates for trying TLS
     #[command(after_help = CERTS)]
     Certs(ClusterCertsArgs),
-    /// Make a token for somebody, or show the one that a scheduler on this host has made for you
+    /// Make a token for a user, or show the one that a scheduler on this host has made for you
     #[command(after_help = TOKENS)]
     Token(ClusterTokenArgs),
 }
 
 const CERTS: &str = "\
 Writes ca.pem and ca.key, HOST.pem and HOST.key for each host, client.pem and client.key; keys are readable by their
-owner alone. Certificates are valid for a year. Every host's certificate is for localhost too.";
+owner alone. Certificates are valid for a year. Every host's certificate is valid for localhost too.";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterCertsArgs {
-    /// The directory to write to; files that are there are not replaced
+    /// The directory to write to; existing files are not replaced
     #[arg(long, value_name = "DIR")]
     pub(super) out: PathBuf,
-    /// Names or addresses of hosts, as others dial them; *.NAME.NAME is for all hosts with names below
+    /// Names or addresses of hosts, as clients dial them; *.NAME.NAME stands for all hosts of that domain
     #[arg(
         long,
         value_name = "HOST,…",
@@ -462,42 +462,42 @@ const TOKENS: &str = "\
 Example, for a scheduler that is started with --tokens tokens:
   volley cluster token --name alice --role run >> tokens
 
-The line for that file goes to standard output, and the token to standard error: it is kept nowhere, so this is the only
-time that it is shown. Roles: read (queries, and system tables), run (also statements that write, and training),
+The line for that file goes to standard output, and the token to standard error. The token is stored nowhere, so it is
+shown only this once. Roles: read (queries, and system tables), run (also statements that write, and training),
 administer (also everybody's jobs), executor (volley-executor --join-token FILE).";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterTokenArgs {
-    /// Whose it is
+    /// Name of its owner
     #[arg(long, value_name = "NAME", requires = "role")]
     pub(super) name: Option<String>,
-    /// What they may do: read, run, administer or executor
+    /// Role of its owner: read, run, administer or executor
     #[arg(long, value_name = "ROLE", requires = "name")]
     pub(super) role: Option<Role>,
-    /// Show the token of the scheduler that you have started there, for the login of its web page [default: that of
-    /// volley cluster up]
+    /// Show the token of the scheduler that you have started there, for the login on its web page [default: the
+    /// scheduler of volley cluster up]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["name", "role"])]
     pub(super) scheduler: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterUpArgs {
-    /// How many executors to start
+    /// Number of executors to start
     #[arg(long, value_name = "N", default_value = "2", value_parser = positive)]
     pub(super) executors: usize,
-    /// Tasks that one executor runs at once [default: this machine's cores, shared out]
+    /// Tasks that one executor runs at once [default: this machine's cores, divided among the executors]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(super) vcores: Option<usize>,
     /// The scheduler's port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(super) scheduler_port: u16,
-    /// Where executors train: auto, cpu, cuda or cuda:N
+    /// Training device of the executors: auto, cpu, cuda or cuda:N
     #[arg(long, default_value_t = Device::Auto)]
     pub(super) device: Device,
     /// The executors' program, such as one with layers of your own [default: volley-executor beside this program]
     #[arg(long, value_name = "FILE")]
     pub(super) executor_program: Option<PathBuf>,
-    /// How long to wait until all are ready
+    /// Time limit for all to be ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(super) timeout: Duration,
     #[command(flatten)]
@@ -508,7 +508,7 @@ pub(super) struct ClusterUpArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterDirArgs {
-    /// Where the cluster's state, logs and scratch files are [default: cluster in the state directory]
+    /// Directory of the cluster's state, logs and scratch files [default: cluster in the state directory]
     #[arg(long, value_name = "DIR", env = "VOLLEY_CLUSTER_DIR")]
     pub(super) dir: Option<PathBuf>,
 }
@@ -521,7 +521,7 @@ pub(super) enum DemoCommand {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct DemoRossmannArgs {
-    /// The directory of the seven tables; generated where not given
+    /// The directory of the seven tables; generated if not given
     #[arg(long, value_name = "DIR", conflicts_with = "stores")]
     pub(super) data: Option<PathBuf>,
     /// Stores to generate [default: 100]
@@ -542,7 +542,7 @@ pub(super) struct DemoRossmannArgs {
     /// Predict zero sales for stores that are closed
     #[arg(long)]
     pub(super) closed_as_zero: bool,
-    /// Where results go: generated data, model store, submission.csv
+    /// Directory for results: generated data, model store, submission.csv
     #[arg(long, value_name = "DIR", default_value = "volley-demo")]
     pub(super) out: PathBuf,
     #[command(flatten)]

@@ -40,7 +40,7 @@ pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
         let path = out.join(name);
         ensure!(
             !path.exists(),
-            "{} is there already, and certificates are not replaced: give another --out, or remove it",
+            "{} exists already, and certificates are not replaced: give another --out, or remove it",
             path.display()
         );
     }
@@ -72,7 +72,7 @@ impl Pem {
             .and_then(|mut file: File| file.write_all(self.text.as_bytes()));
         match written {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                bail!("{} is there already", path.display())
+                bail!("{} exists already", path.display())
             }
             written => written.with_context(|| format!("cannot write {}", path.display())),
         }
@@ -255,7 +255,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("b.key"), "kept").unwrap();
         let error = run(&certificates(dir.path(), &["a", "b"])).unwrap_err();
-        assert!(error.to_string().contains("b.key is there already"));
+        assert!(error.to_string().contains("b.key exists already"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         for (hosts, wrong) in [
             (&["a b"][..], "--hosts a b"),

@@ -73,7 +73,7 @@ fn with_defaults(command: Command, text: &str, path: &Path) -> Result<Command, c
         let option = key.replace('_', "-");
         if !known.contains(&option) {
             let hint = did_you_mean(&option, known.iter().map(String::as_str));
-            return Err(mistake(path, format!("no option has the name {key}{hint}")));
+            return Err(mistake(path, format!("there is no option {key}{hint}")));
         }
         let values = match value {
             Value::Array(values) => values.iter().map(text_of).collect(),

@@ -173,7 +173,7 @@ fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<
         model.join("manifest.json").display()
     );
     println!("submission  {}", submission.display());
-    println!("in all      {:.1} s", began.elapsed().as_secs_f64());
+    println!("total       {:.1} s", began.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -194,7 +194,7 @@ impl fmt::Display for Plan<'_> {
             "Rossmann: {epochs} {} on {ranks} ranks, ",
             plural(*epochs, "epoch")
         )?;
-        write!(f, "batch {batch_size} a rank, on ")?;
+        write!(f, "batch {batch_size} per rank, on ")?;
         match &connection.engine {
             EngineConfig::Embedded(e) => write!(f, "{} executors in this process", e.executors),
             EngineConfig::Scheduler(address) | EngineConfig::Found(address) => {

@@ -56,7 +56,7 @@ impl Engine {
     /// Ends the session, and the cluster if it is in this process.
     pub(super) async fn close(self) {
         if !self.session.settle(SETTLE).await {
-            tracing::warn!("the scheduler may not have heard of every cancelled query");
+            tracing::warn!("the scheduler may not have received every cancellation of a query");
         }
         if let Some(embedded) = self.embedded {
             embedded.stop().await;

@@ -58,7 +58,7 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
         ControlFlow::Break(code) => {
             if let JobsAction::Attach { id } = &config.action {
                 eprintln!(
-                    "detached from job {id}, which goes on without you: `volley jobs cancel {id}` cancels it"
+                    "detached from job {id}, which keeps running: `volley jobs cancel {id}` cancels it"
                 );
             }
             Ok(Ended::Interrupted(code))
@@ -144,7 +144,7 @@ async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
         JobState::Succeeded => print_rows(jobs, id, config.remote.format).await,
         JobState::Cancelled => Err(anyhow!("job {id} was cancelled")),
         _ => {
-            let error = job.error.unwrap_or_else(|| "for no reason known".into());
+            let error = job.error.unwrap_or_else(|| "for an unknown reason".into());
             Err(anyhow!("job {id} failed: {error}"))
         }
     }

@@ -144,7 +144,7 @@ impl ClusterPlanner {
             }
             other => Err(Error::NotSupported {
                 what: format!(
-                    "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … makes it anew",
+                    "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … replaces it",
                     change.table_name
                 ),
             }

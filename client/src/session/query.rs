@@ -162,7 +162,7 @@ impl ClusterQuery {
         }
         let mut submitted = self.cluster.submit(query.clone(), grpc.clone()).await;
         if self.kind == PlanKind::Reads && matches!(submitted, Err(Error::Request { .. })) {
-            // The scheduler may be being started anew, or another one may take over. If it has taken the query all the
+            // The scheduler may be restarting, or another one may take over. If it has taken the query all the
             // same, it cancels that one, which nobody asks about.
             await_scheduler(self.cluster.scheduler_address(), AGAIN).await?;
             submitted = self.cluster.submit(query, grpc).await;
@@ -361,7 +361,7 @@ where
             Error::SchedulerRestarted { ref job, .. } => match verdict() {
                 Verdict::GiveUp(_) => return Err(error),
                 Verdict::RunAgain => tracing::warn!(
-                    "the scheduler was started anew, and does not know job {job}: running it again"
+                    "the scheduler was restarted and does not know job {job}: running it again"
                 ),
             },
             error => return Err(error),

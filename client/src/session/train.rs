@@ -258,7 +258,7 @@ impl Session {
     /// Drops the checkpoints of a complete run, which no rank needs any more.
     async fn drop_checkpoints(&self, model: &ModelName, train_id: TrainId) {
         if let Err(error) = self.store().drop_checkpoints(model, train_id).await {
-            tracing::warn!(%error, "checkpoints of a complete run stay in the store");
+            tracing::warn!(%error, "the checkpoints of a complete run cannot be removed from the store");
         }
     }
 

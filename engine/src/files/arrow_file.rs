@@ -1,7 +1,7 @@
-//! What an Arrow file says of itself: its columns, and which of Arrow's two formats it has.
+//! Metadata of an Arrow file: its columns, and which of Arrow's two formats it has.
 //!
-//! Of a file with a footer only that is read, of one without only its begin. What is wrong with a file is said without its
-//! name, which is added by whoever opens it. Batches are read by DataFusion.
+//! Only the footer of a file that has one is read, and only the beginning of one that has none. Errors do not name the
+//! file: the caller that opens it adds the name. Batches are read by DataFusion.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use datafusion::error::Result;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-/// What a file with a footer begins and ends with; one of the other format begins with a length.
+/// Magic bytes at both ends of a file with a footer; a file of the other format begins with a length.
 const MAGIC: &[u8] = b"ARROW1";
 /// A footer's length and the magic after it, in bytes.
 const TRAILER: u64 = 10;
 
-/// What an Arrow file says of itself.
+/// Metadata of an Arrow file.
 #[derive(Debug)]
 pub struct ArrowFile {
     /// Its columns.
     pub schema: SchemaRef,
-    /// Whether it has Arrow's file format, whose footer tells where its batches are, and not its streaming format.
+    /// True for Arrow's file format, whose footer locates its batches; false for its streaming format.
     pub has_footer: bool,
 }
 
 impl ArrowFile {
-    /// Looks at a file.
+    /// Reads the metadata of a file.
     ///
     /// # Errors
     ///
@@ -83,5 +83,5 @@ async fn schema_in_stream(store: &dyn ObjectStore, file: &ObjectMeta) -> Result<
             }
         }
     }
-    exec_err!("it is no Arrow file: it begins with no columns")
+    exec_err!("it is not an Arrow file: it does not begin with columns")
 }

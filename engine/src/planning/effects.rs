@@ -202,12 +202,12 @@ fn place_of_file(root: &str, location: &str) -> Result<Url> {
         "file:///" => Url::from_file_path(&name).ok(),
         _ => Url::parse(&name).ok(),
     };
-    place.ok_or_else(|| DataFusionError::Plan(format!("{name} is no place of a file")))
+    place.ok_or_else(|| DataFusionError::Plan(format!("{name} is not the place of a file")))
 }
 
 fn unknown<T>(plan: &dyn ExecutionPlan) -> Result<T> {
     plan_err!(
-        "{} is not run where --allow-path is given: nobody knows what it reads or writes",
+        "{} is not run where --allow-path is given: what it reads or writes is unknown",
         plan.name()
     )
 }

@@ -214,7 +214,7 @@ impl Writer {
         let task = Uuid::new_v4().simple().to_string();
         let sink = target
             .sink(&task)?
-            .ok_or_else(|| internal_datafusion_err!("a target that is no folder: {target}"))?;
+            .ok_or_else(|| internal_datafusion_err!("the target is not a folder: {target}"))?;
         let staged = match target.is_remote() {
             true => {
                 let uploads = Uploads::of(target, context)?;

@@ -100,7 +100,7 @@ impl Staging {
     pub(super) fn of(target: &Target) -> Result<Self> {
         match target.staging()?.get_url().to_file_path() {
             Ok(folder) => Ok(Self { folder }),
-            Err(()) => exec_err!("{target} is no folder that hosts see as theirs"),
+            Err(()) => exec_err!("{target} is not on a shared filesystem"),
         }
     }
 
@@ -153,7 +153,7 @@ impl Staging {
                 if let Err(error) = removed
                     && error.kind() != ErrorKind::NotFound
                 {
-                    tracing::warn!(path = %path.display(), %error, "what is not committed stays");
+                    tracing::warn!(path = %path.display(), %error, "uncommitted files cannot be removed");
                 }
             };
             tasks

@@ -83,7 +83,7 @@ impl Staged {
         let place = self.target.committed(&staging, location);
         let place = place.filter(|(task, _)| *task == self.task);
         let (_, place) =
-            place.ok_or_else(|| failed(format!("{location} is no file of the task")))?;
+            place.ok_or_else(|| failed(format!("{location} is not a file of the task")))?;
         Ok(place)
     }
 

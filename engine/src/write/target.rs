@@ -201,7 +201,7 @@ fn inside(folder: &ListingTableUrl, name: &str) -> Result<ListingTableUrl> {
     url.set_fragment(None);
     match url.path_segments_mut() {
         Ok(mut parts) => drop(parts.pop_if_empty().push(name).push("")),
-        Err(()) => return plan_err!("{folder} is no folder"),
+        Err(()) => return plan_err!("{folder} is not a folder"),
     }
     ListingTableUrl::try_new(url, None)
 }

@@ -175,7 +175,7 @@ impl Uploads {
                 // It was completed or aborted before.
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(%path, %error, "an upload that is not committed stays");
+                    tracing::warn!(%path, %error, "an uncommitted upload cannot be aborted");
                 }
             }
         };
@@ -309,7 +309,7 @@ impl Uploads {
         while let Some(deleted) = deleted.next().await {
             match deleted {
                 Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => tracing::warn!(%error, "a record of what was committed stays"),
+                Err(error) => tracing::warn!(%error, "the record of a commit cannot be removed"),
             }
         }
     }

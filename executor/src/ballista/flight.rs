@@ -110,9 +110,11 @@ impl Tickets {
     #[allow(clippy::result_large_err)] // tonic's own error type
     fn with_job<T>(&self, request: &Request<T>, asked: &Bytes) -> Result<Bytes, Status> {
         let mut action = protobuf::Action::decode(asked.as_ref())
-            .map_err(|error| Status::invalid_argument(format!("it is no ticket: {error}")))?;
+            .map_err(|error| Status::invalid_argument(format!("it is not a ticket: {error}")))?;
         let Some(Asked::FetchPartition(fetch)) = &mut action.action_type else {
-            return Err(Status::invalid_argument("it is no ticket: it names no job"));
+            return Err(Status::invalid_argument(
+                "it is not a ticket: it names no job",
+            ));
         };
         let job = self.proven.secret().job_of(&fetch.job_id);
         let job = job.map(str::to_owned);
@@ -131,7 +133,7 @@ impl Tickets {
             layout,
             ..
         } = decode_protobuf(ticket)
-            .map_err(|error| Status::invalid_argument(format!("it is no ticket: {error}")))?;
+            .map_err(|error| Status::invalid_argument(format!("it is not a ticket: {error}")))?;
         if !is_name(job_id.as_str()) {
             return Err(Status::invalid_argument(format!(
                 "a ticket for job {:?}: expected a job's id, of letters, digits, - and _",

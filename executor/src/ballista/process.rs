@@ -257,7 +257,7 @@ async fn register(
             Ok(())
         }
         false => Err(refused(BallistaError::General(
-            "it does not say why".to_owned(),
+            "it gives no reason".to_owned(),
         ))),
     }
 }
@@ -285,9 +285,9 @@ impl Process {
                 leave,
             ) => reason,
             _ = self.stop_requests.recv() => "the scheduler told it to stop".to_owned(),
-            _ = self.heart.join_next() => "the scheduler does not take heartbeats".to_owned(),
+            _ = self.heart.join_next() => "the scheduler does not accept heartbeats".to_owned(),
             // The status task gives up on a scheduler that does not accept statuses.
-            _ = self.services.join_next() => "a service of its own ended".to_owned(),
+            _ = self.services.join_next() => "one of its services ended".to_owned(),
         }
     }
 
@@ -299,7 +299,7 @@ impl Process {
             reason: "stopped".to_owned(),
         });
         if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), goodbye).await {
-            tracing::warn!(%error, "the scheduler did not take the executor's leave");
+            tracing::warn!(%error, "the scheduler did not accept the executor's departure");
         }
     }
 }

@@ -112,7 +112,7 @@ impl Runner {
     pub(super) async fn run(self, mut tasks: mpsc::Receiver<TaskDefinition>) {
         let threads = match Threads::start(self.executor.vcores) {
             Ok(threads) => threads,
-            Err(error) => return tracing::error!(%error, "no threads for tasks"),
+            Err(error) => return tracing::error!(%error, "cannot start threads for tasks"),
         };
         let runner = Arc::new(self);
         while let (Some(task), Some(runtime)) = (tasks.recv().await, &threads.0) {
@@ -322,7 +322,7 @@ pub(super) async fn heartbeats(
             Err(status) => {
                 missed += 1;
                 let reason = status.message();
-                tracing::warn!(missed, reason, "the scheduler did not take a heartbeat");
+                tracing::warn!(missed, reason, "the scheduler did not accept a heartbeat");
             }
         }
         sleep(interval).await;

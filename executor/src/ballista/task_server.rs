@@ -166,7 +166,7 @@ impl ExecutorGrpc for TaskServer {
             &remove_stage_ids,
         );
         let folders = folders
-            .ok_or_else(|| Status::invalid_argument(format!("{job_id:?} is no job's id")))?;
+            .ok_or_else(|| Status::invalid_argument(format!("{job_id:?} is not a job's id")))?;
         for folder in folders {
             match tokio::fs::remove_dir_all(&folder).await {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

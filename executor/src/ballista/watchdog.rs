@@ -65,14 +65,14 @@ pub(super) async fn watch(tasks: Tasks, counts: Arc<Counts>) {
                     ?task,
                     used,
                     limit = machine.limit,
-                    "a task is ended: the memory is used up"
+                    "ending a task: the memory is used up"
                 );
             }
             None => {
                 tracing::warn!(
                     used,
                     limit = machine.limit,
-                    "the memory is used up, and not by tasks of queries"
+                    "the memory is used up, but not by tasks of queries"
                 );
             }
         }

@@ -292,7 +292,8 @@ impl EmptyTexts {
     }
 }
 
-/// Where in an error of Arrow's reader the number of a record stands, and how many records were read before it.
+/// Finds the number of a record in an error of Arrow's reader: its range in the text, and the number of records before
+/// it.
 fn record_in(error: &ArrowError) -> Option<(std::ops::Range<usize>, u64)> {
     // Errors about values count records from 0, those about records from 1.
     let (text, before, first) = match error {
@@ -306,10 +307,10 @@ fn record_in(error: &ArrowError) -> Option<(std::ops::Range<usize>, u64)> {
     Some((start..start + digits, number.checked_sub(first)?))
 }
 
-/// That a file was not cut where a record begins.
+/// Returns the error of a file that was not cut at the start of a record.
 fn cut_within(byte: u64) -> DataFusionError {
     exec_datafusion_err!(
-        "it was cut at byte {byte}, in the midst of a quoted value: \
-         OPTIONS ('format.newlines_in_values' 'true') of its table has it read in one piece"
+        "it was cut at byte {byte}, inside a quoted value: \
+         OPTIONS ('format.newlines_in_values' 'true') on its table reads it in one piece"
     )
 }

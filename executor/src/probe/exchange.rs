@@ -56,7 +56,7 @@ pub(super) async fn measure(mut stream: TcpStream, token: &str) -> io::Result<Fo
         let started = Instant::now();
         stream.write_u8(PING).await?;
         if stream.read_u8().await? != PING {
-            return Err(nonsense("the answer is none of a probe"));
+            return Err(nonsense("the answer is not that of a probe"));
         }
         round_trips.push(started.elapsed());
     }
@@ -106,7 +106,7 @@ pub(super) async fn answer(mut stream: TcpStream, token: &str) -> io::Result<()>
         match stream.read_u8().await? {
             PING => stream.write_u8(PING).await?,
             DATA => return count(stream).await,
-            _ => return Err(nonsense("it is no probe's")),
+            _ => return Err(nonsense("it is not a probe's")),
         }
     }
 }

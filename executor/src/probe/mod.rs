@@ -61,7 +61,7 @@ pub(crate) async fn answer(
         if running.len() >= AT_ONCE {
             tracing::warn!(
                 probe = asked.id,
-                "not tried: {AT_ONCE} probes are under way"
+                "probe not run: {AT_ONCE} probes are running already"
             );
             continue;
         }

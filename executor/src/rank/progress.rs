@@ -127,7 +127,7 @@ pub(super) fn reporter(
                 let cause = chain(&error);
                 tracing::error!(%position, cause, "cannot write a checkpoint");
                 let note = format!(
-                    "cannot write the checkpoint at {position}: {cause}; training goes on without"
+                    "cannot write the checkpoint at {position}: {cause}; training continues without it"
                 );
                 told.report(&seat, Report::Note(note)).await;
             }

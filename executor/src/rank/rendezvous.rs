@@ -218,7 +218,9 @@ impl Rendezvous {
             }
             Report::Epoch(record) => match serde_json::to_vec(&record) {
                 Ok(json) => progress_request::Event::Epoch(json),
-                Err(error) => return tracing::warn!(%error, "an epoch's record has no JSON form"),
+                Err(error) => {
+                    return tracing::warn!(%error, "an epoch's record cannot be encoded as JSON");
+                }
             },
             Report::Steps(steps) => progress_request::Event::Steps(steps),
             Report::Note(note) => progress_request::Event::Note(note),
@@ -229,7 +231,7 @@ impl Rendezvous {
         });
         request.set_timeout(REPORT_TIMEOUT);
         if let Err(error) = self.client.clone().progress(request).await {
-            tracing::warn!(%error, "the scheduler did not take a progress report");
+            tracing::warn!(%error, "the scheduler did not accept a progress report");
         }
     }
 
@@ -260,7 +262,7 @@ impl Rendezvous {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the scheduler did not take a failure report");
+                tracing::warn!(%error, "the scheduler did not accept a failure report");
                 Told::Nothing
             }
         }

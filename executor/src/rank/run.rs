@@ -91,7 +91,7 @@ impl RankRun<'_> {
             match look_up(self.spec, self.layers).await {
                 Ok(found) => Some(found),
                 Err(error) if place.has_state() => {
-                    tracing::warn!(%error, "goes on with what the rank before has left");
+                    tracing::warn!(%error, "continues with the state that the earlier rank left");
                     None
                 }
                 Err(error) => return Err(error),

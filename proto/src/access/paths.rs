@@ -125,7 +125,7 @@ impl Place {
                 let decoded = object_store::path::Path::from_url_path(segment);
                 let decoded = decoded.map_err(|error| error.to_string())?.to_string();
                 match decoded.contains('/') || matches!(decoded.as_str(), "." | "..") {
-                    true => Err(format!("{segment:?} in it is no name")),
+                    true => Err(format!("{segment:?} in it is not a name")),
                     false => Ok(decoded),
                 }
             });
@@ -174,7 +174,7 @@ fn followed(path: &Path) -> Result<PathBuf, String> {
                 continue;
             }
             Component::Normal(name) => found.join(name),
-            Component::Prefix(_) => return Err("it is no path of this system".to_owned()),
+            Component::Prefix(_) => return Err("it is not a path of this system".to_owned()),
         };
         match there.canonicalize() {
             Ok(followed) => found = followed,

@@ -52,7 +52,7 @@ impl FromStr for Role {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut all = Self::ALL.into_iter();
         all.find(|role| role.to_string() == text).ok_or_else(|| {
-            format!("{text:?} is no role: expected read, run, administer or executor")
+            format!("{text:?} is not a role: expected read, run, administer or executor")
         })
     }
 }

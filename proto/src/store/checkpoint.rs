@@ -273,7 +273,7 @@ impl ModelStore {
         }
         self.delete(&state_path).await?;
         let path = info_path.to_string();
-        let source = "somebody else writes the checkpoint of this generation and step".into();
+        let source = "another writer has the checkpoint of this generation and step".into();
         let source = object_store::Error::Precondition { path, source };
         Err(self.unwritten(&info_path, source))
     }

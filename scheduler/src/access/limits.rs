@@ -167,7 +167,7 @@ mod tests {
         for (text, said) in [
             ("read", "expected ROLE:NAME=VALUE"),
             ("read:query_time", "expected ROLE:NAME=VALUE"),
-            ("root:query_time=1s", "no role"),
+            ("root:query_time=1s", "not a role"),
             ("executor:query_time=1s", "executors submit nothing"),
             ("read:rows=1", "expected message_bytes, plan_depth"),
             ("read:query_time=soon", "expected a time"),

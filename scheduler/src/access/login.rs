@@ -181,7 +181,7 @@ async fn login(
         access.logins.failed(peer.ip(), now);
         return refuse(
             StatusCode::UNAUTHORIZED,
-            "it is no token of this scheduler's clients",
+            "it is not a token of this scheduler's clients",
         );
     };
     audit(Some(&who), Some(peer), ("login", "/"), Outcome::Done);

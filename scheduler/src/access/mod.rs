@@ -47,15 +47,15 @@ const OPTIONS: ExposureOptions = ExposureOptions {
 /// Whose requests a scheduler answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Tokens {
-    /// Those of the user who has started it, and of this user's executors: it makes tokens for them, which they find.
+    /// Requests of the user who started it and of this user's executors: it generates tokens, which they find on disk.
     /// Only on loopback.
     #[default]
     Local,
-    /// As local ones, or this process's alone where none can be kept for others.
+    /// As [`Local`](Self::Local), or of this process alone where the tokens cannot be written to disk.
     Embedded,
-    /// Those whose tokens' hashes are in a file.
+    /// Requests with a token whose hash is in a file.
     File(PathBuf),
-    /// Everybody's, for everything.
+    /// All requests, for everything: no token is required.
     Anybody,
 }
 
@@ -71,27 +71,27 @@ enum Known {
     File(TokensFile),
 }
 
-/// What a principal has shown. It is kept for a login, in place of the token itself.
+/// Credential that a principal presented. A login keeps it in place of the token itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Credential {
-    /// A token by its hash: it is looked up with each request.
+    /// Hash of a token, which is looked up with each request.
     Token(TokenHash),
-    /// A JSON Web Token that was verified: what it says holds until it expires.
+    /// A verified JSON Web Token: its claims hold until it expires.
     Jwt(Verified),
 }
 
-/// Why a request has no principal.
+/// Reason why a request has no principal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unidentified {
     #[error("is missing")]
     NoToken,
-    #[error("is none of its")]
+    #[error("is unknown")]
     Unknown,
     #[error("is refused: {0}")]
     Jwt(Refused),
 }
 
-/// What decides about requests.
+/// Authorization of requests.
 #[derive(Debug)]
 pub(crate) struct Access {
     known: Known,
@@ -103,7 +103,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// That of a scheduler that listens at this address.
+    /// Opens the access control of a scheduler that listens at this address.
     ///
     /// # Errors
     /// When it must not listen there, tokens can be neither read nor made, or the key set of JSON Web Tokens cannot be
@@ -170,22 +170,22 @@ impl Access {
         })
     }
 
-    /// What the processes of the cluster share.
+    /// Returns the secret that the cluster's processes share.
     pub(crate) fn secret(&self) -> &ClusterSecret {
         &self.secret
     }
 
-    /// Where plans may read and write.
+    /// Returns the paths that plans may read and write.
     pub(crate) fn paths(&self) -> &AllowedPaths {
         &self.paths
     }
 
-    /// What is a role's to take.
+    /// Returns the limits of a role.
     fn limits(&self, role: Role) -> RoleLimits {
         self.limits.of(role)
     }
 
-    /// The credential that a bearer token is, and its principal: a known token, or a JSON Web Token that is valid.
+    /// Returns the credential and the principal of a bearer token: a known token, or a valid JSON Web Token.
     ///
     /// # Errors
     /// When it is neither.
@@ -206,7 +206,7 @@ impl Access {
         }
     }
 
-    /// The principal of what was shown, if it still holds.
+    /// Returns the principal of a credential, if it is still valid.
     fn principal(&self, credential: &Credential) -> Option<Principal> {
         match (credential, &self.known) {
             (_, Known::Anybody) => Some(Principal::anybody()),

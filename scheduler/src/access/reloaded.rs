@@ -71,11 +71,11 @@ impl<T> ReloadedFile<T> {
             let (file, what) = (self.path.display(), self.what);
             match read(&self.path, self.parse) {
                 Ok((value, version)) => {
-                    tracing::info!(%file, "{what} are read anew");
+                    tracing::info!(%file, "{what} are reloaded");
                     (known.value, known.version) = (Arc::new(value), Some(version));
                 }
                 Err(error) => {
-                    tracing::error!(%file, %error, "{what} cannot be read anew: those read before stay");
+                    tracing::error!(%file, %error, "{what} cannot be reloaded: the previous ones remain in use");
                 }
             }
         }

@@ -59,7 +59,7 @@ impl Table {
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
             if name.len() > LONGEST || !name.chars().all(is_name) {
                 let reason = format!(
-                    "{name:?} is no name: expected letters, digits and . _ @ -, at most {LONGEST}"
+                    "{name:?} is not a name: expected letters, digits and . _ @ -, at most {LONGEST}"
                 );
                 return Err(wrong(reason));
             }
@@ -140,13 +140,16 @@ mod tests {
                 format!("alice run {hash}\nbob {hash}"),
                 "line 2: expected a name, a role and a hash",
             ),
-            (format!("alice root {hash}"), "line 1: \"root\" is no role"),
+            (
+                format!("alice root {hash}"),
+                "line 1: \"root\" is not a role",
+            ),
             ("alice run secret".to_owned(), "line 1: expected sha256:"),
             (
                 format!("local run {hash}"),
                 "line 1: the name local is taken",
             ),
-            (format!("a/b run {hash}"), "line 1: \"a/b\" is no name"),
+            (format!("a/b run {hash}"), "line 1: \"a/b\" is not a name"),
             (
                 format!("a run {hash}\nb run {hash}"),
                 "line 2: the same token",

@@ -306,7 +306,7 @@ pub(super) fn settings_of(submission: &ExecuteQueryParams) -> Result<JobSettings
         && let Some(unknown) = submission.settings.iter().find(own)
     {
         return Err(Status::invalid_argument(format!(
-            "{} is no setting of a job: those of Volley's are sent as {JOB}",
+            "{} is not a setting of a job: Volley's own are sent as {JOB}",
             unknown.key
         )));
     }
@@ -369,7 +369,7 @@ fn check_plan(submission: &ExecuteQueryParams) -> Result<(), Status> {
 fn unknown(id: &str) -> Status {
     // A client would take an absent status for a job that has not begun.
     Status::not_found(format!(
-        "job {id} is not known to this scheduler: it may have been started anew since"
+        "job {id} is not known to this scheduler: it may have been restarted since"
     ))
 }
 

@@ -56,7 +56,7 @@ fn error(panic: &(dyn Any + Send)) -> DataFusionError {
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     DataFusionError::Execution(format!(
         "planning panicked, which is a defect: {} (the scheduler's log says where)",
-        text.unwrap_or("it does not say why")
+        text.unwrap_or("it gives no reason")
     ))
 }
 

@@ -118,7 +118,7 @@ fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(
     }
     if let Some(unknown) = &effects.unknown {
         return Err(format!(
-            "{unknown} is not read where --allow-path is given: nobody knows what is behind it"
+            "{unknown} is not read where --allow-path is given: its files are unknown"
         ));
     }
     let mut places = effects.places.iter();

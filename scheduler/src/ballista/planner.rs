@@ -161,8 +161,8 @@ fn refuse_restored_writes(plan: &Arc<dyn ExecutionPlan>, config: &SessionConfig)
     }
     plan.apply(|operator| match adds_files(operator.as_ref()) {
         Some(target) => plan_err!(
-            "the scheduler was started anew while the job wrote {target}: what is there may be incomplete, and running the \
-             job again would add to it; remove it and run the job again"
+            "the scheduler was restarted while the job wrote {target}: the rows there may be incomplete, and running \
+             the job again would add to them; remove them and run the job again"
         ),
         None => Ok(TreeNodeRecursion::Continue),
     })?;

@@ -97,7 +97,7 @@ impl Controller {
             Event::JobSubmitted(submission) => self.job_submitted(submission, now),
             Event::JobResubmitted { job, attempt } => self.job_resubmitted(&job, &attempt, now),
             Event::ResubmissionFailed { job, error } => {
-                let error = format!("it could not be run again: {error}");
+                let error = format!("the job could not be run again: {error}");
                 self.end_job(&job, Some(error), now);
             }
             Event::ClientAsked { job } => {
@@ -157,7 +157,7 @@ impl Controller {
             }
             Event::ExecutorLeaves { executor } => {
                 if self.executors.leaves(&executor) {
-                    tracing::info!(executor, "executor gone");
+                    tracing::info!(executor, "executor has left");
                     self.slots.leaves(&executor);
                     self.prepared.leaves(&executor);
                     self.refresh(&executor);
@@ -337,7 +337,7 @@ impl Controller {
             };
             if is_hopeless {
                 let error = format!(
-                    "no executor has come back to the scheduler since it was started anew, for {EXECUTORS_PATIENCE:?}"
+                    "no executor has come back to the scheduler within {EXECUTORS_PATIENCE:?} of its restart"
                 );
                 self.end_job(&id, Some(error), now);
             } else if job.awaits_client() {
@@ -491,8 +491,8 @@ impl Controller {
         let timeout = self.policy.executor_timeout;
         for executor in self.executors.silent(timeout, now.instant) {
             if self.executors.begins_removal(&executor) {
-                let reason = format!("no heartbeat of it for {timeout:?}");
-                tracing::warn!(executor, reason, "an executor is taken for lost");
+                let reason = format!("no heartbeat for {timeout:?}");
+                tracing::warn!(executor, reason, "an executor counts as lost");
                 self.command(Command::RemoveExecutor { executor, reason });
             }
         }
@@ -507,7 +507,7 @@ impl Controller {
         let abandoned: Vec<_> = abandoned.map(|job| job.id.clone()).collect();
         for id in abandoned {
             if let Some(job) = self.jobs.get_mut(&id) {
-                let note = format!("its client has not been heard of for {timeout:?}");
+                let note = format!("its client has sent no request for {timeout:?}");
                 job.note(note, now);
             }
             self.end_job(&id, None, now);
@@ -614,7 +614,7 @@ impl Controller {
         let replaces = self.executors.admit(executor, incarnation)?;
         self.jobs.survives(executor, process(incarnation));
         if self.executors.begins_removal(executor) {
-            let (executor, reason) = (executor.to_owned(), "it has started over".to_owned());
+            let (executor, reason) = (executor.to_owned(), "it has restarted".to_owned());
             self.command(Command::RemoveExecutor { executor, reason });
         }
         Ok(replaces)
@@ -790,7 +790,7 @@ impl Controller {
     /// meet elsewhere: before, they would leave their state there.
     fn executor_drains(&mut self, executor: &str, knows: bool, now: Now) {
         if self.executors.drains(executor) {
-            tracing::info!(executor, "executor drains");
+            tracing::info!(executor, "executor is draining");
             self.refresh(executor);
             // The executor is told with the tasks that are to end there.
             self.wake(Topic::Endings);

@@ -161,7 +161,7 @@ impl Controller {
             if let Some(job) = jobs.find(|job| job.train == Some(*other) && !job.has_ended()) {
                 let job = &job.id;
                 return Err(format!(
-                    "resume = true goes on from a run that has ended, and run {other} of model {model} is alive, as job \
+                    "resume = true continues a run that has ended, and run {other} of model {model} is alive, as job \
                      {job}: follow it with volley jobs attach {job}, or end it first with volley jobs cancel {job}"
                 ));
             }

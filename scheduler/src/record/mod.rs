@@ -141,7 +141,11 @@ impl Record {
         if self.shared.as_ref().is_some_and(is_owed)
             && let Err(error) = self.written_within(SETTLING).await
         {
-            tracing::warn!(job, error, "the end of a job is told before it is recorded");
+            tracing::warn!(
+                job,
+                error,
+                "the end of a job is reported before it is recorded"
+            );
         }
     }
 
@@ -170,11 +174,7 @@ impl Record {
         if shared.written.borrow().error.is_none()
             && let Err(error) = self.written_within(SETTLING).await
         {
-            tracing::warn!(
-                job,
-                error,
-                "a job is run again that is not recorded as such"
-            );
+            tracing::warn!(job, error, "a job runs again before that is recorded");
         }
     }
 

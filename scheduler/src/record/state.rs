@@ -392,7 +392,7 @@ impl State {
                 tracing::error!(
                     job,
                     error,
-                    "a job of the record is of no form that this build reads"
+                    "the record has a job in a format that this build cannot read"
                 );
             };
             recorded.map_err(lost).ok()

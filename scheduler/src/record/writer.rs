@@ -102,7 +102,7 @@ impl Writer {
                     }
                 };
                 if timeout(LAST, last).await.is_err() {
-                    tracing::warn!("the record is not written to its end, after {LAST:?}");
+                    tracing::warn!("the last changes were not recorded within {LAST:?}");
                 }
                 return true;
             }
@@ -233,7 +233,7 @@ impl Writer {
             if let Err(error) = compacted {
                 tracing::warn!(
                     error = chain(&error),
-                    "no snapshot of the record is written"
+                    "cannot write a snapshot of the record"
                 );
             }
         });
@@ -286,9 +286,12 @@ async fn beat(log: Log, id: String, record: Record) {
                 }
             }
             Ok(Err(error)) => {
-                tracing::warn!(error = chain(&error), "the record gets no sign of life");
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot renew the lease in the record"
+                );
             }
-            Err(_) => tracing::warn!("the record gets no sign of life within {BEAT:?}"),
+            Err(_) => tracing::warn!("the lease in the record was not renewed within {BEAT:?}"),
         }
     }
 }

@@ -148,7 +148,7 @@ fn tokens_and_roles_say_what_one_may() {
         &["this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN"],
     );
     let wrong = run("SELECT 1", Some(&Token::generate()));
-    said(&wrong, &["this scheduler wants a token", "none of its"]);
+    said(&wrong, &["this scheduler wants a token", "is unknown"]);
     said(
         &guarded.run("nodes", "SELECT 1"),
         &["role read", "nodes has the role executor"],
@@ -308,7 +308,7 @@ fn tokens_and_roles_say_what_one_may() {
     said_so(&mut guarded, "expected a name, a role and a hash");
     assert_eq!(guarded.intruder(Some("bob")).describe(), Ok(()));
     fs::write(&guarded.tokens, without).unwrap();
-    said_so(&mut guarded, "tokens are read anew");
+    said_so(&mut guarded, "tokens are reloaded");
     assert_eq!(
         guarded.intruder(Some("bob")).describe(),
         Err(Code::Unauthenticated)

@@ -69,7 +69,7 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
         (
             "volley-executor",
             &["--scheduler", "localhost:1", "--ports", "7002-7000"],
-            "no range of ports: expected FIRST-LAST",
+            "not a range of ports: expected FIRST-LAST",
         ),
         (
             "volley-scheduler",

@@ -90,7 +90,7 @@ fn a_limit_that_there_is_not_is_refused_at_the_start() {
     for (limit, part) in [
         ("read:query_memory=much", "query_memory"),
         ("read:rows=7", "unknown limit"),
-        ("everybody:query_time=1s", "no role"),
+        ("everybody:query_time=1s", "not a role"),
     ] {
         let mut scheduler = Command::new(binary("volley-scheduler"));
         let said = fails(scheduler.args(["--bind", "127.0.0.1:0", "--limit", limit]));

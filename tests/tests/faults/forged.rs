@@ -113,17 +113,17 @@ pub(crate) fn tokens() {
         (
             "none",
             format!("{}.", unsigned("none")),
-            "no JSON Web Token signed with",
+            "not a JSON Web Token signed with",
         ),
         (
             "none, signed",
             format!("{}.{signature}", unsigned("none")),
-            "no JSON Web Token signed with",
+            "not a JSON Web Token signed with",
         ),
         (
             "a public key as a secret",
             by_public_key,
-            "no JSON Web Token signed with",
+            "not a JSON Web Token signed with",
         ),
         ("other claims", format!("{raised}.{signature}"), "signature"),
         ("another key", stranger.token(&all), "signature"),
@@ -183,12 +183,12 @@ pub(crate) fn tokens() {
         (
             "three parts",
             "a.b.c".to_owned(),
-            "no JSON Web Token signed with",
+            "not a JSON Web Token signed with",
         ),
         (
             "a huge one",
             of(json!({"padding": "x".repeat(20_000)})),
-            "none of its",
+            "is unknown",
         ),
     ] {
         let answer = jobs(&token);

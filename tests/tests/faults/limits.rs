@@ -284,7 +284,7 @@ fn stops_reading() {
     reader.client.process().kill();
     assert!(reader.rows_are_kept(&cluster), "it may come back");
     reader.await_removal(&cluster);
-    let said = "SELECT text FROM volley.log WHERE text LIKE '%nobody has asked for them%'";
+    let said = "SELECT text FROM volley.log WHERE text LIKE '%no client has asked for them%'";
     assert_eq!(cluster.query(said).len(), 1);
     scene::is_well(&cluster, 2);
 }

@@ -164,7 +164,7 @@ fn killed_with_history() {
     let done = after.iter().find(|job| job.state == JobState::Succeeded);
     let attached = cluster.manage_jobs(&["attach", &done.expect("one has").id]);
     assert!(
-        attached.stderr.contains("started anew"),
+        attached.stderr.contains("the scheduler was restarted"),
         "{}",
         attached.stderr
     );

@@ -95,7 +95,7 @@ pub enum Error {
         source: Option<io::Error>,
     },
     /// No byte moved for too long.
-    #[error("{call}: nothing came from ranks {peers:?} for {waited:?}")]
+    #[error("{call}: received nothing from ranks {peers:?} for {waited:?}")]
     DeadlineExceeded {
         /// The call that was under way.
         call: Call,
@@ -113,7 +113,7 @@ pub enum Error {
         theirs: Call,
     },
     /// A peer sent bytes that are not a message of this protocol.
-    #[error("{call}: what rank {peer} sent is no message")]
+    #[error("{call}: malformed message from rank {peer}")]
     Garbled {
         /// The call that was under way.
         call: Call,

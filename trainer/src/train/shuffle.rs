@@ -106,7 +106,7 @@ impl Shuffle {
         };
         let thread = thread::Builder::new().name("rank-shuffle".to_owned());
         if let Err(error) = thread.spawn(work) {
-            tracing::warn!(%error, "no thread copies rows; the rank waits until it has done so itself");
+            tracing::warn!(%error, "no thread could be started to copy rows; the rank copies them itself and waits");
             return None;
         }
         Some(Ahead {

@@ -198,7 +198,7 @@ impl<'a> Starting<'a> {
     async fn undo(self) {
         let undone = super::stop(&self.state).await;
         if let Err(error) = undone.and_then(|()| self.state.remove(self.dir)) {
-            tracing::warn!("what was started may still run: {error:#}");
+            tracing::warn!("processes that were started may still run: {error:#}");
         }
     }
 }

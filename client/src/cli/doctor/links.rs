@@ -74,10 +74,10 @@ fn remedy(link: &Link, port: &Port, kind: FaultKind) -> String {
     match kind {
         FaultKind::Unresolved => format!(
             "make the name {host} known where {from} runs (DNS or /etc/hosts), or start {to} with --advertise-host \
-             and a name or address that is known there"
+             and a name or address that it can resolve"
         ),
         FaultKind::Refused => format!(
-            "{to} listens, but not there as seen from {from}: start it with --bind 0.0.0.0 (or ::) and an \
+            "{to} listens, but not where {from} connects: start it with --bind 0.0.0.0 (or ::) and an \
              --advertise-host that leads to it, and have no firewall refuse the port"
         ),
         FaultKind::Unreachable => {
@@ -87,14 +87,16 @@ fn remedy(link: &Link, port: &Port, kind: FaultKind) -> String {
             let ports = match &link.range {
                 Some(range) => format!("ports {range} (its --ports)"),
                 None => format!(
-                    "port {}, or start it with --ports FIRST-LAST and let these pass, for it takes others each time",
+                    "port {}, or start it with --ports FIRST-LAST and let these pass: it picks others at each start",
                     port.number
                 ),
             };
-            format!("let a firewall on the way pass TCP from the host of {from} to {host}, {ports}")
+            format!(
+                "let any firewall between them pass TCP from the host of {from} to {host}, {ports}"
+            )
         }
         FaultKind::Stranger => format!(
-            "somebody else is at {host} as seen from {from}: give {to} an --advertise-host that is its own everywhere"
+            "another process answers {from} at {host}: give {to} an --advertise-host that leads to it alone"
         ),
     }
 }

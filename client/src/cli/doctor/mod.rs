@@ -96,7 +96,7 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
             cluster(&mut findings, doctor, address).await?;
         }
         EngineConfig::Embedded(_) => {
-            let text = "none named: --scheduler HOST:PORT looks at a running one";
+            let text = "none given: --scheduler HOST:PORT checks a running one";
             findings.say(CheckStatus::Fine, "cluster", text).await?;
             match Engine::open(&doctor.connection).await {
                 Ok(engine) => {
@@ -154,7 +154,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         }
     };
     if executors.is_empty() {
-        let text = "none has come: start volley-executor --scheduler and this address";
+        let text = "none is registered: start volley-executor with --scheduler and this address";
         return findings.say(CheckStatus::Wrong, "executors", text).await;
     }
     let tls = tls.cloned().map(Tls::open).transpose()?;
@@ -167,7 +167,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         return findings.check("exchange", outcome).await;
     }
     // The engine would retry the query again and again.
-    let text = "no query is tried: the cluster's processes do not reach each other";
+    let text = "no query was tried: the cluster's processes cannot reach each other";
     findings.say(CheckStatus::Careful, "exchange", text).await
 }
 
@@ -211,7 +211,9 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, S
     let name = format!("{executor_id} at {host}:{port}");
     let started = Instant::now();
     let Ok(number) = u16::try_from(*port) else {
-        return Err(format!("{name} is no address: a port is less than 65536"));
+        return Err(format!(
+            "{name} is not an address: ports are less than 65536"
+        ));
     };
     match probe::reach(host, number, tls).await {
         Ok(()) => {
@@ -229,15 +231,17 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, S
                 ),
             })
         }
-        Err(fault) if fault.kind == FaultKind::Silent => {
-            Err(format!("{name} is not reached from here: {}", fault.text))
-        }
-        Err(fault) if fault.kind == FaultKind::Stranger => {
-            Err(format!("{name} is not what answers there: {}", fault.text))
-        }
+        Err(fault) if fault.kind == FaultKind::Silent => Err(format!(
+            "{name} cannot be reached from here: {}",
+            fault.text
+        )),
+        Err(fault) if fault.kind == FaultKind::Stranger => Err(format!(
+            "{name} is not the process that answers there: {}",
+            fault.text
+        )),
         Err(Fault { text, .. }) => Err(format!(
-            "{name} is not reached from here ({text}): results cannot be read; give it a host name \
-             that clients reach (--advertise-host)"
+            "{name} cannot be reached from here ({text}): results cannot be read; give it a host name \
+             that clients can reach (--advertise-host)"
         )),
     }
 }
@@ -279,9 +283,9 @@ fn ports() -> Result<(CheckStatus, String), String> {
     match address {
         Ok(_) => Ok((
             CheckStatus::Fine,
-            "a free port on loopback can be listened on".to_owned(),
+            "can listen on a free port on loopback".to_owned(),
         )),
-        Err(error) => Err(format!("no port on loopback can be listened on: {error}")),
+        Err(error) => Err(format!("cannot listen on any port on loopback: {error}")),
     }
 }
 

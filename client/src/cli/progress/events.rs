@@ -84,7 +84,7 @@ fn describe_epoch(record: &EpochRecord) -> String {
     let seconds = record.seconds;
     line += &format!("; {seconds:.1} s ({compute:.0} % compute, {reduce:.0} % all-reduce)");
     if let Some(why) = &record.ended {
-        line += &format!("; it is the last: {why}");
+        line += &format!("; the last epoch: {why}");
     }
     line
 }

@@ -102,11 +102,11 @@ impl Line {
             ("help", true) => Self::Command(Command::Help),
             ("quit" | "exit", true) => Self::Command(Command::Quit),
             ("help", false) => Self::Hint(
-                r"\? is help; the statement above goes on until its ; (\r or Ctrl-C clears it)"
+                r"\? is help; the statement above continues until its ; (\r or Ctrl-C clears it)"
                     .into(),
             ),
             ("quit" | "exit", false) => Self::Hint(
-                r"\q quits; the statement above goes on until its ; (\r or Ctrl-C clears it)"
+                r"\q quits; the statement above continues until its ; (\r or Ctrl-C clears it)"
                     .into(),
             ),
             _ => Self::Sql,

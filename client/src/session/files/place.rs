@@ -1,4 +1,4 @@
-//! Where files are, as a user says it: a file, a folder, or a pattern of `*`, `?`, `[…]` and `**`.
+//! Locations of files as users write them: a file, a folder, or a pattern of `*`, `?`, `[…]` and `**`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,24 +36,24 @@ pub(super) struct Place {
     typed: String,
     path: PathBuf,
     is_pattern: bool,
-    /// In which store, if it is in one.
+    /// Place in its store, if it is in one.
     remote: Option<RemotePlace>,
 }
 
-/// What is at a place.
+/// Contents of a place.
 pub(super) enum Found {
-    /// Files, sorted, and what a store says of each, where it was asked.
+    /// Sorted files, and the metadata of each where a store was listed.
     Files(Vec<PathBuf>, Option<Vec<ObjectMeta>>),
     /// A Delta table.
     Delta(Snapshot),
 }
 
 impl Place {
-    /// The place that a table's name is, if it is not an ordinary name: it has a slash or a wildcard, or
+    /// Parses a table's name as a place, if it is not an ordinary name: it has a slash or a wildcard, or
     /// the extension of a file that can be read.
     ///
     /// # Errors
-    /// When it is a URL of something that the cluster has no way to.
+    /// When it is a URL that the cluster cannot read.
     pub(super) fn of(name: &str) -> Result<Option<Self>> {
         let is_pattern = name.contains(['*', '?', '[']);
         let is_place = is_pattern || name.contains('/') || Kind::of(Path::new(name)).is_some();
@@ -63,7 +63,7 @@ impl Place {
         Self::parse(name).map(Some)
     }
 
-    /// Whether both are one place, however each was typed.
+    /// Checks whether both are the same place, however each was typed.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (&self.remote, &other.remote) {
             (None, None) => self.path == other.path && self.is_pattern == other.is_pattern,
@@ -72,7 +72,7 @@ impl Place {
         }
     }
 
-    /// A place by a path, a `file://` URL or a URL of a store.
+    /// Parses a path, a `file://` URL or a URL of a store.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -86,7 +86,7 @@ impl Place {
                     .ok()
                     .and_then(|url| url.to_file_path().ok());
                 path.ok_or_else(|| Error::NotSupported {
-                    what: format!("reading {name}: it is no URL of a file"),
+                    what: format!("reading {name}: it is not the URL of a file"),
                 })?
             }
             Some(_) => {
@@ -128,7 +128,7 @@ impl Place {
         }
     }
 
-    /// The place of a table, where [`located`](super::located) has been.
+    /// Returns the place of a table's location that [`located`](super::located) returned.
     ///
     /// # Errors
     /// As [`of`](Self::of).
@@ -139,10 +139,10 @@ impl Place {
         }
     }
 
-    /// What is there now.
+    /// Lists the files that are there now, or reads the Delta table.
     ///
     /// # Errors
-    /// When there are no files, they cannot be listed, or a Delta table is not all of it.
+    /// When there are no files, they cannot be listed, or the place is only a part of a Delta table.
     pub(super) async fn list(&self, runtime: &RuntimeEnv) -> Result<Found> {
         if let Some((folder, store)) = self.delta(runtime).await? {
             return Ok(Found::Delta(Snapshot::read(folder, store).await?));
@@ -154,10 +154,10 @@ impl Place {
         Ok(Found::Files(files, Some(metas)))
     }
 
-    /// The folder and store of a Delta table, if the place is one's.
+    /// Returns the folder and store of a Delta table, if the place is that of one.
     ///
     /// # Errors
-    /// When the store does not answer, or the place is a folder in one.
+    /// When the store does not answer, or the place is a folder inside a Delta table.
     pub(super) async fn delta(
         &self,
         runtime: &RuntimeEnv,
@@ -180,8 +180,8 @@ impl Place {
         Ok(Some((folder, store)))
     }
 
-    /// The files of this host that are there now, sorted; not those below hidden folders, or whose names begin with
-    /// a dot or an underscore, nor in a folder those that are of no kind.
+    /// Lists the files of this host that are there now, sorted. Omits files below hidden folders, names that begin with
+    /// a dot or an underscore and, if the place is a folder, files of no known kind.
     ///
     /// # Errors
     /// When there are none, or a folder cannot be read.
@@ -275,7 +275,7 @@ impl Place {
         Ok(())
     }
 
-    /// Of the files of a Delta table, tombstones are no rows.
+    /// Refuses a part of a Delta table, whose log alone says which files are current.
     fn refuse_delta(&self, table: Option<&Path>) -> Result<()> {
         match table {
             Some(table) => Err(in_delta(&self.typed, &table.display().to_string())),
@@ -331,12 +331,12 @@ fn leads_above(folder: &Path) -> bool {
     }
 }
 
-/// The folder of the Delta table that a folder is in, or is.
+/// Returns the folder of the Delta table that a folder is, or is in.
 fn table_above(folder: &Path) -> Option<&Path> {
     folder.ancestors().find(|above| above.join(LOG).is_dir())
 }
 
-/// The error about a place of files some of which are a Delta table's.
+/// Returns the error about a place with files of a Delta table.
 pub(super) fn in_delta(typed: &str, table: &str) -> Error {
     Error::NotSupported {
         what: format!(
@@ -370,7 +370,7 @@ pub(super) struct Hive {
 }
 
 impl Hive {
-    /// What the folders of files say, where each file lies directly in folders of the same names.
+    /// Reads the partition columns from the files' folders, where all files have folders of the same names.
     pub(super) fn of(files: &[PathBuf]) -> Option<Self> {
         let mut found: Option<Self> = None;
         for file in files {
@@ -403,7 +403,7 @@ impl Hive {
     }
 }
 
-/// The column and value that a folder is named after.
+/// Returns the column and value that a folder is named after.
 fn named_after(folder: &Path) -> Option<(String, String)> {
     let (column, value) = folder.file_name()?.to_str()?.split_once('=')?;
     (!column.is_empty()).then(|| (column.to_owned(), value.to_owned()))

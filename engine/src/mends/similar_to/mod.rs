@@ -49,7 +49,7 @@ fn similar_to(expr: &mut Expr, _: &Reading<'_>) -> Result<()> {
                 _ => return wrong("ESCAPE", format!("'{escape}' is of several characters")),
             }
         }
-        Some(other) => return wrong("ESCAPE", format!("{other} is no text")),
+        Some(other) => return wrong("ESCAPE", format!("{other} is not a text")),
     };
     *pattern = regular_expression(pattern, escape);
     let op = match negated {

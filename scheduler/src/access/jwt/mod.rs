@@ -41,7 +41,7 @@ const LEEWAY: u64 = 60;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "it is no JSON Web Token signed with RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
+        "it is not a JSON Web Token signed with RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
     )]
     Malformed,
     #[error("its header has extensions (crit), which are not known here")]
@@ -67,8 +67,8 @@ pub(super) enum Refused {
     #[error("its claim {0} has no role: expected read, run or administer")]
     Role(String),
     #[error(
-        "its subject (sub) is no name: expected letters, digits and signs without spaces, at most 255, and none of the \
-         scheduler's own names"
+        "its subject (sub) is not a name: expected letters, digits and signs without spaces, at most 255, and none of \
+         the scheduler's own names"
     )]
     Subject,
 }

@@ -159,7 +159,7 @@ async fn fetch_again(
         let keys = match fetch(&client, &url).await {
             Ok(keys) => Arc::new(keys),
             Err(error) => {
-                tracing::warn!(%url, %error, "keys cannot be fetched: those fetched before stay");
+                tracing::warn!(%url, %error, "keys cannot be fetched: the previous ones remain in use");
                 known.keys
             }
         };

@@ -29,7 +29,7 @@ use crate::control::retained::Ends;
 /// Number of attempts that lose data without progress in between, after which a job fails.
 const ATTEMPTS: usize = 5;
 
-/// Time for a client to find a scheduler that was started anew.
+/// Time for a client to find a restarted scheduler.
 const FINDING: Duration = Duration::from_secs(30);
 
 /// Most lines of a job's log that are recorded for a later scheduler.
@@ -161,14 +161,14 @@ impl Job {
             None => {
                 job.state = JobState::Rerunning;
                 job.awaits_client = job.ends_with_client;
-                job.note("the scheduler was started anew", now);
+                job.note("the scheduler was restarted", now);
             }
             Some(end) => {
                 job.state = end.state;
                 job.error = end.error;
                 job.ended = Some(end.at);
                 job.notes = end.notes;
-                let gone = "the scheduler was started anew";
+                let gone = "the scheduler was restarted";
                 let rows = || Rows::lost(gone.to_owned(), now.instant);
                 job.rows = (end.state == JobState::Succeeded).then(rows);
             }
@@ -319,9 +319,9 @@ impl Job {
                 false => "was lost",
             };
             let error = format!(
-                "executor {executor} {lost} while the job wrote {target} ({reason}): what is \
-                 there may be incomplete, and running the job again would add to it; remove it and \
-                 run the job again"
+                "executor {executor} {lost} while the job wrote {target} ({reason}): the rows \
+                 there may be incomplete, and running the job again would add to them; remove them \
+                 and run the job again"
             );
             self.fails(error, now);
             return false;

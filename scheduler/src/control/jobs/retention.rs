@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   succeeded ──► kept ──┬ read, or given up by a cancellation ───────────► removed
-//!                        ├ nobody has asked for them for a while ────────► removed, with a reason
-//!                        └ who reads them reads nothing for a long time ─► removed, with a reason
+//!                        ├ no client has asked for them for a while ─────► removed, with a reason
+//!                        └ their reader reads nothing for a long time ───► removed, with a reason
 //! ```
 //!
 //! A reader reports its progress regularly, however slowly it reads. So rows stay for hours while they are read, and
@@ -150,7 +150,7 @@ impl Rows {
         }
         let unread = humantime::format_duration(policy.unread);
         (since(self.asked) > policy.unread)
-            .then(|| Some(format!("nobody has asked for them for {unread}")))
+            .then(|| Some(format!("no client has asked for them for {unread}")))
     }
 
     /// Marks them as removed; the reason is worth telling if they have not been read.
@@ -222,7 +222,7 @@ mod tests {
         let mut script = Script::new();
         script.reads(400, 1, 3, false);
         assert_eq!(script.due(699), None);
-        let said = "nobody has asked for them for 5m";
+        let said = "no client has asked for them for 5m";
         assert_eq!(script.due(701).as_deref(), Some(said));
     }
 
@@ -241,7 +241,7 @@ mod tests {
         };
         let now = script.at(403);
         let told = script.rows.reads(reading, now).map(str::to_owned);
-        assert_eq!(told.as_deref(), Some("nobody has asked for them for 5m"));
+        assert_eq!(told.as_deref(), Some("no client has asked for them for 5m"));
     }
 
     #[test]

@@ -64,8 +64,8 @@ impl Memory {
         };
         format!(
             "training does not fit into memory: each of {ranks} ranks takes {}{rows} at least, and {enough} of {} \
-             executors offer a rank so much, {} at most: make the network or the batch smaller, {shards}spread the rows \
-             over more ranks, or raise --rank-memory of volley-executor",
+             executors offer a rank that much, {} at most: make the network or the batch smaller, {shards}spread the \
+             rows over more ranks, or raise --rank-memory of volley-executor",
             text(needed),
             offers.executors(),
             text(largest),
@@ -165,8 +165,8 @@ impl Reach<'_> {
     fn refuses(&self, needed: usize) -> String {
         let Some(there) = self.gpus else {
             return format!(
-                "training needs {needed} ranks, one an executor, and the cluster has {} executors: start more, or lower \
-                 ranks",
+                "training needs {needed} ranks, one per executor, and the cluster has {} executors: start more, or \
+                 lower ranks",
                 self.executors()
             );
         };
@@ -181,8 +181,8 @@ impl Reach<'_> {
         };
         let (s, each) = match (needed, there.shared) {
             (1, _) => ("", ""),
-            (_, true) => ("s", ", a rank an executor"),
-            (_, false) => ("s", ", one a rank and a rank an executor"),
+            (_, true) => ("s", ", one rank per executor"),
+            (_, false) => ("s", ", one per rank and one rank per executor"),
         };
         format!("training needs {needed} GPU{s}{each}, and the cluster has {there}: {advice}")
     }

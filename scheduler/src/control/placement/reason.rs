@@ -30,13 +30,13 @@ pub(crate) enum WaitReason {
         held: usize,
         cap: usize,
     },
-    /// Executors are there, but other tasks hold their slots.
+    /// There are enough executors, but other tasks hold their slots.
     Slots {
         needed: usize,
         free: usize,
         registered: usize,
     },
-    /// A gang that is ahead waits.
+    /// A gang that is ahead in the queue waits.
     Turn { ahead: String },
     /// Executors have left since the job was admitted.
     Executors { needed: usize, registered: usize },
@@ -54,7 +54,7 @@ pub(crate) enum WaitReason {
         bytes: u64,
         offer: usize,
     },
-    /// Lost ranks may come back.
+    /// Lost ranks may still be replaced.
     Replacement {
         wanted: usize,
         free: usize,
@@ -140,8 +140,8 @@ impl fmt::Display for WaitReason {
                 least,
             } => write!(
                 f,
-                "{wanted} executors with a free slot are needed to go on as before, {free} have \
-                 one; after regroup_timeout {least} will do"
+                "needs {wanted} executors with a free slot to continue as before: {free} have one; after \
+                 regroup_timeout {least} will do"
             ),
             Self::Ending { running } => {
                 write!(f, "{running} of the last generation's ranks have not ended")

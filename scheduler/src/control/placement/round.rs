@@ -75,9 +75,9 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
         }
         let decision = match waiting {
             _ if *running > 0 => Decision::Wait(WaitReason::Ending { running: *running }),
-            _ if *done > 0 => Decision::Rerun(
-                "a rank was lost after others had come to the end of training".to_owned(),
-            ),
+            _ if *done > 0 => {
+                Decision::Rerun("a rank was lost after others had finished training".to_owned())
+            }
             Some(ahead) if !is_its_turn => Decision::Wait(WaitReason::Turn {
                 ahead: demands[ahead].job.clone(),
             }),

@@ -197,7 +197,7 @@ fn a_second_gang_waits_for_the_first() {
 
 #[test]
 fn lost_ranks_are_waited_for_and_then_done_without() {
-    let wait = "wait: 3 executors with a free slot are needed to go on as before, 2 have one; \
+    let wait = "wait: needs 3 executors with a free slot to continue as before: 2 have one; \
                 after regroup_timeout 2 will do";
     assert_eq!(run(&[1, 1], &[regroup(false, TooFew::Fail)]), [wait]);
     assert_eq!(
@@ -330,7 +330,7 @@ fn a_gang_whose_ranks_take_more_memory_than_there_is_is_refused_with_numbers() {
     let refused = run_on(&[32, 20], exactly(2));
     for part in [
         "fail: training does not fit into memory: each of 2 ranks takes 32.0 MiB with its share of 4194304 rows",
-        "1 of 2 executors offer a rank so much, 32.0 MiB at most",
+        "1 of 2 executors offer a rank that much, 32.0 MiB at most",
         "raise --rank-memory of volley-executor",
     ] {
         assert!(refused.contains(part), "{part} in {refused}");

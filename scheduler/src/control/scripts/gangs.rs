@@ -404,7 +404,7 @@ fn executors_that_fall_silent_together_are_removed_at_once() {
     assert!(script.after(timeout - 1).is_empty());
     let executor = "b".to_owned();
     assert!(script.on(Event::ExecutorHeartbeat { executor }).is_empty());
-    let reason = format!("no heartbeat of it for {EXECUTOR_TIMEOUT:?}");
+    let reason = format!("no heartbeat for {EXECUTOR_TIMEOUT:?}");
     assert_eq!(
         script.after(1),
         [format!("remove a: {reason}"), format!("remove c: {reason}")]

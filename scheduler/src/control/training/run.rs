@@ -227,7 +227,7 @@ impl Run {
     pub(crate) fn continues(&mut self, generation: u64, ranks: usize, now: Now) {
         self.generation = generation + UNRECORDED;
         self.wanted = ranks;
-        self.over = Some("the scheduler was started anew".to_owned());
+        self.over = Some("the scheduler was restarted".to_owned());
         self.since = Some(now.instant);
     }
 

@@ -313,7 +313,7 @@ impl Greeting {
     fn prove(&self, secret: &Secret) -> io::Result<Result<[u8; ANSWER_BYTES], Refusal>> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
         let reply = Reply::decode(&self.reply)
-            .ok_or_else(|| invalid("the answer is no reply of a peer"))?;
+            .ok_or_else(|| invalid("the answer is not a peer's reply"))?;
         if let Some(refusal) = reply.refusal {
             return Ok(Err(refusal));
         }

@@ -89,7 +89,7 @@ impl Guest {
     fn heard(&self) -> Heard {
         let Some(admitted) = &self.admitted else {
             let hello = Hello::decode(&self.hello);
-            return hello.map_or(Heard::Nonsense("what it says is no hello"), Heard::Hello);
+            return hello.map_or(Heard::Nonsense("its message is not a hello"), Heard::Hello);
         };
         match decode_answer(&admitted.answer) {
             Some(said) if proof::is_same(&said, &admitted.expected) => Heard::Proven(admitted.peer),

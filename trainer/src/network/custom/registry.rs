@@ -56,7 +56,7 @@ impl CustomLayers {
     pub fn with(mut self, name: &str, layer: impl CustomLayer + 'static) -> Self {
         assert!(
             Layer::is_custom_name(name),
-            "{name:?} is no layer's name: expected letters, digits and _, at most 64, the first no digit"
+            "{name:?} is not a layer's name: expected letters, digits and _, at most 64, not starting with a digit"
         );
         let earlier = self.layers.insert(name.to_owned(), Arc::new(layer));
         assert!(earlier.is_none(), "layer {name:?} is registered twice");
@@ -115,7 +115,7 @@ impl CustomLayers {
         width: usize,
     ) -> Result<(Custom, usize, Vec<Parameter>)> {
         let Layer::Custom { name, arguments } = layer else {
-            panic!("{layer} is no custom layer");
+            panic!("{layer} is not a custom layer");
         };
         let made = self.find(name, layer)?.build(width, arguments);
         let operation = made.map_err(|source| Error::BuildLayer {
@@ -153,7 +153,7 @@ fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || !name.chars().all(is_word) {
             return Err(format!(
-                "{name:?} is no parameter's name: expected letters, digits and _"
+                "{name:?} is not a parameter's name: expected letters, digits and _"
             ));
         }
         if !names.insert(name) {

@@ -160,8 +160,8 @@ fn a_gang_that_wants_more_gpus_than_there_are_is_refused_with_numbers() {
     let two = seeing(&[("h", &[0]), ("i", &[0])]);
     assert_eq!(
         never(&two, 4, CUDA),
-        "training needs 4 GPUs, one a rank and a rank an executor, and the cluster has 2 on 2 executors: start more \
-         executors on hosts with GPUs, lower ranks, or let ranks share GPUs with device_share = true"
+        "training needs 4 GPUs, one per rank and one rank per executor, and the cluster has 2 on 2 executors: start \
+         more executors on hosts with GPUs, lower ranks, or let ranks share GPUs with device_share = true"
     );
     let one = seeing(&[("h", &[0]), ("h", &[0]), ("h", &[])]);
     let refused = never(&one, 2, CUDA);
