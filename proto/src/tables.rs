@@ -41,6 +41,8 @@ pub enum Table {
     TrainingSteps,
     /// Events, as [`Line`]s in the order of time.
     Log,
+    /// [`Usage`] of each user since the scheduler started.
+    Usage,
     /// [`PreparedRows`] that executors keep, the last used first.
     Prepared,
     /// Versions of the [`Model`]s in a store, the oldest first.
@@ -341,6 +343,29 @@ rows! {
         text: String = Utf8,
     }
 
+    /// Usage of the cluster by a user since the scheduler started.
+    #[derive(Default)]
+    Usage of Usage {
+        /// Token name of the user.
+        owner: String = Utf8,
+        /// Jobs submitted.
+        jobs: u64 = UInt64,
+        /// Jobs that have not ended.
+        running: u64 = UInt64,
+        /// Jobs that have succeeded.
+        succeeded: u64 = UInt64,
+        /// Jobs that have failed.
+        failed: u64 = UInt64,
+        /// Jobs that were cancelled.
+        cancelled: u64 = UInt64,
+        /// Slots of queries, times the seconds for which tasks held them.
+        slot_seconds: f64 = Float64,
+        /// Slots of ranks, times the seconds for which they held them.
+        rank_seconds: f64 = Float64,
+        /// GPUs, times the seconds for which ranks held them.
+        gpu_seconds: f64 = Float64,
+    }
+
     /// Encoded rows of a training's query, which executors keep for the next training on the same rows.
     PreparedRows of Prepared {
         /// Id, by which `DROP PREPARED` drops them.
@@ -431,7 +456,7 @@ impl Epoch {
 
 impl Table {
     /// All tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Jobs,
         Self::Stages,
         Self::Executors,
@@ -440,6 +465,7 @@ impl Table {
         Self::TrainingEpochs,
         Self::TrainingSteps,
         Self::Log,
+        Self::Usage,
         Self::Prepared,
         Self::Models,
     ];
@@ -455,6 +481,7 @@ impl Table {
             Self::TrainingEpochs => "training_epochs",
             Self::TrainingSteps => "training_steps",
             Self::Log => "log",
+            Self::Usage => "usage",
             Self::Prepared => "prepared",
             Self::Models => "models",
         }

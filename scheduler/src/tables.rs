@@ -162,6 +162,13 @@ impl Tables {
                 lines.sort_by_key(|line| line.at);
                 lines
             }),
+            Table::Usage => {
+                let owner = only.owner.as_deref();
+                let rows = self
+                    .control
+                    .ask(|control, now| control.usage_rows(owner, now));
+                json(&rows)
+            }
             Table::Prepared => rows!(|control| control.prepared_rows(only.owner.as_deref())),
             Table::Stages | Table::Models => json::<()>(&[]),
         }

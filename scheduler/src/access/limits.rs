@@ -3,6 +3,7 @@
 //! ```text
 //!   message_bytes   a request, before it is decoded            grpc
 //!   plan_depth      a query's plan, before it is planned       ballista
+//!   jobs            a principal's jobs that have not ended     ballista
 //!   query_memory    a job's tasks, while they compute          executors
 //!   query_time      a job, from submission to end              control
 //!   result_rows     the rows of a job that has succeeded       control
@@ -28,6 +29,8 @@ pub struct RoleLimits {
     pub message_bytes: Option<usize>,
     /// Nested operators of a query's plan.
     pub plan_depth: Option<usize>,
+    /// Jobs of one principal that have not ended.
+    pub jobs: Option<usize>,
     /// Memory of all tasks of a job together, in bytes.
     pub query_memory: Option<u64>,
     /// Duration of a job.
@@ -44,7 +47,7 @@ pub struct Limits {
 }
 
 /// Names of the limits.
-const NAMES: &str = "message_bytes, plan_depth, query_memory, query_time or result_rows";
+const NAMES: &str = "message_bytes, plan_depth, jobs, query_memory, query_time or result_rows";
 
 impl Limits {
     /// Parses texts of the form `ROLE:NAME=VALUE`.
@@ -85,6 +88,10 @@ impl Limits {
                 let operators = number(value)?;
                 set(&mut limits.plan_depth, within(operators, NESTED_OPERATORS)?)
             }
+            "jobs" => match number(value)? {
+                0 => Err("expected a number of jobs, from 1".to_owned()),
+                jobs => set(&mut limits.jobs, jobs),
+            },
             "query_memory" => {
                 let bytes = value.parse::<ByteSize>()?.as_u64();
                 match bytes {
@@ -141,6 +148,7 @@ mod tests {
         let limits = limits(&[
             "read:message_bytes=1MiB",
             "read:plan_depth=40",
+            "read:jobs=3",
             "read:query_memory=4GiB",
             "read:query_time=10min",
             "read:result_rows=1000000",
@@ -151,6 +159,7 @@ mod tests {
             message_bytes: Some(1 << 20),
             query_memory: Some(4 << 30),
             plan_depth: Some(40),
+            jobs: Some(3),
             query_time: Some(Duration::from_secs(600)),
             result_rows: Some(1_000_000),
         };

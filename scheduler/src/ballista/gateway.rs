@@ -86,6 +86,23 @@ impl JobGateway {
             .map_err(|reason| Status::invalid_argument(format!("SET {QUEUE} = {queue}: {reason}")))
     }
 
+    /// # Errors
+    /// When the caller has as many jobs as its role allows at a time.
+    fn check_jobs(&self, caller: &Caller) -> Result<(), Status> {
+        let Some(most) = caller.limits.jobs else {
+            return Ok(());
+        };
+        let (owner, role) = (&caller.principal.name, caller.principal.role);
+        let running = self.control.look(|control| control.running_jobs(owner));
+        match running < most {
+            true => Ok(()),
+            false => Err(Status::resource_exhausted(format!(
+                "{running} of your jobs have not ended, and the limit jobs of the role {role} is {most}: wait for one to \
+                 end, or cancel one with volley jobs cancel"
+            ))),
+        }
+    }
+
     /// Returns the memory limit on the tasks of a caller's job, if there is one.
     ///
     /// # Errors
@@ -140,6 +157,7 @@ impl JobGateway {
         check_plan(request.get_ref())?;
         let mut job = job_settings(request.get_ref())?;
         self.check_queue(&job.queue)?;
+        self.check_jobs(&caller)?;
         self.permissions.check(&caller, request.get_ref())?;
         let stores =
             serde_json::to_vec(&job.stores).map_err(|error| Status::internal(error.to_string()))?;
@@ -420,10 +438,11 @@ impl SchedulerGrpc for JobGateway {
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
         let caller = Caller::of(&request)?;
-        if let Some(JobLimits { role, .. }) = job_limits(&caller) {
+        if job_limits(&caller).is_some() || caller.limits.jobs.is_some() {
+            let role = caller.principal.role;
             let reason = format!(
-                "the role {role} has limits of query_time or result_rows, which are kept for jobs whose client asks for \
-                 their status: set ballista.client.pull to true"
+                "the role {role} has limits of jobs, query_time or result_rows, which are kept for jobs whose client asks \
+                 for their status: set ballista.client.pull to true"
             );
             return Err(caller.refused("submit", "a job whose states are pushed", &reason));
         }

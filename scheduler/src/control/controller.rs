@@ -9,7 +9,8 @@
 //! This file handles executors, tasks, and the ends of attempts and jobs; [`super::gangs`] handles training, and
 //! [`super::offers`] placement.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
@@ -92,6 +93,7 @@ impl Controller {
 
     /// Handles an event. Returns the commands to carry out.
     pub(crate) fn on(&mut self, event: Event, now: Now) -> Vec<Command> {
+        self.slots.pass(now.instant);
         match event {
             Event::Tick => self.tick(now),
             Event::JobSubmitted(submission) => self.job_submitted(submission, now),
@@ -235,6 +237,46 @@ impl Controller {
     /// Returns all jobs and their attempts.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// Returns the rows of the table of usage, of a user or of all. Brings the time held up to now.
+    pub(crate) fn usage_rows(&mut self, owner: Option<&str>, now: Now) -> Vec<tables::Usage> {
+        self.slots.pass(now.instant);
+        let mut rows: BTreeMap<String, tables::Usage> = BTreeMap::new();
+        let mut row = |user: &str| -> Option<&mut tables::Usage> {
+            if owner.is_some_and(|owner| owner != user) {
+                return None;
+            }
+            let row = rows.entry(user.to_owned()).or_default();
+            user.clone_into(&mut row.owner);
+            Some(row)
+        };
+        for (user, totals) in self.jobs.totals_by_owner() {
+            if let Some(row) = row(user) {
+                (row.jobs, row.succeeded) = (totals.submitted, totals.succeeded);
+                (row.failed, row.cancelled) = (totals.failed, totals.cancelled);
+            }
+        }
+        for (user, held) in self.slots.ledger().users() {
+            if let Some(row) = row(user) {
+                row.slot_seconds = held.slot_seconds;
+                row.rank_seconds = held.rank_seconds;
+                row.gpu_seconds = held.gpu_seconds;
+            }
+        }
+        for job in self.jobs.iter().filter(|job| !job.has_ended()) {
+            if let Some(row) = row(&job.owner) {
+                row.running += 1;
+            }
+        }
+        rows.into_values().collect()
+    }
+
+    /// Counts a user's jobs that have not ended.
+    pub(crate) fn running_jobs(&self, owner: &str) -> usize {
+        let jobs = self.jobs.iter();
+        jobs.filter(|job| job.owner == owner && !job.has_ended())
+            .count()
     }
 
     fn job_submitted(&mut self, submission: Submission, now: Now) {
@@ -734,6 +776,8 @@ impl Controller {
             }
         };
         let of_run = gang.map(|GangBinding { gang, .. }| (gang.train, gang.device.shares));
+        let rank_of = job.filter(|_| gang.is_some());
+        let rank_of = rank_of.map(|job| Arc::clone(&job.account.user));
         for task in &tasks {
             let held = Task {
                 attempt: attempt.to_owned(),
@@ -748,6 +792,7 @@ impl Controller {
             let claim = Claim {
                 holder: holder.clone(),
                 account: account.clone(),
+                rank_of: rank_of.clone(),
                 gpu: of_run.zip(task.gpu.as_ref()).map(grant),
             };
             self.slots.bind(&task.executor, held, task.slots, claim);

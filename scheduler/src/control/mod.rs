@@ -8,6 +8,7 @@
 //!        placement   which stage gets which executors now, what waits, and why
 //!        queues      weighted fair sharing of slots: queues, users, caps, priorities
 //!        aging       queries that a gang's reservation starves, promoted ahead of it after a while
+//!        ledger      for how long each user's tasks have held slots and GPUs
 //!        slots       which task holds which slots and GPU, until it has ended
 //!        devices     which GPUs a rank may take
 //!        executors   attendance, registration, roles and resources
@@ -28,6 +29,7 @@ mod event;
 mod executors;
 mod gangs;
 mod jobs;
+mod ledger;
 mod notices;
 mod offers;
 mod placement;

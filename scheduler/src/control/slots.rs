@@ -16,9 +16,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::devices::{Grant, HeldGpus, HostGpu};
+use super::ledger::{Holding, Ledger};
 use super::queues::{Account, Usage};
 
 /// Time after which a task that was to end and still runs is logged.
@@ -48,6 +50,8 @@ pub(crate) struct Claim {
     pub(crate) holder: Holder,
     /// User whose share a query's slots count to.
     pub(crate) account: Option<Account>,
+    /// User whose rank it is, if it is one.
+    pub(crate) rank_of: Option<Arc<str>>,
     /// GPU that a rank was dealt.
     pub(crate) gpu: Option<Grant>,
 }
@@ -82,10 +86,31 @@ pub(crate) struct Slots {
     /// Number of tasks of each attempt, by executor.
     attempts: HashMap<String, BTreeMap<String, usize>>,
     usage: Usage,
+    /// Holdings of each user's ranks.
+    ranks: BTreeMap<Arc<str>, Holding>,
     gpus: HeldGpus,
+    ledger: Ledger,
 }
 
 impl Slots {
+    /// Lets time pass: what users hold counts up to now.
+    pub(crate) fn pass(&mut self, now: Instant) {
+        let queries = self.usage.users().map(|(user, slots)| {
+            let holding = Holding {
+                slots,
+                ..Holding::default()
+            };
+            (user, holding)
+        });
+        let ranks = self.ranks.iter().map(|(user, held)| (user, *held));
+        self.ledger.add(now, queries.chain(ranks));
+    }
+
+    /// Returns the time for which each user's tasks have held slots and GPUs.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     /// Adds an executor; tasks that ran there before are removed.
     pub(crate) fn joins(&mut self, executor: &str) {
         self.leaves(executor);
@@ -127,6 +152,11 @@ impl Slots {
         if let Some(Grant { gpu, shares, .. }) = &claim.gpu {
             self.gpus.take(gpu, *shares);
         }
+        if let Some(user) = &claim.rank_of {
+            let held = self.ranks.entry(Arc::clone(user)).or_default();
+            held.ranks += slots;
+            held.gpus += usize::from(claim.gpu.is_some());
+        }
         let attempt = self.attempts.entry(task.attempt.clone()).or_default();
         *attempt.entry(executor.to_owned()).or_default() += 1;
         let known = self.executors.entry(executor.to_owned()).or_default();
@@ -153,6 +183,15 @@ impl Slots {
         }
         if let Some(grant) = &held.claim.gpu {
             self.gpus.give_back(&grant.gpu);
+        }
+        if let Some(user) = &held.claim.rank_of
+            && let Some(of_user) = self.ranks.get_mut(user)
+        {
+            of_user.ranks -= held.slots;
+            of_user.gpus -= usize::from(held.claim.gpu.is_some());
+            if *of_user == Holding::default() {
+                self.ranks.remove(user);
+            }
         }
         let Some(attempt) = self.attempts.get_mut(&task.attempt) else {
             return;
@@ -403,6 +442,7 @@ mod tests {
         Claim {
             holder: Holder::Query(job.to_owned()),
             account: Some(account()),
+            rank_of: None,
             gpu: None,
         }
     }
@@ -494,9 +534,14 @@ mod tests {
         let training = || Claim {
             holder: Holder::Training("m".to_owned()),
             account: None,
+            rank_of: Some("o".into()),
             gpu: None,
         };
+        let start = Instant::now();
+        slots.pass(start);
         slots.bind("a", task("j", 0), 1, training());
+        slots.pass(start + Duration::from_secs(3));
+        assert_eq!(slots.ledger().users()["o"].rank_seconds, 3.0);
         assert_eq!(told(&slots, 1), "training m holds the only slot");
         slots.bind("b", task("j", 1), 1, training());
         assert_eq!(told(&slots, 2), "training m holds both slots");
@@ -536,6 +581,7 @@ mod tests {
             Claim {
                 holder: Holder::Training("m".to_owned()),
                 account: None,
+                rank_of: None,
                 gpu: None,
             },
         );

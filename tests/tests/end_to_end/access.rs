@@ -111,6 +111,13 @@ impl Guarded {
         client.wait(SOON)
     }
 
+    /// Starts SQL as one of the principals.
+    pub(crate) fn spawn(&self, who: &str, sql: &str) -> Client {
+        let mut command = self.cluster.command();
+        command.env("VOLLEY_TOKEN", self.token(who).reveal());
+        self.cluster.spawn(command.args(["-q", "-c", sql]))
+    }
+
     pub(crate) fn intruder(&self, who: Option<&str>) -> Intruder {
         Intruder::at(self.cluster.address(), who.map(|who| self.token(who)))
     }

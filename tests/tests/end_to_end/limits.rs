@@ -1,11 +1,15 @@
 //! Limits of a role, each exceeded by a principal of that role and not by one of another role.
 
 use std::process::Command;
+use std::time::Duration;
 
-use volley_tests::{Setup, binary};
+use volley_tests::{Setup, binary, eventually};
 
 use crate::access::{Guarded, said};
 use crate::fails;
+
+/// Time limit for what is to happen soon.
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn limits_are_kept_for_the_role_that_has_them() {
@@ -48,11 +52,50 @@ fn limits_are_kept_for_the_role_that_has_them() {
     refused(&long, "message_bytes");
     assert_eq!(rows("alice", &long), 1);
 
-    let endless =
-        "SELECT sum(a.value * b.value % 7) AS s FROM range(1000000) a CROSS JOIN range(1000000) b";
-    refused(endless, "query_time");
+    refused(ENDLESS, "query_time");
     // The cluster runs the next query.
     assert_eq!(rows("rita", "SELECT 1 AS one"), 1);
+}
+
+const ENDLESS: &str =
+    "SELECT sum(a.value * b.value % 7) AS s FROM range(1000000) a CROSS JOIN range(1000000) b";
+
+#[test]
+fn a_principals_jobs_are_limited_and_counted() {
+    let guarded = Guarded::start_with(Setup {
+        executors: 1,
+        scheduler_args: ["--limit", "read:jobs=1"].map(str::to_owned).into(),
+        ..Setup::default()
+    });
+    let usage = |who: &str| {
+        let run = guarded.run(who, "SELECT * FROM volley.usage ORDER BY owner");
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        run.rows()
+    };
+    let mut endless = guarded.spawn("rita", ENDLESS);
+    let one_runs = || {
+        let rows = usage("root");
+        let rita = rows.iter().find(|row| row["owner"] == "rita")?;
+        (rita["running"] == 1 && rita["slot_seconds"].as_f64()? > 0.0).then_some(())
+    };
+    eventually("the job to hold a slot", SOON, one_runs);
+    let run = guarded.run("rita", "SELECT count(*) FROM range(3)");
+    assert_ne!(run.code, Some(0));
+    said(&run, &["the limit jobs of the role read is 1"]);
+    endless.process().terminate();
+    eventually("the job to end", SOON, || {
+        let rows = usage("root");
+        let rita = rows.iter().find(|row| row["owner"] == "rita")?;
+        (rita["running"] == 0 && rita["cancelled"] == 1).then_some(())
+    });
+    let run = guarded.run("rita", "SELECT count(*) FROM range(3)");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let own = usage("rita");
+    assert_eq!(own.len(), 1, "{own:?}");
+    assert_eq!(
+        (&own[0]["jobs"], &own[0]["succeeded"]),
+        (&2.into(), &1.into())
+    );
 }
 
 /// Operators that cannot spill fail with an error that names the limit; others spill.

@@ -3,6 +3,8 @@
 //! The intended end of an attempt is recorded before the engine ends it, because the engine reports one word for all
 //! of them. From then on nothing of the attempt is started.
 
+use std::collections::BTreeMap;
+
 use indexmap::IndexMap;
 use volley_proto::tables::JobState;
 
@@ -14,6 +16,11 @@ use crate::control::retained::{Ends, Retained};
 /// Most attempts that are kept, besides those of known jobs.
 const ATTEMPTS_KEPT: usize = 4096;
 
+/// Most users whose jobs are counted apart; with tokens of an identity provider, anybody may come.
+const OWNERS: usize = 10_000;
+/// Name to which the jobs of all other users are counted.
+const OTHERS: &str = "(others)";
+
 /// Jobs and their attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
@@ -21,6 +28,8 @@ pub(crate) struct Jobs {
     /// Attempts by id, in the order in which they were made.
     attempts: IndexMap<String, Attempt>,
     totals: Totals,
+    /// Numbers of each user's jobs.
+    owners: BTreeMap<String, Totals>,
 }
 
 /// Job of the engine.
@@ -76,6 +85,26 @@ impl Totals {
 }
 
 impl Jobs {
+    /// Returns the numbers of each user's jobs since the scheduler started.
+    pub(in crate::control) fn totals_by_owner(&self) -> &BTreeMap<String, Totals> {
+        &self.owners
+    }
+
+    /// Counts the end of a job.
+    fn count_end(&mut self, owner: &str, state: JobState) {
+        self.totals.count(state);
+        self.of_owner(owner).count(state);
+    }
+
+    fn of_owner(&mut self, owner: &str) -> &mut Totals {
+        let is_known = self.owners.contains_key(owner);
+        let owner = match is_known || self.owners.len() < OWNERS {
+            true => owner,
+            false => OTHERS,
+        };
+        self.owners.entry(owner.to_owned()).or_default()
+    }
+
     /// Returns the numbers of jobs since the scheduler started.
     pub(crate) fn totals(&self) -> Totals {
         self.totals
@@ -110,6 +139,7 @@ impl Jobs {
     pub(in crate::control) fn open(&mut self, job: Job) -> Option<AttemptEnd> {
         let id = job.id.clone();
         self.totals.submitted += 1;
+        self.of_owner(&job.owner).submitted += 1;
         self.jobs.add(id.clone(), job);
         self.assign(&id, &id)
     }
@@ -250,7 +280,8 @@ impl Jobs {
         match job.attempt_ends(attempt, end, steps, now) {
             true => AttemptOutcome::Resubmit,
             false if job.is_over() => {
-                self.totals.count(job.state);
+                let (owner, state) = (job.owner.clone(), job.state);
+                self.count_end(&owner, state);
                 AttemptOutcome::JobEnded
             }
             false => AttemptOutcome::Nothing,
@@ -271,8 +302,9 @@ impl Jobs {
             None => job.ends(JobState::Cancelled, now),
         };
         let (attempt, state) = (job.attempt().to_owned(), job.state);
+        let owner = job.owner.clone();
         if ends {
-            self.totals.count(state);
+            self.count_end(&owner, state);
         }
         ends.then_some(attempt)
     }

@@ -97,6 +97,13 @@ impl Usage {
         queue.users.get(&account.user)
     }
 
+    /// Returns the users of each queue that have slots, and how many.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (&Arc<str>, usize)> {
+        let users = self.queues.values().flat_map(|queue| &queue.users);
+        let users = users.map(|(user, usage)| (user, usage.slots));
+        users.filter(|(_, slots)| *slots > 0)
+    }
+
     /// Returns the queues that have slots.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<str>> {
         let queues = self.queues.iter().filter(|(_, queue)| queue.slots > 0);

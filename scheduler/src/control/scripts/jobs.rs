@@ -41,6 +41,7 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
     let claim = slots::Claim {
         holder,
         account: Some(account),
+        rank_of: None,
         gpu: None,
     };
     slots.bind("b", task("j", 1), 1, claim);
@@ -229,6 +230,7 @@ fn other_losses_are_no_evidence_against_a_stage() {
                     let claim = slots::Claim {
                         holder: slots::Holder::Query(other.clone()),
                         account: Some(queues::Account::new("default", "o")),
+                        rank_of: None,
                         gpu: None,
                     };
                     script
