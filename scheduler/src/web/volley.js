@@ -1,5 +1,5 @@
-// The page: tables read from the scheduler each second, drawn as what they mean.
-// Text from the cluster is set as text, never as markup.
+// The page: tables read from the scheduler each second, and drawn.
+// Text from the cluster is inserted as text, never as markup.
 'use strict';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -7,7 +7,7 @@ const EVERY = 1000;
 const main = document.getElementById('main');
 const link = document.getElementById('link');
 
-/// ---- what everything is made of
+/// ---- elements
 
 function make(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
@@ -51,7 +51,7 @@ function table(columns, rows, caption, order = null) {
     make('table', {}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body)));
 }
 
-/// ---- numbers as people read them
+/// ---- formats of numbers and times
 
 const whole = (n) => n === null || n === undefined ? '' : Number(n).toLocaleString('en-US');
 const loss = (n) => n === null || n === undefined ? '' : Number(n).toPrecision(4);
@@ -78,13 +78,13 @@ const share = (part, all) => all > 0 ? `${Math.round(100 * part / all)} %` : '�
 
 async function read(name, of = {}) {
   const answer = await fetch(`/api/volley/${name}?${new URLSearchParams(of)}`);
-  // The login has ended, or the scheduler has been started anew.
+  // The login has ended, or the scheduler has been restarted.
   if (answer.status === 401) location.assign("/login");
   if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
   return answer.json();
 }
 
-// Of a curve that is known, only what is new is read; one that has become long is read anew, for the
+// Reads only the new points of a known curve. A long curve is read again in full, because the
 // scheduler thins it.
 const LONG = 6000;
 const curves = new Map();
@@ -104,7 +104,7 @@ function chart(title, series, xName) {
   const width = Math.max(280, Math.min(main.clientWidth, 1216) - (innerWidth < 672 ? 60 : 92));
   const [height, left, bottom, top, right] = [innerWidth < 672 ? 200 : 250, 52, 38, 12, 14];
   const all = series.flatMap(({ points }) => points);
-  if (all.length === 0) return quiet('No point yet: the curve begins with the first steps.');
+  if (all.length === 0) return quiet('No data yet: the curve begins with the first steps.');
   const x = span(all.map(([x]) => x));
   const y = span(trimmed(all.map(([, y]) => y)));
   const atX = (v) => left + (v - x[0]) / (x[1] - x[0]) * (width - left - right);
@@ -170,7 +170,7 @@ function describe(title, series) {
     `${name}: from ${loss(points[0][1])} to ${loss(points[points.length - 1][1])} over ${points.length} points`).join('; ');
 }
 
-/// ---- the stages of a job, from what is read to what comes out
+/// ---- graph of a job's stages, from inputs to output
 
 function graph(stages, ranks) {
   const byId = new Map(stages.map((stage) => [stage.stage_id, stage]));
@@ -202,7 +202,7 @@ function graph(stages, ranks) {
   // A wide graph is drawn smaller, as long as it can be read; beyond that it scrolls.
   const room = Math.min(main.clientWidth, 1216) - (innerWidth < 672 ? 60 : 92);
   const scale = Math.min(1, Math.max(0.66, room / width));
-  const picture = draw('svg', { viewBox: `0 0 ${width} ${height}`, width: width * scale, height: height * scale, role: 'img', 'aria-label': `Graph of ${stages.length} stages; the table below has the same.` });
+  const picture = draw('svg', { viewBox: `0 0 ${width} ${height}`, width: width * scale, height: height * scale, role: 'img', 'aria-label': `Graph of ${stages.length} stages; the table below has the same data.` });
   for (const stage of stages) {
     const to = places.get(stage.stage_id);
     for (const input of stage.inputs.filter((input) => places.has(input))) {
@@ -241,14 +241,14 @@ const jobColumns = [
   { name: 'State', key: (job) => job.state, of: (job) => pill(job.state) },
   { name: 'User', key: (job) => job.owner, of: (job) => job.owner },
   { name: 'Queue', key: (job) => job.queue, of: (job) => job.queue },
-  { name: 'Waits', of: (job) => job.waits || '' },
+  { name: 'Wait reason', of: (job) => job.waits || '' },
   { name: 'Statement', key: (job) => job.name, of: (job) => job.name },
   { name: 'Submitted', key: (job) => job.submitted, of: (job) => moment(job.submitted) },
   { name: 'Time', number: true, key: (job) => job.seconds, of: (job) => time(job.seconds) },
   { name: 'Attempts', number: true, key: (job) => job.attempts, of: (job) => job.attempts },
 ];
 
-// Which jobs are listed, and in which order. The form stays the same node, so that what is typed stays.
+// Filters and order of the listed jobs. The form stays the same node, which keeps the typed text.
 const listed = { text: '', state: '', owner: '', kind: '', hours: '', by: 'Submitted', down: true, page: 0 };
 const PAGE = 50;
 const jobForm = make('form', { class: 'filters', role: 'search' });
@@ -303,14 +303,14 @@ function jobList(jobs) {
     return button;
   };
   const shown = kept.length
-    ? `${from + 1} to ${Math.min(from + PAGE, kept.length)} of ${whole(kept.length)}` : 'No such job';
+    ? `${from + 1} to ${Math.min(from + PAGE, kept.length)} of ${whole(kept.length)}` : 'No matching jobs';
   return [jobForm,
     kept.length ? table(jobColumns, kept.slice(from, from + PAGE), 'Jobs', order) : null,
-    make('p', { class: 'pages' }, make('span', {}, kept.length < jobs.length ? `${shown} (${whole(jobs.length)} known)` : shown),
+    make('p', { class: 'pages' }, make('span', {}, kept.length < jobs.length ? `${shown} (${whole(jobs.length)} in total)` : shown),
       pages > 1 ? [turn('Previous', -1, listed.page > 0), turn('Next', 1, listed.page < pages - 1)] : [])];
 }
 
-// Asks, has the scheduler cancel the job, and says what it answers.
+// Asks for confirmation, cancels the job, and shows the scheduler's answer.
 function cancelButton(job) {
   const button = make('button', { type: 'button', class: 'danger', id: 'cancel' }, 'Cancel job');
   button.addEventListener('click', async () => {
@@ -342,7 +342,7 @@ function runFacts(run) {
     ['Loss', loss(run.loss)],
     ['Validation loss', loss(run.eval_loss)],
     ['Speed', run.rows_per_second ? `${whole(Math.round(run.rows_per_second))} rows/s` : ''],
-    ['Left', time(run.eta_seconds)],
+    ['Time left', time(run.eta_seconds)],
     ['Ranks', run.ranks],
     ['Generation', run.generation],
   ]);
@@ -358,23 +358,23 @@ function runProgress(run) {
 function curve(points, epochs) {
   return [chart('Training curve', [
     { name: 'training loss', hue: 'one', points: points.map((p) => [p.steps, p.loss]) },
-    { name: 'eval_loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
+    { name: 'validation loss', hue: 'two', dots: true, points: epochs.filter((e) => e.eval_loss !== null).map((e) => [e.steps, e.eval_loss]) },
   ].filter(({ points }) => points.length), 'steps'), ...validation(epochs)];
 }
 
-// What the loss does not tell: how often labels are in the predicted interval, and how well each of several is predicted.
+// Metrics beside the loss: share of labels in the predicted interval, and R² of each of several labels.
 function validation(epochs) {
   const line = (name, hue, of) => ({ name, hue, dots: true, points: epochs
     .map((epoch) => [epoch.steps, of(epoch)]).filter(([, value]) => value !== null && value !== undefined) });
   const labels = epochs[0]?.labels ?? [];
   return [
-    ['Coverage of the interval', [line('interval coverage', 'two', (e) => e.eval_interval_coverage)]],
+    ['Interval coverage', [line('interval coverage', 'two', (e) => e.eval_interval_coverage)]],
     ['R² of each label', labels.map(({ label }, at) => line(`R² of ${label}`, ['one', 'two', 'three'][at % 3], (e) => e.labels[at].eval_r2))],
   ].filter(([, lines]) => lines.some(({ points }) => points.length)).map(([title, lines]) => chart(title, lines, 'steps'));
 }
 
 function splits(ranks) {
-  if (!ranks.length) return quiet('No rank yet.');
+  if (!ranks.length) return quiet('No ranks yet.');
   const keys = [['waiting for and encoding rows', 'three'], ['computing', 'one'], ['in collectives', 'two']];
   const rows = ranks.flatMap((rank) => {
     const parts = [rank.load_seconds ?? 0, rank.compute_seconds, rank.reduce_seconds];
@@ -388,7 +388,7 @@ function splits(ranks) {
         x += width;
         return rect;
       }));
-    const rows = rank.rows === null ? 'waits for its rows' : `${whole(rank.rows)} rows`;
+    const rows = rank.rows === null ? 'waiting for its rows' : `${whole(rank.rows)} rows`;
     return [make('dt', {}, `rank ${rank.rank} `, make('small', {}, `on ${rank.executor_id}, ${rows}`)),
       make('dd', {}, make('div', { class: 'bar' }, bar), make('small', {}, label))];
   });
@@ -397,25 +397,25 @@ function splits(ranks) {
     make('dl', { class: 'split' }, rows));
 }
 
-// Metrics of evaluation, of which a task has some.
+// Evaluation metrics; each task has some of them.
 const measures = [
   { name: 'Accuracy', number: true, of: (row) => loss(row.eval_accuracy) },
   { name: 'R²', number: true, of: (row) => loss(row.eval_r2) },
   { name: 'RMSPE', number: true, of: (row) => loss(row.eval_rmspe) },
   { name: 'Interval coverage', number: true, of: (row) => loss(row.eval_interval_coverage) },
 ];
-// The same of each of several labels, in its own unit.
+// Metrics of each of several labels, in its own unit.
 const ofLabels = (epochs) => (epochs[0]?.labels ?? []).flatMap(({ label }, at) => [
   { name: `MAE of ${label}`, number: true, of: (epoch) => loss(epoch.labels[at].eval_mae) },
   { name: `R² of ${label}`, number: true, of: (epoch) => loss(epoch.labels[at].eval_r2) },
 ]);
 const found = (columns, rows) => columns.filter(({ of }) => rows.some((row) => of(row) !== ''));
 
-// The last epochs; thousands would bury what is below them.
+// The last epochs; thousands would bury the sections below.
 const EPOCHS = 50;
 function epochTable(all) {
   const epochs = all.slice(-EPOCHS);
-  const left = all.length > EPOCHS ? [quiet(`The last ${EPOCHS} of ${whole(all.length)} epochs; volley.training_epochs has all.`)] : [];
+  const left = all.length > EPOCHS ? [quiet(`The last ${EPOCHS} of ${whole(all.length)} epochs; volley.training_epochs has all of them.`)] : [];
   return [...left, table([
     { name: 'Epoch', number: true, of: (e) => e.epoch },
     { name: 'Loss', number: true, of: (e) => loss(e.loss) },
@@ -430,16 +430,16 @@ function epochTable(all) {
 
 const teller = (line) => line.rank !== null ? `rank ${line.rank}` : line.executor_id ?? (line.job_id ? 'job' : 'training');
 
-// Lines of a log; where they are of several jobs, each has a link to its own.
+// Lines of a log; in a log of several jobs, each line links to its job.
 function lines(log, linked = false) {
-  if (!log.length) return quiet('Nothing has happened yet.');
+  if (!log.length) return quiet('No events yet.');
   return make('ol', { class: 'log' }, log.map((line) => make('li', {},
     make('time', { datetime: new Date(line.at).toISOString() }, moment(line.at)),
     make('span', { class: 'who' }, linked && line.job_id ? make('a', { href: `#/job/${line.job_id}` }, teller(line)) : teller(line)),
     make('span', { class: line.failure && 'bad' }, line.text))));
 }
 
-// The log of the cluster, newest first. The form stays the same node, as that of jobs.
+// The log of the cluster, newest first. The form stays the same node, like that of jobs.
 const LINES = 500;
 const logText = make('input', { type: 'search', placeholder: 'Text, executor or job', 'aria-label': 'Text, executor or job' });
 const logKind = make('select', { 'aria-label': 'Kind' }, make('option', { value: '' }, 'All lines'), make('option', { value: 'failures' }, 'Errors'));
@@ -451,7 +451,7 @@ function logList(log) {
   const text = logText.value.trim().toLowerCase();
   const kept = log.filter((line) => (!logKind.value || line.failure)
     && (!text || `${teller(line)} ${line.job_id ?? ''} ${line.text}`.toLowerCase().includes(text))).reverse();
-  return [logForm, kept.length || !log.length ? lines(kept.slice(0, LINES), true) : quiet('No such line.'),
+  return [logForm, kept.length || !log.length ? lines(kept.slice(0, LINES), true) : quiet('No matching lines.'),
     kept.length > LINES ? make('p', { class: 'pages' }, `The newest ${LINES} of ${whole(kept.length)} lines.`) : null];
 }
 
@@ -470,7 +470,7 @@ function stageTable(stages) {
   ], stages, 'Stages');
 }
 
-/// ---- pages: what they read, and what they show
+/// ---- pages
 
 const pages = {
   async overview() {
@@ -482,7 +482,7 @@ const pages = {
     const tiles = [
       ['Executors', whole(executors.length), ''],
       ['Slots busy', `${slots - sum((e) => e.free_slots)}`, ` of ${slots}`],
-      ['Jobs running', whole(running.length), ` of ${jobs.length} known`],
+      ['Jobs running', whole(running.length), ` of ${jobs.length}`],
       ['Training now', whole(training.length), ''],
     ];
     return [
@@ -491,7 +491,7 @@ const pages = {
         make('div', {}, make('dt', {}, name), make('dd', {}, value, make('small', {}, more))))),
       ...await Promise.all(training.map(trainingNow)),
       section('Jobs', jobs.length ? table(jobColumns, jobs.slice(0, 8), 'Newest jobs')
-        : quiet('No job yet. Run one with volley --scheduler and this address.'),
+        : quiet('No jobs yet. Run one with volley --scheduler and this address.'),
       jobs.length > 8 ? make('p', {}, make('a', { href: '#/jobs' }, `All ${jobs.length} jobs`)) : null),
       section('Executors', executors.length ? table([
         { name: 'Executor', of: (e) => make('span', { class: 'mono' }, e.executor_id) },
@@ -504,21 +504,21 @@ const pages = {
         { name: 'Version', of: (e) => e.version },
         { name: 'Since', of: (e) => clock(e.since) },
         ...executors.some((e) => e.draining) ? [{ name: 'State', of: (e) => e.draining ? 'draining' : '' }] : [],
-      ], executors, 'Executors') : quiet('No executor has come yet: jobs wait until one does.')),
+      ], executors, 'Executors') : quiet('No executor has registered yet: jobs wait until one does.')),
     ];
   },
 
   async jobs() {
     const jobs = await read('jobs');
     return [make('h1', {}, 'Jobs'),
-      section('All jobs', jobs.length ? jobList(jobs) : quiet('No job yet.'))];
+      section('All jobs', jobs.length ? jobList(jobs) : quiet('No jobs yet.'))];
   },
 
   async job(id) {
     const of = { job: id };
     const [points, [job], stages, runs, ranks, epochs, log] = await Promise.all([readCurve(of),
       ...['jobs', 'stages', 'training_runs', 'training_ranks', 'training_epochs', 'log'].map((name) => read(name, of))]);
-    if (!job) return [make('h1', {}, `Job ${id}`), make('p', { class: 'notice' }, 'The scheduler does not know this job: it may have been forgotten, or the scheduler started anew since.')];
+    if (!job) return [make('h1', {}, `Job ${id}`), make('p', { class: 'notice' }, 'Unknown job: the scheduler no longer keeps it, or has been restarted since.')];
     const run = runs[0];
     const failed = log.filter((line) => line.failure && line.rank !== null);
     return [
@@ -532,7 +532,7 @@ const pages = {
       run && ranks.length ? section('Where the time goes', splits(ranks)) : null,
       epochs.length ? section('Epochs', epochTable(epochs)) : null,
       stages.length ? section('Stages', graph(stages, ranks), stageTable(stages),
-        make('details', { id: 'plans' }, make('summary', {}, 'Plans, with what each operator has done'),
+        make('details', { id: 'plans' }, make('summary', {}, 'Plans, with metrics of each operator'),
           stages.flatMap((stage) => [make('h3', {}, `Stage ${stage.stage_id}`), make('pre', { tabindex: 0 }, stage.plan)]))) : null,
       section('Log', lines(log.slice(-LINES))),
     ];
@@ -565,12 +565,12 @@ const pages = {
     }));
     return [make('h1', {}, 'Models'),
       section('Versions', models.length ? table(columns, [...models].reverse(), 'Versions of models')
-        : quiet('No version in the stores of the runs that this scheduler knows.')),
+        : quiet('No versions in the model stores of the runs known to this scheduler.')),
       ...histories];
   },
 
   async log() {
-    return [make('h1', {}, 'Log'), section('What happened', logList(await read('log')))];
+    return [make('h1', {}, 'Log'), section('Events', logList(await read('log')))];
   },
 };
 
@@ -578,10 +578,10 @@ async function trainingNow(run) {
   const of = { train: run.train_id };
   const [points, epochs, jobs] = await Promise.all([readCurve(of), read('training_epochs', of), read('jobs', of)]);
   return section(`Training ${run.model}`, runFacts(run), runProgress(run), run.reason ? quiet(run.reason) : null, curve(points, epochs),
-    jobs.length ? make('p', {}, make('a', { href: `#/job/${jobs[0].job_id}` }, 'Its job, ranks and stages')) : null);
+    jobs.length ? make('p', {}, make('a', { href: `#/job/${jobs[0].job_id}` }, 'Job, ranks and stages')) : null);
 }
 
-/// ---- showing them
+/// ---- display
 
 function asked() {
   const [page = '', id = ''] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
@@ -598,7 +598,7 @@ async function show() {
   try {
     content = pages[page]
       ? await pages[page](id)
-      : [make('h1', {}, 'No such page'), make('p', {}, make('a', { href: '#/' }, 'To the overview'))];
+      : [make('h1', {}, 'Page not found'), make('p', {}, make('a', { href: '#/' }, 'Go to the overview'))];
     if (mine !== latest) return;
     link.textContent = `live, ${clock(Date.now())}`;
     link.className = '';
@@ -606,12 +606,12 @@ async function show() {
     if (mine !== latest) return;
     link.textContent = 'the scheduler does not answer';
     link.className = 'lost';
-    if (shown) return; // what was read last stays
+    if (shown) return; // keeps the last content
     content = [make('p', { class: 'notice' }, String(error.message ?? error))];
   }
   const where = `${page}/${id}`;
   const isNew = where !== shown;
-  // Only what is looked at stays as it is: open details, places scrolled to, a reading of a curve.
+  // Keeps the state of the view: open details, scroll positions, a reading of a curve.
   const typing = main.contains(document.activeElement) && document.activeElement.matches('input, select');
   if (!isNew && (main.querySelector('svg:hover') || (String(getSelection()) && !typing))) return;
   const open = new Set([...main.querySelectorAll('details[open]')].map(({ id }) => id));
@@ -636,7 +636,7 @@ async function show() {
   if (focused) (typing ? field : follow(focused))?.focus({ preventScroll: true });
 }
 
-// Where a node is, as positions among its siblings.
+// Path of a node, as positions among siblings.
 function pathTo(node) {
   const path = [];
   for (let at = node; at !== main; at = at.parentNode) path.unshift([...at.parentNode.children].indexOf(at));

@@ -77,7 +77,7 @@ fn a_browser_shows_the_work() {
         browser.look("location.hash = '#/jobs'");
         browser.await_look(&shows(job), SOON);
         for (typed, found) in [
-            ("no such statement", "No such job"),
+            ("no such statement", "No matching jobs"),
             (job, "1 to 1 of 1"),
             ("", "1 to "),
         ] {
@@ -120,7 +120,7 @@ fn a_browser_shows_the_work() {
     browser.look(&format!(
         "({field}.value = 'no such line', {field}.dispatchEvent(new Event('input', {{bubbles: true}})))"
     ));
-    browser.await_look(&shows("No such line"), SOON);
+    browser.await_look(&shows("No matching lines"), SOON);
     picture(&browser, "models", "#/models");
     picture(&browser, "jobs", "#/jobs");
 

@@ -11,8 +11,9 @@ pub(super) const DATA: &[TrainOption] = &[
         "model_type",
         "'dnn_regressor', 'dnn_classifier', 'linear_reg', 'logistic_reg'",
         "'dnn_regressor'",
-        "What is predicted: a number, or which of its values the label has (text, whole numbers, booleans or dates); by a \
-         network of layers, or by a linear model: a weight for each number and for each value of a categorical feature.",
+        "Kind of model. Regressors predict numbers, classifiers one of the label's values (text, whole numbers, \
+         booleans or dates). 'dnn_…' models are networks of layers; 'linear_reg' and 'logistic_reg' are linear \
+         models: a weight for each number and for each value of a categorical feature.",
         |to, value| {
             let choices = [
                 ("dnn_regressor", (Task::Regression, false)),
@@ -39,8 +40,8 @@ pub(super) const DATA: &[TrainOption] = &[
     option(
         "input_label_cols",
         "['column', …]",
-        "(needed)",
-        "The column to predict; several of a regressor, each by an output of its own.",
+        "(required)",
+        "Column to predict. A regressor may have several, each with an output of its own.",
         |to, value| match value.list(text) {
             Some(labels) if !labels.is_empty() => set(&mut to.labels, labels),
             _ => Err(expected("a list of columns, such as ['sales']")),
@@ -50,7 +51,7 @@ pub(super) const DATA: &[TrainOption] = &[
         "loss_weights",
         "[weight, …]",
         "1 each",
-        "With several input_label_cols: what the loss of each is multiplied by in the sum that is trained.",
+        "With several input_label_cols: weight of each label's loss in the sum that is trained.",
         |to, value| match value.list(OptionValue::number) {
             Some(weights) if !weights.is_empty() => set(&mut to.loss_weights, weights),
             _ => Err(expected(
@@ -62,8 +63,8 @@ pub(super) const DATA: &[TrainOption] = &[
         "label_transform",
         "'identity', 'ln'",
         "'identity'",
-        "What the network predicts of the label. With 'ln', loss and L2 are in the logarithm's \
-         scale and predictions are exponentiated.",
+        "Function of the label that the network predicts. With 'ln', loss and L2 are in the logarithm's scale, and \
+         predictions are exponentiated.",
         |to, value| {
             let choices = [
                 ("identity", LabelTransform::Identity),
@@ -75,18 +76,19 @@ pub(super) const DATA: &[TrainOption] = &[
     option(
         "standardize_label",
         "true, false",
-        "true where activation_output is 'identity'",
-        "Whether the network learns the (transformed) label less its mean, in standard deviations of the training \
-         rows. Losses and metrics are in the label's own scale, and predictions are undone.",
+        "true if activation_output is 'identity'",
+        "Trains on the (transformed) label minus its mean, divided by its standard deviation, both of the training \
+         rows. Losses and metrics are in the label's own scale, and predictions are scaled back.",
         |to, value| set(&mut to.standardize_label, Some(boolean(value)?)),
     ),
     option(
         "numeric_transform",
         "'standardize', 'quantile', 'none'",
         "'standardize'",
-        "How continuous features are scaled by what the training rows hold: less their mean in standard deviations; as \
-         normal scores of their ranks, like scikit-learn's QuantileTransformer; or not at all. Null becomes the mean, or \
-         the median of ranked numbers; where training rows have nulls, a further input says so.",
+        "Scaling of continuous features, fitted to the training rows. 'standardize' subtracts the mean and divides by \
+         the standard deviation; 'quantile' maps numbers to the normal scores of their ranks, like scikit-learn's \
+         QuantileTransformer; 'none' does not scale. Null becomes the mean, or with 'quantile' the median; if \
+         training rows have nulls, an extra input marks them.",
         |to, value| {
             let chosen = choose(value, &NumericTransform::ALL)?;
             set(&mut to.numeric_transform, chosen)
@@ -96,9 +98,9 @@ pub(super) const DATA: &[TrainOption] = &[
         "data_split_method",
         "'auto_split', 'no_split', 'custom', 'random', 'seq'",
         "'auto_split', or what data_split_col or data_split_eval_fraction imply",
-        "How rows are split into training and evaluation. 'seq' evaluates the last rows by data_split_col. 'auto_split' \
-         is cross-validation where an ensemble is trained, without wide, factors and warm_start: each member holds out a \
-         fold of its own, and out-of-fold predictions are evaluated. Else it is 'random'.",
+        "Method of splitting rows into training and evaluation. 'seq' evaluates the last rows by data_split_col. \
+         'auto_split' cross-validates an ensemble trained without wide, factors and warm_start: each member holds out \
+         its own fold, and out-of-fold predictions are evaluated. Otherwise it means 'random'.",
         |to, value| {
             let choices = [
                 ("auto_split", SplitMethod::Auto),
@@ -114,25 +116,25 @@ pub(super) const DATA: &[TrainOption] = &[
         "data_split_col",
         "'column'",
         "(none)",
-        "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only lend their values to \
-         the vocabularies), or a boolean that is true for evaluation. For 'seq': a number, a date or a time; where it is \
-         null, rows are evaluated.",
+        "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only add their values to the vocabularies), \
+         or a boolean that is true for evaluation. For 'seq': a number, a date or a time; rows where it is null are \
+         evaluated.",
         |to, value| set(&mut to.split_column, Some(column(value)?)),
     ),
     option(
         "split_key",
         "['column', …]",
-        "all columns that the query gives",
-        "Columns whose values decide where a row goes in a random split: rows with equal ones stay together, such as \
-         those of one customer. They are no features unless named. A row goes where it goes whatever the features, the \
-         shards and the cluster are.",
+        "all columns of the query",
+        "Columns that decide a row's side in a random split: rows with equal values stay together, such as those of \
+         one customer. They are not features unless named as such. The side does not depend on the features, the \
+         shards or the cluster.",
         |to, value| set(&mut to.split_key, columns(value)?),
     ),
     option(
         "data_split_eval_fraction",
         "0 < share < 1",
-        "0.2 of 'random' and 'seq'",
-        "For 'random' and 'seq': the share of rows that is evaluated.",
+        "0.2 with 'random' and 'seq'",
+        "For 'random' and 'seq': share of the rows that is evaluated.",
         |to, value| match value.number() {
             Some(share) if share > 0.0 && share < 1.0 => set(&mut to.split_fraction, Some(share)),
             _ => Err(expected("a share between 0 and 1")),
@@ -141,31 +143,31 @@ pub(super) const DATA: &[TrainOption] = &[
     option(
         "categorical",
         "['column', …]",
-        "with no continuous either: every text, boolean and date column",
-        "Features that pass through an embedding. Null is a value of its own.",
+        "every text, boolean and date column, if continuous is not given either",
+        "Features that are embedded. Null is a value of its own.",
         |to, value| set(&mut to.categorical, Some(columns(value)?)),
     ),
     option(
         "continuous",
         "['column', …]",
-        "with no categorical either: every column of numbers, and of timestamps",
-        "Features that enter as numbers. Null is their mean, with an input that says so. Dates and timestamps are days \
-         since 1970-01-01, with fractions.",
+        "every column of numbers or timestamps, if categorical is not given either",
+        "Features used as numbers. Null becomes the mean, with an extra input that marks it. Dates and timestamps are \
+         days since 1970-01-01, with fractions.",
         |to, value| set(&mut to.continuous, Some(columns(value)?)),
     ),
     option(
         "min_frequency",
         "whole number",
         "(none: all values)",
-        "A categorical feature's values have an embedding of their own if they occur in so many rows that are not for \
-         testing. All others share one.",
+        "Minimum number of rows, test rows excluded, in which a value of a categorical feature must occur to get its \
+         own embedding. All rarer values share one.",
         |to, value| set(&mut to.vocabulary.min_frequency, Some(whole(value)?)),
     ),
     option(
         "max_vocabulary",
         "whole number",
         "(none: all values)",
-        "The most values of a categorical feature that have an embedding of their own: the most frequent ones. All \
+        "Maximum number of values of a categorical feature that get their own embedding: the most frequent ones. All \
          others share one.",
         |to, value| set(&mut to.vocabulary.max_vocabulary, Some(whole(value)?)),
     ),
@@ -173,8 +175,8 @@ pub(super) const DATA: &[TrainOption] = &[
         "hash_buckets",
         "whole number",
         "(none)",
-        "Values of categorical features are hashed into so many buckets instead, which have an embedding each: for \
-         columns of more values than memory has room for.",
+        "Number of buckets into which values of categorical features are hashed. Each bucket has an embedding, \
+         instead of each value: for columns with more values than fit into memory.",
         |to, value| set(&mut to.vocabulary.hash_buckets, Some(whole(value)?)),
     ),
 ];

@@ -22,7 +22,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "activation_fn",
         "'relu', 'relu6', 'leaky_relu', 'elu', 'selu', 'gelu', 'silu', 'mish', 'tanh', 'sigmoid'",
         "'mish'",
-        "What the dense layers' units pass through.",
+        "Activation function of the dense layers.",
         |to, value| {
             let chosen = choose(value, &Activation::ALL)?;
             set(&mut to.network.activation, Some(chosen))
@@ -31,10 +31,10 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "network",
         "[layer, …]",
-        "dense(width), mish, dropout(share) of each of hidden_units",
-        "All layers between what enters and the output, instead of hidden_units, activation_fn and dropout: \
-         dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, …], …), \
-         custom('name', number, …).",
+        "dense(width), mish, dropout(share) for each of hidden_units",
+        "All layers between the inputs and the output, instead of hidden_units, activation_fn and dropout: \
+         dense(units), any activation, dropout(share), layer_norm, residual(layer, …), cross(layers), concat([layer, \
+         …], …), custom('name', number, …).",
         |to, value| match layers(value) {
             Ok(layers) => set(&mut to.network.layers, Some(layers)),
             Err(instead) => Err(Refusal::Expected(instead)),
@@ -44,8 +44,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "embedding_dim",
         "'auto', whole number, [['column', width], …]",
         "'auto'",
-        "Width of categorical features' embeddings: ⌈1.6 · values^0.56⌉ and at most 50, the same for all, or of some columns \
-         another than 'auto'.",
+        "Width of the embeddings of categorical features: 'auto' for ⌈1.6 · values^0.56⌉, at most 50; a number for \
+         one width for all; or a list of the columns whose width is not 'auto'.",
         |to, value| {
             let pair = |value: &OptionValue| match value {
                 OptionValue::List(pair) => match &pair[..] {
@@ -72,10 +72,11 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "numeric_embedding",
         "'none', 'periodic', 'piecewise_linear'",
-        "'periodic'; 'none' of a linear model",
-        "How a number enters the layers: as itself; with three combinations of 16 cosines of it beside, whose \
-         frequencies are trained (\"PBLD\" of RealMLP); or as 16 functions of it that are linear within each of at most 48 \
-         bins between quantiles, whose slopes are trained (\"PLE\" of TabM).",
+        "'periodic'; 'none' for a linear model",
+        "Form in which numbers enter the layers. 'none': the number itself. 'periodic': the number and three \
+         combinations of 16 cosines of it, with trained frequencies (\"PBLD\" of RealMLP). 'piecewise_linear': 16 \
+         functions of the number that are linear within each of at most 48 bins between quantiles, with trained \
+         slopes (\"PLE\" of TabM).",
         |to, value| {
             let chosen = choose(value, &NumericEmbedding::ALL)?;
             set(&mut to.network.numeric_embedding, Some(chosen))
@@ -85,7 +86,7 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "dropout",
         "0 ≤ share < 1, [share, …]",
         "0.15",
-        "Share of the hidden layers' units zeroed in training: of each layer, or one a layer.",
+        "Share of the hidden layers' units zeroed in training: one share for all layers, or a list with one for each.",
         |to, value| match (value.number(), value.list(OptionValue::number)) {
             (Some(share), _) => set(&mut to.network.dropout, Some(Dropout::Each(share))),
             (_, Some(shares)) => set(&mut to.network.dropout, Some(Dropout::Layers(shares))),
@@ -96,39 +97,39 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "wide",
         "true, false",
         "false",
-        "Whether a linear part is beside the layers: a weight for each number and for each value of a categorical \
-         feature, added to what the layers put out (\"wide & deep\").",
+        "Adds a linear part to the layers' output: a weight for each number and for each value of a categorical \
+         feature (\"wide & deep\").",
         |to, value| set(&mut to.network.wide, Some(boolean(value)?)),
     ),
     option(
         "factors",
         "whole number",
         "(none)",
-        "Width of the factors of a second-order factorization machine beside the layers: for each pair of values and numbers \
-         the product of their factors, added to what the layers put out (\"DeepFM\", with factors of its own).",
+        "Width of the factors of a second-order factorization machine, which adds to the layers' output the product \
+         of the factors of each pair of values and numbers (\"DeepFM\", with factors of its own).",
         |to, value| set(&mut to.network.factors, Some(whole(value)?)),
     ),
     option(
         "ensemble_size",
         "whole number from 1 to 64",
-        "8 of up to 5,000 rows, unless hidden_units or network is given; else 1",
-        "Networks that are trained side by side, each with parameters and a loss of its own, but for wide and factors, \
-         which they have in common; what is predicted is the mean of their outputs (\"deep ensemble\").",
+        "8 for up to 5,000 rows, unless hidden_units or network is given; else 1",
+        "Number of networks trained side by side, each with its own parameters and loss; they share only wide and \
+         factors. The prediction is the mean of their outputs (\"deep ensemble\").",
         |to, value| set(&mut to.network.ensemble_size, Some(whole(value)?)),
     ),
     option(
         "batch_norm",
         "true, false",
         "true; false with numeric_embedding = 'piecewise_linear'",
-        "Whether continuous features pass through batch norm.",
+        "Applies batch normalization to continuous features.",
         |to, value| set(&mut to.network.batch_norm, Some(boolean(value)?)),
     ),
     option(
         "l2_reg",
         "number ≥ 0",
-        "0; 1 / (2 · training rows) of 'logistic_reg'",
-        "L2 penalty on the hidden layers' kernels and on a linear part's weights: adds l2_reg · Σ w² to the loss. That of \
-         'logistic_reg' is scikit-learn's C = 1; 1 / (2 · rows · C) is any other.",
+        "0; 1 / (2 · training rows) for 'logistic_reg'",
+        "L2 penalty on the hidden layers' kernels and on a linear part's weights: adds l2_reg · Σ w² to the loss. The \
+         default for 'logistic_reg' equals scikit-learn's C = 1; for another C, use 1 / (2 · rows · C).",
         |to, value| set(&mut to.l2, Some(number(value)?)),
     ),
     option(
@@ -143,8 +144,8 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "activation_output",
         "'identity', 'sigmoid', 'scaled_sigmoid'",
         "'identity'",
-        "What the output passes through. 'scaled_sigmoid' is the logistic function × 1.2 × the \
-         largest transformed training label.",
+        "Activation function of the output. 'scaled_sigmoid' is the logistic function × 1.2 × the largest transformed \
+         training label.",
         |to, value| {
             let choices = [
                 ("identity", Output::Identity),
@@ -157,23 +158,25 @@ pub(super) const NETWORK: &[TrainOption] = &[
     option(
         "loss",
         "'mae', 'mse', 'huber', 'quantile', 'poisson', 'gamma', 'tweedie', 'log_loss', 'focal'",
-        "'mse', or 'log_loss' of a classifier",
-        "The loss. 'poisson' is of counts, 'gamma' of amounts above 0, 'tweedie' of amounts most of which are 0: Tweedie's \
-         unit deviance, of which the network predicts the mean's logarithm. 'log_loss' and 'focal' are of classifiers.",
+        "'mse', or 'log_loss' for a classifier",
+        "Loss function. 'poisson' is for counts, 'gamma' for amounts above 0, 'tweedie' for amounts most of which are \
+         0: Tweedie's unit deviance, with a network that predicts the logarithm of the mean. 'log_loss' and 'focal' \
+         are for classifiers.",
         |to, value| set(&mut to.loss.name, Some(choose(value, &LossName::ALL)?)),
     ),
     option(
         "huber_delta",
         "number > 0",
         "1",
-        "For 'huber': δ, in standard deviations of the label where that is standardized.",
+        "For 'huber': δ, in standard deviations of the label if it is standardized.",
         |to, value| set(&mut to.loss.huber_delta, Some(number(value)?)),
     ),
     option(
         "quantile",
         "0 < share < 1, [share, …]",
         "0.5",
-        "For 'quantile': the share of labels that are below the prediction; of several, one network has an output for each.",
+        "For 'quantile': share of the labels that are below the prediction. With several, one network has an output \
+         for each.",
         |to, value| {
             let shares = match (value.number(), value.list(OptionValue::number)) {
                 (Some(share), _) => QuantileLevels::One(share),
@@ -191,30 +194,30 @@ pub(super) const NETWORK: &[TrainOption] = &[
         "tweedie_power",
         "1 ≤ power ≤ 2",
         "1.5",
-        "For 'tweedie': the power of the mean that the variance grows with.",
+        "For 'tweedie': power of the mean to which the variance is proportional.",
         |to, value| set(&mut to.loss.tweedie_power, Some(number(value)?)),
     ),
     option(
         "focal_gamma",
         "number ≥ 0",
         "2",
-        "For 'focal': γ of −(1 − p)^γ ln p.",
+        "For 'focal': γ in −(1 − p)^γ ln p.",
         |to, value| set(&mut to.loss.focal_gamma, Some(number(value)?)),
     ),
     option(
         "sample_weight_col",
         "'column'",
         "(none)",
-        "A column of the rows' weights, numbers ≥ 0: in the loss, in metrics, and in the means and deviations that numbers \
-         are scaled by. A row of weight 0 is as if it were not there. It is no feature unless named.",
+        "Column of row weights, numbers ≥ 0, used in the loss, in metrics, and in the means and deviations that scale \
+         numbers. A row of weight 0 counts as absent. The column is not a feature unless named as such.",
         |to, value| set(&mut to.sample_weight, Some(column(value)?)),
     ),
     option(
         "auto_class_weights",
         "true, false",
         "false",
-        "Whether a classifier's classes weigh the same in training, however many rows they have: \
-         rows / (classes · rows of the class), each counted by its weight.",
+        "Gives all classes of a classifier the same weight in training, however many rows they have: the rows of a \
+         class are weighted by rows / (classes · rows of the class), where each row counts by its weight.",
         |to, value| match value {
             OptionValue::Bool(true) => set(&mut to.class_weights, ClassWeights::Balanced),
             OptionValue::Bool(false) => Ok(()),
