@@ -138,7 +138,10 @@ mod tests {
                 encode(&column, &mut codes, |code| found.push(code));
                 assert_eq!(found, expected, "{distinct}");
                 let nulls = rows.clone().filter(|row| value(*row).is_none()).count();
-                assert!(distinct > 3 || codes.looked_up <= nulls + distinct);
+                // Each row has its own copy of a long text, at another place of the buffer.
+                let is_short = distinct == 1 || matches!(column, Categories::Whole(_));
+                let is_once = codes.looked_up <= nulls + distinct;
+                assert!(is_once || distinct > 3 || !is_short, "{distinct}");
             }
         }
     }
