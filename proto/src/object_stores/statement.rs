@@ -9,15 +9,30 @@ use super::StoreOptions;
 ///
 /// It does not parse SQL: a value is the quoted text, or the word, after such a name.
 pub fn redacted(text: &str) -> String {
+    redact(text, comment)
+}
+
+/// Redacts a text that has comments.
+fn redact(text: &str, comment: fn(&str) -> Option<(&str, &str)>) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut after_name = false;
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
+        if let Some((open, body)) = comment(rest) {
+            // A quote in a comment ends there, and what was commented out may have values.
+            shown.push_str(open);
+            shown.push_str(&redact(body, |_| None));
+            rest = &rest[open.len() + body.len()..];
+            continue;
+        }
         let (token, quoted) = match first {
             '\'' | '"' => (quoted(rest, first), true),
             first if is_word(first) => {
                 let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-                (&rest[..end], false)
+                // The star of a comment's beginning is no part of a word.
+                let opens_at_end = rest[..end].ends_with('/') && rest[end..].starts_with('*');
+                let end = end - usize::from(opens_at_end);
+                (&rest[..rest[..end].find("--").unwrap_or(end)], false)
             }
             first => (&rest[..first.len_utf8()], false),
         };
@@ -38,6 +53,29 @@ pub fn redacted(text: &str) -> String {
         shown.push_str(&without_password(token));
     }
     shown
+}
+
+/// Beginnings of comments.
+const OPENS: [&str; 2] = ["--", "/*"];
+
+/// Returns the beginning and the rest of the comment at the start of a text: up to the end of the line, or up to `*/`, of
+/// which there is one for each `/*` in it.
+fn comment(text: &str) -> Option<(&str, &str)> {
+    let open = OPENS.into_iter().find(|open| text.starts_with(open))?;
+    let body = &text[open.len()..];
+    if open == "--" {
+        return Some((open, body.split('\n').next().unwrap_or(body)));
+    }
+    let (mut depth, mut at) = (1, 0);
+    while depth > 0 {
+        let next = |part: &str| body[at..].find(part).map(|found| at + found);
+        match (next("/*"), next("*/")) {
+            (Some(opens), Some(ends)) if opens < ends => (depth, at) = (depth + 1, opens + 2),
+            (_, Some(ends)) => (depth, at) = (depth - 1, ends + 2),
+            (_, None) => return Some((open, body)),
+        }
+    }
+    Some((open, &body[..at]))
 }
 
 /// Replaces the password in a URL by `***`.
@@ -102,6 +140,18 @@ mod tests {
             ("FROM 's3://u@b/x:y' 'a:b@c'", "FROM 's3://u@b/x:y' 'a:b@c'"),
             ("'aws.token' 'never ends", "'aws.token' '***'"),
             ("é 'ü' 'aws.token' 'ü'", "é 'ü' 'aws.token' '***'"),
+            (
+                "-- don't\nOPTIONS ('aws.token' 'k') -- 'aws.token' 'old'",
+                "-- don't\nOPTIONS ('aws.token' '***') -- 'aws.token' '***'",
+            ),
+            (
+                "a--it's\n'aws.token' /* 's /* nested */ ' */ 'k' x/*'*/ 'aws.token' 'k'",
+                "a--it's\n'aws.token' /* 's /* nested */ ' */ '***' x/*'*/ 'aws.token' '***'",
+            ),
+            (
+                "SELECT 5 - 3 / 4 * 2 /* never ends",
+                "SELECT 5 - 3 / 4 * 2 /* never ends",
+            ),
         ] {
             assert_eq!(redacted(text), expected);
         }
