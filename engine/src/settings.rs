@@ -112,6 +112,9 @@ pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 pub struct JobSettings {
     /// Name in lists of jobs; if empty, `ballista.job.name`.
     pub name: String,
+    /// Statement that the job runs, which the scheduler keeps to itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub statement: String,
     /// Id of the training run, if the job is one.
     pub train_id: Option<TrainId>,
     /// Action when the job's client is gone.
@@ -160,6 +163,7 @@ impl Default for JobSettings {
     fn default() -> Self {
         Self {
             name: String::new(),
+            statement: String::new(),
             train_id: None,
             on_client_loss: OnClientLoss::Auto,
             queue: QUEUE_DEFAULT.to_owned(),

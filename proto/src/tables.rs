@@ -113,6 +113,8 @@ rows! {
         job_id: String = Utf8,
         /// Submitted statement, shortened.
         name: String = Utf8,
+        /// Submitted statement, where one job is asked for.
+        statement: Option<String>,
         /// Token name of the submitter.
         owner: String = Utf8,
         /// `running`, `rerunning`, `succeeded`, `failed` or `cancelled`.

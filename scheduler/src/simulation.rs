@@ -251,6 +251,7 @@ impl<'a> Simulation<'a> {
         let submission = Submission {
             job: id.clone(),
             name: "SELECT 1".to_owned(),
+            statement: String::new(),
             owner: format!("user-{}", number % USERS),
             train: gang.as_ref().map(|gang| gang.train),
             on_client_loss: OnClientLoss::Keep,

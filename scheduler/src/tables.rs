@@ -114,7 +114,14 @@ impl Tables {
             Table::Jobs => rows!(|control| {
                 let (now, filter) = (SystemTime::now(), filter(only));
                 let jobs = control.jobs().wanted(&filter);
-                control.rows(jobs, now)
+                let mut rows = control.rows(jobs, now);
+                // Statements of all jobs would be too much for a page that reads them each second.
+                for row in rows.iter_mut().filter(|_| only.job.is_some()) {
+                    let job = control.job(&row.job_id);
+                    let statement = job.map(|job| job.statement.clone());
+                    row.statement = statement.filter(|statement| !statement.is_empty());
+                }
+                rows
             }),
             Table::Executors => rows!(Controller::executor_rows),
             Table::TrainingRuns => rows!(|control| {

@@ -96,6 +96,7 @@ mod tests {
         tables::Job {
             job_id: "J1".into(),
             name: "SELECT 1".into(),
+            statement: None,
             owner: "o".into(),
             state: JobState::Rerunning,
             attempts: 2,

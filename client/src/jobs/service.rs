@@ -232,6 +232,7 @@ mod tests {
             tables::Job {
                 job_id: "J1".into(),
                 name: String::new(),
+                statement: None,
                 owner: String::new(),
                 state: match notes {
                     0 | 1 => JobState::Running,

@@ -32,6 +32,8 @@ use crate::{Error, Result};
 
 /// Maximum length of a job's name, in characters; longer names are cut.
 const NAME_LENGTH: usize = 200;
+/// Maximum length of a job's statement, in characters.
+const STATEMENT_LENGTH: usize = 16_384;
 
 /// Setting that makes the engine keep scalar subqueries, which Volley joins itself.
 const SCALAR_SUBQUERIES: &str = "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery";
@@ -267,6 +269,8 @@ fn bytes(value: &str) -> Result<u64, String> {
 pub(super) struct JobDescription {
     /// Name in lists of jobs.
     pub(super) name: String,
+    /// Statement that the job runs, without credentials.
+    pub(super) statement: String,
     /// Training run, if the job is one.
     pub(super) train_id: Option<TrainId>,
     /// Action when the client is lost; default: the session's setting.
@@ -276,14 +280,11 @@ pub(super) struct JobDescription {
 impl JobDescription {
     /// Names a job after the statement that it runs.
     pub(super) fn of(statement: &str) -> Self {
-        let line = redacted(statement);
-        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let name = match line.char_indices().nth(NAME_LENGTH - 1) {
-            Some((end, _)) if line[end..].chars().nth(1).is_some() => format!("{}…", &line[..end]),
-            _ => line,
-        };
+        let statement = redacted(statement);
+        let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
         Self {
-            name,
+            name: cut(&line, NAME_LENGTH),
+            statement: cut(statement.trim(), STATEMENT_LENGTH),
             ..Self::default()
         }
     }
@@ -297,9 +298,18 @@ impl JobDescription {
         let name = given.unwrap_or(&self.name).clone();
         if let Some(VolleySettings { job, .. }) = extensions.get_mut::<VolleySettings>() {
             job.name = name;
+            job.statement.clone_from(&self.statement);
             job.train_id = self.train_id;
             job.on_client_loss = self.on_client_loss.unwrap_or(job.on_client_loss);
         }
+    }
+}
+
+/// Returns a text of at most `length` characters, of which the last tells that others are left out.
+fn cut(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length - 1) {
+        Some((end, _)) if text[end..].chars().nth(1).is_some() => format!("{}…", &text[..end]),
+        _ => text.to_owned(),
     }
 }
 
@@ -566,5 +576,8 @@ mod tests {
         let long = JobDescription::of(&"é".repeat(NAME_LENGTH + 1)).name;
         assert_eq!(long.chars().count(), NAME_LENGTH);
         assert!(long.ends_with('…'));
+        let written = JobDescription::of(&format!("SELECT 1\n  -- {exact} é\n"));
+        assert_eq!(written.statement, format!("SELECT 1\n  -- {exact} é"));
+        assert!(written.name.starts_with("SELECT 1 -- é") && written.name.ends_with('…'));
     }
 }

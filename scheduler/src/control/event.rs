@@ -122,6 +122,8 @@ pub(crate) struct Submission {
     /// Id of the job, and of its first attempt.
     pub(crate) job: String,
     pub(crate) name: String,
+    /// Statement that it runs; empty if its client has not sent it.
+    pub(crate) statement: String,
     /// User who has submitted the job.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
@@ -152,6 +154,7 @@ impl Submission {
         Self {
             job: job.into(),
             name: "SELECT 1".into(),
+            statement: String::new(),
             owner: "o".into(),
             train: None,
             on_client_loss: OnClientLoss::Auto,

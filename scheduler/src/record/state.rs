@@ -107,6 +107,8 @@ pub(super) struct JobRecord {
     /// Its submission, with the first segment that has the job; not of one that has ended.
     #[prost(message, optional, tag = "15")]
     kept: Option<KeptRecord>,
+    #[prost(string, tag = "16")]
+    statement: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -231,6 +233,7 @@ impl State {
         let job = JobRecord {
             id: submission.job.clone(),
             name: submission.name.clone(),
+            statement: submission.statement.clone(),
             owner: submission.owner.clone(),
             train: submission.train.map(|train| train.to_string()),
             on_client_loss: submission.on_client_loss.to_string(),
@@ -441,6 +444,7 @@ impl JobRecord {
         let submission = Submission {
             job: self.id.clone(),
             name: self.name.clone(),
+            statement: self.statement.clone(),
             owner: self.owner.clone(),
             train: self.train.as_deref().map(str::parse).transpose()?,
             on_client_loss: self.on_client_loss.parse()?,

@@ -324,6 +324,13 @@ function cancelButton(job) {
 }
 const answers = new Map();
 
+// The statement of a job, whole where the scheduler has it.
+function statementOf(job) {
+  const text = job.statement || job.name;
+  if (!text) return null;
+  return make('div', { class: 'statement' }, make('pre', { class: 'mono' }, text), copyButton(text));
+}
+
 function copyButton(text) {
   const button = make('button', { type: 'button', class: 'copy' }, 'Copy');
   button.addEventListener('click', async () => {
@@ -523,7 +530,7 @@ const pages = {
     const failed = log.filter((line) => line.failure && line.rank !== null);
     return [
       make('h1', {}, `Job ${id}`),
-      job.name ? make('p', { class: 'statement' }, make('span', { class: 'mono' }, job.name), ' ', copyButton(job.name)) : null,
+      statementOf(job),
       facts([['State', pill(job.state)], ['User', job.owner], ['Submitted', moment(job.submitted)],
         ['Time', time(job.seconds)], ['Attempts', job.attempts], ['Queue', job.queue], ['Priority', job.priority]]),
       job.ended ? null : cancelButton(job),

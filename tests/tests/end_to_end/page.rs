@@ -56,6 +56,9 @@ fn a_browser_shows_the_work() {
             SOON,
         );
         browser.await_look("document.querySelectorAll('.split dt').length === 2", SOON);
+        // The whole statement, which lists of jobs cut.
+        let statement = "document.querySelector('.statement pre').textContent";
+        browser.await_look(&format!("{statement}.includes('epochs = 100000')"), SOON);
         let first = browser.await_look(&format!("{POINTS} > 1 && {POINTS}"), SOON);
         browser.await_look(&format!("{POINTS} > {first}"), SOON);
 

@@ -40,6 +40,7 @@ const NOTES_RECORDED: usize = 64;
 pub(crate) struct Job {
     pub(crate) id: String,
     pub(crate) name: String,
+    pub(crate) statement: String,
     /// User who has submitted it.
     pub(crate) owner: String,
     pub(crate) train: Option<TrainId>,
@@ -111,6 +112,7 @@ impl Job {
         let Submission {
             job: id,
             name,
+            statement,
             owner,
             train,
             on_client_loss: _,
@@ -124,6 +126,7 @@ impl Job {
             attempts: vec![id.clone()],
             id,
             name,
+            statement,
             owner,
             train,
             ends_with_client,

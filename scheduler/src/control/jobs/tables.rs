@@ -42,6 +42,7 @@ impl Job {
         Row {
             job_id: self.id.clone(),
             name: self.name.clone(),
+            statement: None,
             owner: self.owner.clone(),
             state: self.state,
             attempts: self.attempts.len() as u64,
