@@ -15,6 +15,9 @@ use crate::SchedulerAddress;
 /// Pause between two requests to the scheduler while there is nothing new.
 const INTERVAL: Duration = Duration::from_millis(250);
 
+/// Time limit for an answer.
+const ANSWER: Duration = Duration::from_secs(60);
+
 /// Event of a training run.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -88,7 +91,9 @@ impl TrainingEvents {
                 sleep(INTERVAL).await;
                 continue;
             };
-            match client.watch(self.request.clone()).await {
+            let mut request = tonic::Request::new(self.request.clone());
+            request.set_timeout(ANSWER);
+            match client.watch(request).await {
                 Ok(answer) => {
                     let wire::WatchResponse { events, seen } = answer.into_inner();
                     self.request.seen = seen;

@@ -10,6 +10,9 @@
 
 use std::fmt;
 
+/// Error of a job that was cancelled, as the engine's status carries it.
+pub const CANCELLED: &str = "Cancelled";
+
 const OPEN: &str = "[[volley ";
 const CLOSE: &str = "]]";
 

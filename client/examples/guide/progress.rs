@@ -1,5 +1,8 @@
 //! Following a training: its epochs as they end, and its other events.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
 use volley::{Error, Estimator, Session, TrainingEvent, TrainingEvents};
 
 use crate::Result;
@@ -35,7 +38,8 @@ pub(crate) async fn run(session: &Session) -> Result {
             }
         }
     };
-    let (model, ranks) = tokio::try_join!(training, started)?;
-    assert_eq!(model.manifest().world_size, ranks);
+    let started = timeout(Duration::from_secs(60), started);
+    let (model, ranks) = tokio::join!(training, started);
+    assert_eq!(model?.manifest().world_size, ranks??);
     Ok(())
 }

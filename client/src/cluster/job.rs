@@ -28,6 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Request, Response, Status, Streaming};
+use volley_proto::failure::CANCELLED;
 use volley_proto::wire::submit_response::Message;
 use volley_proto::wire::{AskRequest, Outcome, SubmitRequest, SubmitResponse};
 
@@ -47,9 +48,6 @@ pub(crate) const RETURN: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two requests to a scheduler that does not answer.
 const REDIAL: Duration = Duration::from_millis(500);
-
-/// Ballista's error text of a cancelled job.
-const CANCELLED: &str = "Cancelled";
 
 /// Wait for the rest of the answer to a submission.
 const EARLY: Duration = Duration::from_secs(2);

@@ -1,27 +1,30 @@
 //! Epochs of a training, each reported once.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use volley_proto::store::EpochRecord;
 
 use crate::{TrainingEvent, TrainingEvents};
 
-/// Callback for epochs, and the last epoch it was called with.
+/// Callback for epochs, and the epochs that it was called with.
 pub(super) struct Epochs<F> {
     report: F,
-    /// Number of the last epoch, from 1; 0 before the first.
-    last: usize,
+    /// Numbers of these epochs, from 1.
+    reported: BTreeSet<usize>,
 }
 
 impl<F: FnMut(&EpochRecord)> Epochs<F> {
     pub(super) fn new(report: F) -> Self {
-        Self { report, last: 0 }
+        Self {
+            report,
+            reported: BTreeSet::new(),
+        }
     }
 
     /// Reports an epoch, unless it was reported before: a training that resumes from a checkpoint repeats epochs.
     pub(super) fn report(&mut self, epoch: &EpochRecord) {
-        if epoch.epoch > self.last {
-            self.last = epoch.epoch;
+        if self.reported.insert(epoch.epoch) {
             (self.report)(epoch);
         }
     }
@@ -46,12 +49,12 @@ mod tests {
     fn an_epoch_is_reported_once() {
         let mut reported = Vec::new();
         let mut epochs = Epochs::new(|epoch: &EpochRecord| reported.push(epoch.epoch));
-        for epoch in [1, 2, 2, 1, 3] {
+        for epoch in [1, 3, 3, 1, 2] {
             epochs.report(&EpochRecord {
                 epoch,
                 ..EpochRecord::default()
             });
         }
-        assert_eq!(reported, [1, 2, 3]);
+        assert_eq!(reported, [1, 3, 2]);
     }
 }

@@ -22,13 +22,27 @@ use crate::{Model, Result, Session, TrainOptions, TrainingEvents};
 /// Builder of a training run: the model's name, its columns, and hyperparameters.
 ///
 /// Only [`label`](Self::label) is needed. Methods check nothing; [`fit`](Self::fit) reports invalid options.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// A clone is a training of its own.
+#[derive(Debug, PartialEq)]
 pub struct Estimator {
     name: String,
     train_id: TrainId,
     if_exists: IfExists,
     options: TrainOptions,
     transform: Option<String>,
+}
+
+impl Clone for Estimator {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            train_id: TrainId::generate(),
+            if_exists: self.if_exists,
+            options: self.options.clone(),
+            transform: self.transform.clone(),
+        }
+    }
 }
 
 impl Estimator {
@@ -64,8 +78,8 @@ impl Estimator {
         deeply(self.train(session, rows)).await
     }
 
-    /// Trains like [`fit`](Self::fit), and calls `on_epoch` with each epoch's record: once, in order, and in general
-    /// within a second of the epoch's end. Records that arrive late are passed on before this returns.
+    /// Trains like [`fit`](Self::fit), and calls `on_epoch` with each epoch's record: once, and in general within a second
+    /// of the epoch's end. Records that did not arrive are passed on before this returns.
     ///
     /// The callback observes only. To end training early and keep its result, use [`early_stop`](Self::early_stop); to
     /// cancel it, drop the future, which publishes nothing.

@@ -48,14 +48,14 @@ impl Estimator {
         self
     }
 
-    /// Sets the embedding of continuous features. Default: [`NumericEmbedding::Periodic`].
+    /// Sets the embedding of continuous features. Default: [`NumericEmbedding::Periodic`], and none for a linear model.
     pub fn numeric_embedding(mut self, embedding: NumericEmbedding) -> Self {
         self.options.network.numeric_embedding = Some(embedding);
         self
     }
 
     /// Sets whether continuous features pass through batch norm. Default: true, but false with
-    /// [`NumericEmbedding::PiecewiseLinear`].
+    /// [`NumericEmbedding::PiecewiseLinear`] and for a linear model.
     pub fn batch_norm(mut self, on: bool) -> Self {
         self.options.network.batch_norm = Some(on);
         self

@@ -23,16 +23,23 @@ impl Answer {
         Ok(value.map(|value| value.as_primitive::<Float64Type>().value(0)))
     }
 
-    /// Returns a column's count in a row, likewise.
-    pub(super) fn count(&self, column: &str, row: usize) -> Result<Option<u64>> {
-        Ok(self.number(column, row)?.map(|count| count as u64))
+    /// Returns a column's count in a row.
+    ///
+    /// # Errors
+    /// When there is no such column, or the value is NULL.
+    pub(super) fn count(&self, column: &str, row: usize) -> Result<u64> {
+        let count = self.number(column, row)?;
+        Ok(count.ok_or_else(|| missing(column))? as u64)
     }
 
-    /// Returns a column's text in a row; an empty one instead of none.
+    /// Returns a column's text in a row.
+    ///
+    /// # Errors
+    /// When there is no such column, or the value is NULL.
     pub(super) fn text(&self, column: &str, row: usize) -> Result<String> {
         let value = self.value(column, row, &DataType::Utf8)?;
-        let text = value.map(|value| value.as_string::<i32>().value(0).to_owned());
-        Ok(text.unwrap_or_default())
+        let value = value.ok_or_else(|| missing(column))?;
+        Ok(value.as_string::<i32>().value(0).to_owned())
     }
 
     fn value(&self, column: &str, row: usize, kind: &DataType) -> Result<Option<ArrayRef>> {
@@ -42,6 +49,10 @@ impl Answer {
         let value = cast(&column.slice(row, 1), kind).map_err(DataFusionError::from)?;
         Ok(value.is_valid(0).then_some(value))
     }
+}
+
+fn missing(column: &str) -> DataFusionError {
+    DataFusionError::Internal(format!("the result has no value of {column}"))
 }
 
 #[cfg(test)]
@@ -59,10 +70,11 @@ mod tests {
         let batch = RecordBatch::try_from_iter([("n", counts), ("name", names)]).unwrap();
         let answer = Answer(batch);
         assert_eq!(answer.rows(), 2);
-        assert_eq!(answer.count("n", 0).unwrap(), Some(3));
+        assert_eq!(answer.count("n", 0).unwrap(), 3);
+        assert!(answer.count("n", 1).is_err() && answer.count("m", 0).is_err());
         assert_eq!(answer.number("n", 1).unwrap(), None);
         assert_eq!(answer.number("m", 0).unwrap(), None);
         assert_eq!(answer.text("name", 0).unwrap(), "a");
-        assert_eq!(answer.text("name", 1).unwrap(), "");
+        assert!(answer.text("name", 1).is_err());
     }
 }

@@ -65,7 +65,7 @@ impl Evaluation {
     fn of_row(answer: &Answer, row: usize) -> Result<Self> {
         let metric = |name: &str| answer.number(name, row);
         Ok(Self {
-            rows: answer.count("rows", row)?.unwrap_or(0),
+            rows: answer.count("rows", row)?,
             mean_absolute_error: metric("mean_absolute_error")?,
             mean_squared_error: metric("mean_squared_error")?,
             r2_score: metric("r2_score")?,

@@ -65,6 +65,7 @@ impl FeatureInfo {
     pub(super) fn of(answer: &Answer, names: &[&str]) -> Result<Vec<Self>> {
         let mut features = Vec::with_capacity(answer.rows());
         for row in 0..answer.rows() {
+            let categories = answer.number("category_count", row)?;
             features.push(Self {
                 feature: answer.text("input", row)?,
                 data_type: answer.text("data_type", row)?,
@@ -72,8 +73,8 @@ impl FeatureInfo {
                 max: answer.number("max", row)?,
                 mean: answer.number("mean", row)?,
                 stddev: answer.number("stddev", row)?,
-                category_count: answer.count("category_count", row)?,
-                null_count: answer.count("null_count", row)?.unwrap_or(0),
+                category_count: categories.map(|count| count as u64),
+                null_count: answer.count("null_count", row)?,
                 drift: answer.number("drift", row)?,
             });
         }

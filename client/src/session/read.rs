@@ -11,6 +11,7 @@ use datafusion::datasource::provider_as_source;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::parser::{CreateExternalTable, Statement as DfStatement};
 use datafusion::sql::sqlparser::ast::{Ident, Value};
+use volley_proto::object_stores::redacted;
 use volley_proto::stack::deeply;
 
 use super::Session;
@@ -69,7 +70,8 @@ impl fmt::Debug for FileOptions {
 }
 
 impl Session {
-    /// Reads CSV files: a file, a folder, or a URL of either; every executor must see them at the same place.
+    /// Reads CSV files: a file, a folder, a pattern with `*`, `?` or `[…]`, or a URL of either; every executor must see
+    /// them at the same place.
     ///
     /// The frame's columns are qualified by the name of the file or folder, up to its first dot and in lower case:
     /// those of `data/sales.csv` are `sales.day` and so on.
@@ -109,8 +111,8 @@ impl Session {
         deeply(self.read("JSON", place.as_ref(), options)).await
     }
 
-    /// Reads the newest snapshot of a Delta table, like [`read_csv`](Self::read_csv). Its log determines the columns;
-    /// only options of an object store are taken.
+    /// Reads the newest snapshot of a Delta table, like [`read_csv`](Self::read_csv). Its log determines the columns and
+    /// the folders: of the options, only those of an object store are accepted.
     ///
     /// # Errors
     /// As [`read_csv`](Self::read_csv), and for tables with deletion vectors, column mapping or features unknown to
@@ -155,7 +157,7 @@ impl Session {
         let mut state = self.context.state();
         let table = FilesFactory::default().create(&state, &create).await?;
         let rows = LogicalPlanBuilder::scan(create.name.clone(), provider_as_source(table), None)?;
-        JobDescription::of(&format!("FROM '{place}'")).note(state.config_mut());
+        JobDescription::of(&redacted(&format!("FROM '{place}'"))).note(state.config_mut());
         Ok(DataFrame::new(state, rows.build()?))
     }
 }

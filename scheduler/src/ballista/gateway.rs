@@ -29,12 +29,13 @@ use uuid::Uuid;
 use volley_engine::object_stores::Stores;
 use volley_engine::settings::{JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE};
 use volley_proto::access::ClusterSecret;
+use volley_proto::failure::CANCELLED;
 use volley_proto::nesting;
+use volley_proto::object_stores::redacted;
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
-use super::job_state::CANCELLED;
 use super::permissions::Permissions;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
@@ -47,6 +48,9 @@ use crate::record::{Record, Submitted};
 /// Long-poll limit of GetJobStatus: a client asks again 50 ms after each answer, which is longer than a small query
 /// takes.
 pub(super) const HOLD: Duration = Duration::from_secs(1);
+
+/// Maximum length of the statement that is kept of a job, in bytes.
+const STATEMENT_BYTES: usize = 64 * 1024;
 
 /// Time for the executors of an earlier scheduler to come back before a training is submitted.
 const COMING: Duration = Duration::from_secs(20);
@@ -164,9 +168,15 @@ impl JobGateway {
         self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
         job.small_results = small_results;
+        let statement = std::mem::take(&mut job.statement);
         put_settings(request.get_mut(), &job);
+        // Clients other than Volley's may send any text.
+        job.statement = redacted(&statement);
+        let end = job.statement.floor_char_boundary(STATEMENT_BYTES);
+        job.statement.truncate(end);
         if job.train_id.is_some() {
             self.await_executors().await;
+            self.check_jobs(&caller)?;
         }
         let submission = request.get_ref().clone();
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
@@ -363,6 +373,7 @@ fn submitted(id: &str, caller: &Caller, job: JobSettings) -> Submission {
         job: id.to_owned(),
         owner: caller.principal.name.clone(),
         name: job.name,
+        statement: job.statement,
         train: job.train_id,
         on_client_loss: job.on_client_loss,
         limits: job_limits(caller),
@@ -457,6 +468,7 @@ impl SchedulerGrpc for JobGateway {
         self.receive_stores(&caller, &mut job)?;
         job.memory = self.memory_limit(&caller)?;
         job.small_results = false;
+        job.statement.clear();
         put_settings(request.get_mut(), &job);
         let pushed = SchedulerGrpc::execute_query_push(&self.ballista, request).await?;
         caller.did("submit", "a job whose states are pushed");

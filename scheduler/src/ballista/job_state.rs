@@ -19,15 +19,12 @@ use ballista_scheduler::cluster::{JobState, JobStateEventStream};
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
-use volley_proto::failure::DataLost;
+use volley_proto::failure::{CANCELLED, DataLost};
 
 use super::losses::data_loss;
 use super::small_results::SmallResults;
 use crate::control::{AttemptEnd, Controller, Event};
 use crate::handle::Control;
-
-/// Ballista's error text of a cancelled job.
-pub(super) const CANCELLED: &str = "Cancelled";
 
 /// Ballista's in-memory job state, which also reports to the controller.
 pub(crate) struct VolleyJobState {
