@@ -71,10 +71,19 @@ pub struct Listener {
 impl Listener {
     /// Creates a listener on a listening socket, over TLS if given. Answers are sent at once, however small.
     pub fn new(tcp: TcpListener, tls: Option<(Tls, ClientCertificate)>) -> Self {
-        Self::at_most(tcp, tls, MOST.min(files() / 2).max(1), GREETING)
+        Self::with(tcp, tls, MOST.min(files() / 2).max(1), GREETING)
     }
 
-    pub(crate) fn at_most(
+    /// Creates the same listener, which accepts fewer connections.
+    pub fn at_most(
+        tcp: TcpListener,
+        tls: Option<(Tls, ClientCertificate)>,
+        connections: usize,
+    ) -> Self {
+        Self::with(tcp, tls, connections, GREETING)
+    }
+
+    pub(crate) fn with(
         tcp: TcpListener,
         tls: Option<(Tls, ClientCertificate)>,
         connections: usize,
@@ -381,7 +390,7 @@ mod tests {
     #[tokio::test]
     async fn who_says_nothing_is_not_waited_for() {
         let (listener, address) = listener().await;
-        let mut accepted = Listener::at_most(listener, None, 2, Duration::from_millis(50));
+        let mut accepted = Listener::with(listener, None, 2, Duration::from_millis(50));
         let mut caller = TcpStream::connect(address).await.unwrap();
         let mut connection = accepted.accept().await;
         caller.write_all(b"PRI * HTTP").await.unwrap();
@@ -394,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_greeted_may_be_silent() {
         let (listener, address) = listener().await;
-        let mut accepted = Listener::at_most(listener, None, 2, Duration::from_millis(50));
+        let mut accepted = Listener::with(listener, None, 2, Duration::from_millis(50));
         let mut caller = TcpStream::connect(address).await.unwrap();
         let mut connection = accepted.accept().await;
         caller.write_all(&[b'x'; GREETING_BYTES]).await.unwrap();
@@ -408,7 +417,7 @@ mod tests {
     #[tokio::test]
     async fn no_more_than_so_many_are_open_at_once() {
         let (listener, address) = listener().await;
-        let mut accepted = Listener::at_most(listener, None, 2, GREETING);
+        let mut accepted = Listener::with(listener, None, 2, GREETING);
         let mut callers = Vec::new();
         for _ in 0..3 {
             callers.push(TcpStream::connect(address).await.unwrap());

@@ -23,6 +23,9 @@ use super::readers::Readers;
 use crate::config::MetricsConfig;
 use crate::{Error, ExecutorConfig, Result};
 
+/// Most connections: files are for tasks and shuffle data.
+const CONNECTIONS: usize = 64;
+
 /// Time limit for the text of the metrics.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,9 +73,10 @@ pub(crate) fn listen(config: &ExecutorConfig, metrics: &MetricsConfig) -> Result
         address: address.to_string(),
         source,
     })?;
-    Ok(Listener::new(
+    Ok(Listener::at_most(
         tcp,
         tls.map(|tls| (tls, ClientCertificate::Optional)),
+        CONNECTIONS,
     ))
 }
 
@@ -121,24 +125,23 @@ async fn ready(State(page): State<Arc<Page>>) -> Response {
 
 async fn tell(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
     let sent = headers.get(header::AUTHORIZATION);
-    if !page
-        .readers
-        .include(sent.and_then(|sent| sent.to_str().ok()))
-    {
-        let headers = [(header::WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, headers, WANTED).into_response();
-    }
+    let sent = sent.and_then(|sent| sent.to_str().ok()).map(str::to_owned);
     let text = async {
         let turn = Arc::clone(&page.turn).lock_owned().await;
         // It goes on when it is late, and the next one waits for it.
         spawn_blocking(move || {
             let _turn = turn;
-            page.vitals.text()
+            let is_reader = page.readers.include(sent.as_deref());
+            is_reader.then(|| page.vitals.text()).transpose()
         })
         .await
     };
     match timeout(PATIENCE, text).await {
-        Ok(Ok(Ok(text))) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Ok(Ok(Ok(Some(text)))) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Ok(Ok(Ok(None))) => {
+            let headers = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, headers, WANTED).into_response()
+        }
         Ok(Ok(Err(error))) => failed(&error.to_string()),
         Ok(Err(error)) => failed(&error.to_string()),
         Err(_) => failed(&format!("the metrics are not there within {PATIENCE:?}")),

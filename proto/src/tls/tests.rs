@@ -382,7 +382,7 @@ async fn those_who_say_nothing_give_up_their_places() {
     let address = tcp.local_addr().unwrap();
     let tls = Tls::open_member(authority.member("server")).unwrap();
     let tls = Some((tls, ClientCertificate::Optional));
-    let mut listener = Listener::at_most(tcp, tls, 1, Duration::from_millis(100));
+    let mut listener = Listener::with(tcp, tls, 1, Duration::from_millis(100));
     let _silent = TcpStream::connect(address).await.unwrap();
     let mut half = TcpStream::connect(address).await.unwrap();
     half.write_all(&[22, 3]).await.unwrap();
