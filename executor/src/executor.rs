@@ -190,7 +190,10 @@ impl Executor {
                     return Ok(());
                 }
                 reason = process.until_over(
-                    |train| parking.forget(train),
+                    |train| {
+                        parking.forget(train);
+                        prepared.finishes(train);
+                    },
                     |id| prepared.forget(id),
                     &leaving,
                 ) => reason,

@@ -76,8 +76,11 @@ impl ExecutionPlan for PreparedExec {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let lost = DataLost {
-            executor: "of a rank".to_owned(),
-            reason: format!("a shard of the prepared rows {} is not there", self.id),
+            executor: "that kept prepared rows".to_owned(),
+            reason: format!(
+                "a shard of {} is not there any more; its query runs",
+                self.id
+            ),
         };
         Err(DataFusionError::External(Box::new(lost)))
     }

@@ -6,14 +6,14 @@
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
 use serde::Serialize;
-use volley_proto::Error;
 use volley_proto::spec::{Feature, Label, Loss, Split, Task, TrainSpec, VocabularyRule};
 
+use crate::PredictExec;
 use crate::codec::encode_plan;
-use crate::error::External;
 use crate::nodes::train::TrainExec;
 
 /// Version of the encoded rows' form, and of this identity.
@@ -73,7 +73,8 @@ impl<'a> Encoding<'a> {
     }
 }
 
-/// Returns the identity of the rows that a training planned from `logical` reads; `None` if they may be others each time.
+/// Returns the identity of the rows that a training planned from `logical` reads; `None` if they may be others each time,
+/// or have predictions: a model that was dropped and trained again has the same name and version.
 ///
 /// # Errors
 /// When the plan cannot be sent.
@@ -82,13 +83,11 @@ pub fn rows_identity(
     logical: &LogicalPlan,
     options: &ConfigOptions,
 ) -> Result<Option<Vec<u8>>> {
-    if is_volatile(logical)? {
+    if is_volatile(logical)? || predicts(train.input().as_ref()) {
         return Ok(None);
     }
     let encoding = serde_json::to_vec(&Encoding::of(train.spec()));
-    let mut identity = encoding
-        .map_err(|e| Error::malformed("training spec", e))
-        .external()?;
+    let mut identity = encoding.map_err(|error| DataFusionError::External(Box::new(error)))?;
     // Volley's own settings have the job's id, and decide nothing about rows.
     let engine = options.entries().into_iter();
     for entry in engine.filter(|entry| entry.key.starts_with("datafusion.")) {
@@ -98,6 +97,12 @@ pub fn rows_identity(
     identity.push(0);
     identity.extend_from_slice(&encode_plan(train.input())?);
     Ok(Some(identity))
+}
+
+/// Checks whether a plan has a model's predictions.
+fn predicts(plan: &dyn ExecutionPlan) -> bool {
+    let mut inputs = plan.children().into_iter();
+    plan.is::<PredictExec>() || inputs.any(|input| predicts(input.as_ref()))
 }
 
 /// Checks whether a plan computes other values each time, as with `random()`.

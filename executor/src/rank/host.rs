@@ -114,9 +114,8 @@ impl RankHost {
                 return Err(error);
             }
         };
-        let lease = task
-            .prepared
-            .map(|id| self.prepared.enter(id, &task.folder));
+        let enter = |id| Arc::new(self.prepared.enter(id, train, &task.folder));
+        let lease = task.prepared.map(enter);
         let threads = spec.threads.map_or(self.slots, |most| most.min(self.slots));
         let run = RankRun {
             executor: &self.executor,
@@ -130,7 +129,7 @@ impl RankHost {
             // The end of the generation also stops the rank.
             stop: cancel.child_token(),
             leaving: &self.leaving,
-            lease: lease.as_ref(),
+            lease,
             counts: &self.counts,
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");

@@ -1,10 +1,14 @@
 //! Prepared rows: folders of encoded shards that outlive their training, for the next one on the same rows.
 //!
 //! ```text
-//!   enter ──► Lease (ranks read and write the folder) ──► dropped: kept, while there is space
-//!                                                            │ the least recently used folder goes first
-//!                                                            └ or dropped by the scheduler
+//!   enter ──► Lease (a rank reads and writes the folder) ──► dropped: the next rank of its training enters, or
+//!                                                            │ the training is over
+//!                                                            ▼
+//!                                   kept while there is space: the least recently used folder goes first
 //! ```
+//!
+//! As long as its training goes on, a folder stays whatever its size: the ranks of the next generation need its files. The
+//! message that a training has ended may be lost, so a folder without ranks is held for [15 minutes](LEASE) only.
 //!
 //! The scheduler knows which executor keeps which shards, and is not told when one is removed for space: a training that
 //! misses a shard is run again from its query. Folders are within the executor's work folder and go with it.
@@ -14,18 +18,23 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use volley_proto::PreparedId;
+use volley_proto::{PreparedId, TrainId};
+
+/// Time for which a folder without ranks waits for the next ones of its training.
+const LEASE: Duration = Duration::from_secs(15 * 60);
 
 /// Prepared rows of the executor; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
     folders: Arc<Mutex<Folders>>,
-    /// Limit on the bytes of folders that no rank uses.
+    /// Limit on the bytes of folders that no training uses.
     space: u64,
 }
 
+/// All folders.
 #[derive(Debug, Default)]
 struct Folders {
     kept: BTreeMap<PreparedId, Kept>,
@@ -39,11 +48,20 @@ struct Kept {
     folder: PathBuf,
     /// Number of ranks that use it.
     ranks: usize,
+    /// Trainings whose next ranks may use it, and until when.
+    trains: BTreeMap<TrainId, Instant>,
     /// Number of its last use.
     used: u64,
     bytes: u64,
-    /// True if it is to be removed once no rank uses it.
+    /// True if it is to be removed once no training uses it.
     dropped: bool,
+}
+
+impl Kept {
+    fn is_used(&self) -> bool {
+        let now = Instant::now();
+        self.ranks > 0 || self.trains.values().any(|until| *until > now)
+    }
 }
 
 /// Use of a folder by a rank.
@@ -51,11 +69,12 @@ struct Kept {
 pub(super) struct Lease {
     prepared: Prepared,
     id: PreparedId,
+    train: TrainId,
     folder: PathBuf,
 }
 
 impl Prepared {
-    /// Keeps up to `space` bytes of folders that no rank uses.
+    /// Keeps up to `space` bytes of folders that no training uses.
     pub(crate) fn new(space: u64) -> Self {
         Self {
             folders: Arc::default(),
@@ -63,54 +82,75 @@ impl Prepared {
         }
     }
 
-    /// Begins the use of a folder, which need not be there yet.
-    pub(super) fn enter(&self, id: PreparedId, folder: &Path) -> Lease {
+    /// Begins the use of a folder, which need not be there yet, by a rank of a training.
+    pub(super) fn enter(&self, id: PreparedId, train: TrainId, folder: &Path) -> Lease {
         let kept = &mut self.folders.lock().kept;
         // The work folder is another one after the executor has started over.
-        kept.retain(|_, kept| kept.ranks > 0 || kept.folder.exists());
+        kept.retain(|_, kept| kept.ranks > 0 || kept.folder.exists() || kept.folder == folder);
         let entry = kept.entry(id).or_insert_with(|| Kept {
             folder: folder.to_owned(),
             ranks: 0,
+            trains: BTreeMap::new(),
             used: 0,
             bytes: 0,
             dropped: false,
         });
         entry.ranks += 1;
+        entry.trains.insert(train, Instant::now() + LEASE);
         Lease {
             prepared: self.clone(),
             id,
+            train,
             folder: folder.to_owned(),
         }
     }
 
-    /// Removes a folder, or marks it to be removed once no rank uses it.
+    /// Ends the use of folders by a training that is over.
+    pub(crate) fn finishes(&self, train: TrainId) {
+        let mut folders = self.folders.lock();
+        let of_train = folders.kept.iter_mut();
+        let ids = of_train.filter_map(|(id, kept)| kept.trains.remove(&train).map(|_| *id));
+        for id in ids.collect::<Vec<_>>() {
+            self.settle(&mut folders, id);
+        }
+    }
+
+    /// Removes a folder, or marks it to be removed once no training uses it.
     pub(crate) fn forget(&self, id: PreparedId) {
         let kept = &mut self.folders.lock().kept;
         match kept.get_mut(&id) {
-            Some(used) if used.ranks > 0 => used.dropped = true,
+            Some(kept) if kept.is_used() => kept.dropped = true,
             Some(_) => remove(kept, id),
             None => {}
         }
     }
 
-    /// Ends a rank's use of a folder, and removes folders until the others fit into the space.
-    fn leave(&self, id: PreparedId) {
-        let Folders { kept, uses } = &mut *self.folders.lock();
-        let Some(left) = kept.get_mut(&id) else {
+    /// Ends a rank's use of a folder.
+    fn leave(&self, id: PreparedId, train: TrainId) {
+        let mut folders = self.folders.lock();
+        if let Some(left) = folders.kept.get_mut(&id) {
+            left.ranks -= 1;
+            if let Some(until) = left.trains.get_mut(&train) {
+                *until = Instant::now() + LEASE;
+            }
+        }
+        self.settle(&mut folders, id);
+    }
+
+    /// Removes folders that no training uses until they fit into the space; this one, if it is dropped or too large.
+    fn settle(&self, folders: &mut Folders, id: PreparedId) {
+        let Folders { kept, uses } = folders;
+        let Some(left) = kept.get_mut(&id).filter(|left| !left.is_used()) else {
             return;
         };
-        left.ranks -= 1;
-        if left.ranks > 0 {
-            return;
-        }
         *uses += 1;
         left.used = *uses;
         left.bytes = bytes_in(&left.folder).unwrap_or(0);
-        if left.dropped {
+        if left.dropped || left.bytes > self.space {
             return remove(kept, id);
         }
         loop {
-            let idle = kept.iter().filter(|(_, kept)| kept.ranks == 0);
+            let idle = kept.iter().filter(|(_, kept)| !kept.is_used());
             let bytes: u64 = idle.clone().map(|(_, kept)| kept.bytes).sum();
             let oldest = idle.min_by_key(|(_, kept)| kept.used).map(|(id, _)| *id);
             match oldest {
@@ -131,7 +171,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.prepared.leave(self.id);
+        self.prepared.leave(self.id, self.train);
     }
 }
 
@@ -168,15 +208,16 @@ mod tests {
 
     /// Uses a folder as a rank that writes a file of this many bytes.
     fn used(prepared: &Prepared, dir: &Path, bytes: usize) -> (PreparedId, PathBuf) {
-        let id = PreparedId::generate();
+        let (id, train) = (PreparedId::generate(), TrainId::generate());
         let folder = dir.join(id.to_string());
-        let lease = prepared.enter(id, &folder);
+        let lease = prepared.enter(id, train, &folder);
         fs::create_dir_all(folder.join("shards")).unwrap();
         fs::write(folder.join("shards/0"), vec![0; bytes]).unwrap();
         let fits = bytes as u64 <= prepared.space;
         assert_eq!(lease.kept_bytes(), fits.then_some(bytes as u64));
-        assert!(folder.exists(), "as long as a rank uses it");
         drop(lease);
+        assert!(folder.exists(), "as long as its training goes on");
+        prepared.finishes(train);
         (id, folder)
     }
 
@@ -186,13 +227,15 @@ mod tests {
         let prepared = Prepared::new(100);
         let (first, one) = used(&prepared, dir.path(), 40);
         let (_, two) = used(&prepared, dir.path(), 40);
-        drop(prepared.enter(first, &one));
+        let train = TrainId::generate();
+        drop(prepared.enter(first, train, &one));
+        prepared.finishes(train);
         let (_, three) = used(&prepared, dir.path(), 40);
         assert!(one.exists() && !two.exists() && three.exists());
         let (_, large) = used(&prepared, dir.path(), 101);
         assert!(!large.exists(), "more than there is space for");
-        let left = prepared.folders.lock().kept.len();
-        assert_eq!(left, 0, "all that was older went before");
+        assert!(one.exists() && three.exists());
+        assert_eq!(prepared.folders.lock().kept.len(), 2);
     }
 
     #[test]
@@ -200,10 +243,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let prepared = Prepared::new(100);
         let (id, folder) = used(&prepared, dir.path(), 10);
-        let (reads, too) = (prepared.enter(id, &folder), prepared.enter(id, &folder));
+        let [train, other] = [(); 2].map(|()| TrainId::generate());
+        let reads = prepared.enter(id, train, &folder);
+        let too = prepared.enter(id, other, &folder);
         prepared.forget(id);
         drop(reads);
+        prepared.finishes(train);
         assert!(folder.exists());
+        prepared.finishes(other);
+        assert!(folder.exists(), "its rank has not ended");
         drop(too);
         assert!(!folder.exists());
         let (id, folder) = used(&prepared, dir.path(), 10);

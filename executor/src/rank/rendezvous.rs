@@ -121,8 +121,11 @@ impl Rendezvous {
                 Ok(joined) => break joined.into_inner().answer,
                 Err(status) => status,
             };
-            // What the scheduler says has no source. A connection that breaks has many codes, cancelled among them.
-            let broke = status.source().is_some() || status.code() == Code::Unavailable;
+            // What the scheduler says has no source, and none of these codes. A connection that breaks has many codes,
+            // cancelled among them.
+            let code = status.code();
+            let broke =
+                status.source().is_some() || matches!(code, Code::Unavailable | Code::Unknown);
             if !broke || Instant::now() >= deadline {
                 return Err(RankError::Rendezvous {
                     train: self.train.to_string(),

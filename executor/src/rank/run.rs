@@ -74,7 +74,7 @@ pub(super) struct RankRun<'a> {
     /// Token of the executor's planned departure.
     pub(super) leaving: &'a CancellationToken,
     /// Use of the prepared rows, if the encoded shards are kept.
-    pub(super) lease: Option<&'a Lease>,
+    pub(super) lease: Option<Arc<Lease>>,
     pub(super) counts: &'a Arc<Counts>,
 }
 
@@ -107,7 +107,7 @@ impl RankRun<'_> {
         let numbers = numbers.map(|shard| *shard as u64).collect();
         let loaded = self.load(task).await?;
         if loaded.is_ok() {
-            let kept_bytes = self.lease.and_then(Lease::kept_bytes);
+            let kept_bytes = self.lease.as_deref().and_then(Lease::kept_bytes);
             let report = Report::Streamed {
                 shards: numbers,
                 kept_bytes,
@@ -204,6 +204,8 @@ impl RankRun<'_> {
         let (leaving, is_first) = (self.leaving.clone(), self.seat.rank == 0);
         let (device, threads) = (self.device, self.threads);
         let layers = self.layers.clone();
+        // The thread reads files of the folder for as long as it lives.
+        let lease = self.lease.clone();
         let (done, trained) = oneshot::channel();
         let span = tracing::Span::current();
         let work = move || {
@@ -232,7 +234,7 @@ impl RankRun<'_> {
                 place.put(state);
                 error
             });
-            drop(place);
+            drop((place, lease));
             // The receiver is gone when the task was cancelled.
             done.send(trained).ok();
         };

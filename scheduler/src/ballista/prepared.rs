@@ -13,7 +13,7 @@ use super::demands::gang;
 use crate::handle::Control;
 
 /// Replaces the query of a training by its prepared rows, if there are any; else has executors keep the rows. Returns
-/// other plans unchanged, and trainings whose rows may be others each time.
+/// other plans unchanged, trainings whose rows may be others each time, and those without an owner.
 ///
 /// # Errors
 /// When the query cannot be sent.
@@ -30,7 +30,10 @@ pub(super) fn with_prepared_rows(
     };
     let (spec, fingerprint) = (train.spec(), Sha256::digest(&identity).into());
     let wanted = (fingerprint, spec.shards);
-    let (id, rows) = control.ask(|control, now| control.prepare(&gang(spec), wanted, now));
+    let prepared = control.ask(|control, now| control.prepare(&gang(spec), wanted, now));
+    let Some((id, rows)) = prepared else {
+        return Ok(physical);
+    };
     let input: Arc<dyn ExecutionPlan> = match rows {
         Some(rows) => Arc::new(PreparedExec::new(id, rows, train.input().schema())),
         None => Arc::clone(train.input()),

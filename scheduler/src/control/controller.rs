@@ -242,34 +242,32 @@ impl Controller {
     /// Returns the rows of the table of usage, of a user or of all. Brings the time held up to now.
     pub(crate) fn usage_rows(&mut self, owner: Option<&str>, now: Now) -> Vec<tables::Usage> {
         self.slots.pass(now.instant);
-        let mut rows: BTreeMap<String, tables::Usage> = BTreeMap::new();
-        let mut row = |user: &str| -> Option<&mut tables::Usage> {
-            if owner.is_some_and(|owner| owner != user) {
-                return None;
-            }
-            let row = rows.entry(user.to_owned()).or_default();
-            user.clone_into(&mut row.owner);
-            Some(row)
-        };
+        let mut rows: BTreeMap<&str, tables::Usage> = BTreeMap::new();
         for (user, totals) in self.jobs.totals_by_owner() {
-            if let Some(row) = row(user) {
-                (row.jobs, row.succeeded) = (totals.submitted, totals.succeeded);
-                (row.failed, row.cancelled) = (totals.failed, totals.cancelled);
-            }
+            let row = rows.entry(user).or_default();
+            (row.jobs, row.succeeded) = (totals.submitted, totals.succeeded);
+            (row.failed, row.cancelled) = (totals.failed, totals.cancelled);
         }
         for (user, held) in self.slots.ledger().users() {
-            if let Some(row) = row(user) {
-                row.slot_seconds = held.slot_seconds;
-                row.rank_seconds = held.rank_seconds;
-                row.gpu_seconds = held.gpu_seconds;
-            }
+            let row = rows.entry(user).or_default();
+            row.slot_seconds = held.slot_seconds;
+            row.rank_seconds = held.rank_seconds;
+            row.gpu_seconds = held.gpu_seconds;
         }
         for job in self.jobs.iter().filter(|job| !job.has_ended()) {
-            if let Some(row) = row(&job.owner) {
-                row.running += 1;
-            }
+            rows.entry(&job.owner).or_default().running += 1;
         }
-        rows.into_values().collect()
+        let wanted = rows.into_iter();
+        // Slots of jobs without an owner are nobody's.
+        let wanted = wanted.filter(|(user, _)| match owner {
+            Some(owner) => owner == *user,
+            None => !user.is_empty(),
+        });
+        let named = wanted.map(|(user, row)| tables::Usage {
+            owner: user.to_owned(),
+            ..row
+        });
+        named.collect()
     }
 
     /// Counts a user's jobs that have not ended.
@@ -512,6 +510,7 @@ impl Controller {
 
     fn tick(&mut self, now: Now) {
         self.recover(now);
+        self.sweep_prepared();
         // The engine now knows attempts that were being planned when they were to end.
         let ending: Vec<_> = self.jobs.ending().map(str::to_owned).collect();
         for attempt in ending {

@@ -11,9 +11,10 @@ use volley_proto::{ModelName, PreparedId, TrainId};
 use super::clock::Now;
 use super::controller::Controller;
 use super::event::{Command, Gang, Topic};
+use super::executors::Drain;
 use super::jobs::Job;
 use super::placement::{Memory, never_fits, reach};
-use super::prepared::{Fingerprint, Preparation};
+use super::prepared::{Fingerprint, Found, Preparation};
 use super::recorded::Change;
 use super::retained::Ends;
 use super::training::{BoundRank, Failure, Generation, RankProgress, Resolution, Run, Runs};
@@ -80,23 +81,39 @@ impl Controller {
 
     /// Decides where the rows of a training that is being planned come from: executors that keep them, if a training has
     /// prepared the same rows, in as many shards, on as many executors as it is to run on; else its query, and executors
-    /// keep the rows by a new id. Returns the id, and the rows of each shard that is there already.
+    /// keep the rows by a new id. Returns the id, and the rows of each shard that is there already; `None` if nobody is known
+    /// to own the training.
     pub(crate) fn prepare(
         &mut self,
         gang: &Gang,
         (fingerprint, shards): (Fingerprint, usize),
         now: Now,
-    ) -> (PreparedId, Option<Vec<u64>>) {
+    ) -> Option<(PreparedId, Option<Vec<u64>>)> {
         let train = gang.train;
+        let owner = self.job_of_run(train)?.owner.clone();
         if self.runs.get(&train).is_some_and(Run::has_begun) {
             // It is run again, perhaps because it missed prepared rows.
             self.prepared.missed(train);
-        } else if let Some((id, rows, executors)) = self.prepared.find(&fingerprint) {
+        } else if let Some(Found {
+            id,
+            rows,
+            executors,
+        }) = self.prepared.find(&fingerprint, &owner)
+        {
             let ranks = match gang.ranks {
                 Ranks::Exactly(ranks) => ranks,
-                Ranks::All => reach(&self.pool, gang.device).executors().min(gang.most),
+                Ranks::All => {
+                    let able = reach(&self.pool, gang.device).executors();
+                    able.min(gang.most).clamp(1, shards)
+                }
             };
-            if ranks == executors && rows.len() == shards {
+            let mut holders = executors.iter();
+            let are_free = holders.all(|holder| {
+                let slots = self.executors.slots_of(holder);
+                let stays = self.executors.drain(holder) == Some(Drain::No);
+                stays && slots.is_some_and(|slots| slots > self.slots.held_by(holder))
+            });
+            if are_free && ranks == executors.len() && rows.len() == shards {
                 let (since, count) = (self.prepared.reads(id, train, now.time), rows.len());
                 let since = since.unwrap_or(now.time);
                 let age = now.time.duration_since(since).unwrap_or_default();
@@ -106,21 +123,24 @@ impl Controller {
                 );
                 self.runs.entry(&train).notes(note, now);
                 self.wake(Topic::Run(train));
-                return (id, Some(rows));
+                return Some((id, Some(rows)));
             }
         }
         let of = Preparation {
             fingerprint,
             train,
             model: gang.model.clone(),
-            owner: self
-                .job_of_run(train)
-                .map_or_else(String::new, |job| job.owner.clone()),
+            owner,
             shards,
         };
+        Some((self.prepared.begin(of, now.time), None))
+    }
+
+    /// Forgets rows that ended trainings have not prepared to the end.
+    pub(super) fn sweep_prepared(&mut self) {
         let runs = &self.runs;
         let is_over = |train| runs.get(&train).is_none_or(Run::is_over);
-        (self.prepared.begin(of, is_over, now.time), None)
+        self.prepared.sweep(is_over);
     }
 
     /// Drops the prepared rows with an id, or all, of an owner or of anybody. Returns how many.

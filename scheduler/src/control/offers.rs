@@ -192,18 +192,17 @@ impl Controller {
                     written,
                 } = *stage;
                 let executors = reach(&self.pool, gang.device).executors();
+                let holders = prepared.map_or_else(Vec::new, |id| self.prepared.holders(id));
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
-                if pending && run.is_under_way() {
-                    // The others would wait for it, or for its part of a sum; and a run that waits for ranks is offered
-                    // again as time passes.
-                    let reason = match run.is_of_attempt(&attempt) {
-                        true => "a rank's task has ended without a reason",
-                        false => "its job is run again",
-                    };
-                    run.regroup(reason.to_owned(), now);
+                if pending && let Some(end) = run.misses_a_rank(&attempt, now) {
                     self.commands.push(Command::Wake(Topic::Run(gang.train)));
+                    if let Some(reason) = end {
+                        self.end_attempt(&attempt, AttemptEnd::Failed(reason));
+                        return None;
+                    }
                 }
+                let run = self.runs.entry(&gang.train);
                 // A rank that ends frees its slot before its shards are pending.
                 if !(pending || run.meets_again() && !ranks_on.is_empty()) {
                     running.push(Running {
@@ -220,6 +219,10 @@ impl Controller {
                     device: gang.device,
                     running: ranks_on.len(),
                     done,
+                    preferred: match run.has_begun() {
+                        true => vec![],
+                        false => holders.into_iter().map(|(holder, _)| holder).collect(),
+                    },
                 };
                 asked = Asked {
                     gang: Some(gang),
@@ -309,6 +312,9 @@ impl Controller {
         let able = reach(&self.pool, gang.device).executors();
         let executors: Vec<_> = tasks.iter().map(|task| task.executor.as_str()).collect();
         let holders = prepared.map_or_else(Vec::new, |id| self.prepared.holders(id));
+        if let Some(id) = prepared {
+            self.prepared.binds(id, &executors);
+        }
         let run = self.runs.entry(&gang.train);
         let assigned = run.assign(attempt, &rows, &executors, &holders);
         let mut ranks: Vec<_> = assigned.into_iter().zip(tasks).collect();

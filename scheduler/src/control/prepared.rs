@@ -10,7 +10,7 @@
 //! attempts of a query may spread their rows differently. Executors remove shards for space without a word; a training
 //! that misses one is run again from its query. Nothing here outlives the scheduler.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::SystemTime;
 
 use volley_proto::tables::{PreparedRows, millis};
@@ -18,6 +18,9 @@ use volley_proto::{ModelName, PreparedId, TrainId};
 
 /// Most prepared rows that are known; those used least recently are removed.
 const MOST: usize = 256;
+
+/// Most readers of prepared rows that are remembered.
+const READERS: usize = 64;
 
 /// SHA-256 of the identity of encoded rows.
 pub(crate) type Fingerprint = [u8; 32];
@@ -52,14 +55,26 @@ struct Rows {
     prepared: SystemTime,
     used: SystemTime,
     uses: u64,
-    /// Last training that read them.
-    reader: Option<TrainId>,
+    /// Last trainings that have read them.
+    readers: VecDeque<TrainId>,
+    /// Executors that may have files of them.
+    bound: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 struct Shard {
     executor: String,
     rows: u64,
+}
+
+/// Rows that a training may read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found<'a> {
+    pub(super) id: PreparedId,
+    /// Rows of each shard.
+    pub(super) rows: Vec<u64>,
+    /// Executors that keep them.
+    pub(super) executors: BTreeSet<&'a str>,
 }
 
 /// Shards that an executor keeps.
@@ -76,6 +91,14 @@ impl Rows {
         self.shards.len() == self.of.shards
     }
 
+    /// Returns the bytes of the files of executors that keep shards.
+    fn bytes(&self) -> u64 {
+        let executors = self.executors().into_iter();
+        executors
+            .filter_map(|executor| self.bytes.get(executor))
+            .sum()
+    }
+
     fn executors(&self) -> BTreeSet<&str> {
         let shards = self.shards.values();
         shards.map(|shard| shard.executor.as_str()).collect()
@@ -83,18 +106,17 @@ impl Rows {
 }
 
 impl Prepared {
-    /// Begins to prepare rows. Forgets those that a training began to prepare and never will, by `is_over`.
-    pub(super) fn begin(
-        &mut self,
-        of: Preparation,
-        is_over: impl Fn(TrainId) -> bool,
-        now: SystemTime,
-    ) -> PreparedId {
+    /// Forgets rows that a training began to prepare and never will, by `is_over`.
+    pub(super) fn sweep(&mut self, is_over: impl Fn(TrainId) -> bool) {
         let unfinished = self.all.iter().filter(|(_, rows)| !rows.are_whole());
         let unfinished = unfinished.filter(|(_, rows)| is_over(rows.of.train));
         for id in unfinished.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
         }
+    }
+
+    /// Begins to prepare rows.
+    pub(super) fn begin(&mut self, of: Preparation, now: SystemTime) -> PreparedId {
         while self.all.len() >= MOST {
             let oldest = self.all.iter().min_by_key(|(_, rows)| rows.used);
             let Some(oldest) = oldest.map(|(id, _)| *id) else {
@@ -110,20 +132,34 @@ impl Prepared {
             prepared: now,
             used: now,
             uses: 0,
-            reader: None,
+            readers: VecDeque::new(),
+            bound: BTreeSet::new(),
         };
         self.all.insert(id, rows);
         id
     }
 
-    /// Finds whole rows of a fingerprint. Returns their id, the rows of each shard, and the number of executors that
+    /// Finds an owner's whole rows of a fingerprint. Returns their id, the rows of each shard, and the executors that
     /// keep them.
-    pub(super) fn find(&self, fingerprint: &Fingerprint) -> Option<(PreparedId, Vec<u64>, usize)> {
+    pub(super) fn find(&self, fingerprint: &Fingerprint, owner: &str) -> Option<Found<'_>> {
         let mut found = self.all.iter().rev();
-        let (id, rows) =
-            found.find(|(_, rows)| rows.of.fingerprint == *fingerprint && rows.are_whole())?;
-        let shards = rows.shards.values().map(|shard| shard.rows);
-        Some((*id, shards.collect(), rows.executors().len()))
+        let (id, rows) = found.find(|(_, rows)| {
+            let is_same = rows.of.fingerprint == *fingerprint && rows.of.owner == owner;
+            is_same && rows.are_whole()
+        })?;
+        Some(Found {
+            id: *id,
+            rows: rows.shards.values().map(|shard| shard.rows).collect(),
+            executors: rows.executors(),
+        })
+    }
+
+    /// Records that executors are about to load shards.
+    pub(super) fn binds(&mut self, id: PreparedId, executors: &[&str]) {
+        if let Some(rows) = self.all.get_mut(&id) {
+            let executors = executors.iter().map(|executor| (*executor).to_owned());
+            rows.bound.extend(executors);
+        }
     }
 
     /// Records that a training reads rows. Returns when they were prepared.
@@ -136,7 +172,10 @@ impl Prepared {
         let rows = self.all.get_mut(&id)?;
         rows.used = now;
         rows.uses += 1;
-        rows.reader = Some(train);
+        rows.readers.push_back(train);
+        if rows.readers.len() > READERS {
+            rows.readers.pop_front();
+        }
         Some(rows.prepared)
     }
 
@@ -167,9 +206,10 @@ impl Prepared {
             return;
         }
         rows.prepared = now;
-        let fingerprint = rows.of.fingerprint;
+        let of = rows.of.clone();
         let same = |(other, rows): &(&PreparedId, &Rows)| {
-            **other != id && rows.of.fingerprint == fingerprint && rows.are_whole()
+            let is_same = rows.of.fingerprint == of.fingerprint && rows.of.owner == of.owner;
+            **other != id && is_same && rows.are_whole()
         };
         let superseded = self.all.iter().filter(same).map(|(id, _)| *id);
         for id in superseded.collect::<Vec<_>>() {
@@ -195,38 +235,40 @@ impl Prepared {
         for id in lost.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
         }
+        for rows in self.all.values_mut() {
+            rows.bound.remove(executor);
+        }
         self.removals.remove(executor);
     }
 
     /// Forgets the rows that a training has read: it is run again, because it missed some of them.
     pub(super) fn missed(&mut self, train: TrainId) {
         let read = self.all.iter();
-        let read = read.filter(|(_, rows)| rows.reader == Some(train));
+        let read = read.filter(|(_, rows)| rows.readers.contains(&train));
         for id in read.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
         }
     }
 
-    /// Drops the rows with an id, or all, of an owner or of anybody. Returns how many.
+    /// Drops the rows with an id, or all, of an owner or of anybody, and those that are being prepared. Returns how many
+    /// were whole.
     pub(super) fn drop(&mut self, id: Option<PreparedId>, owner: Option<&str>) -> usize {
-        let all = self.all.iter().filter(|(_, rows)| rows.are_whole());
-        let wanted = all.filter(|(of, rows)| {
+        let wanted = self.all.iter().filter(|(of, rows)| {
             id.is_none_or(|id| id == **of) && owner.is_none_or(|owner| owner == rows.of.owner)
         });
-        let wanted: Vec<_> = wanted.map(|(id, _)| *id).collect();
-        for id in &wanted {
+        let wanted: Vec<_> = wanted.map(|(id, rows)| (*id, rows.are_whole())).collect();
+        for (id, _) in &wanted {
             self.remove(*id);
         }
-        wanted.len()
+        wanted.iter().filter(|(_, whole)| *whole).count()
     }
 
     fn remove(&mut self, id: PreparedId) {
         let Some(rows) = self.all.remove(&id) else {
             return;
         };
-        for executor in rows.executors() {
-            let removals = self.removals.entry(executor.to_owned()).or_default();
-            removals.insert(id);
+        for executor in rows.bound {
+            self.removals.entry(executor).or_default().insert(id);
         }
     }
 
@@ -246,7 +288,7 @@ impl Prepared {
             rows: rows.shards.values().map(|shard| shard.rows).sum(),
             shards: rows.shards.len() as u64,
             executors: rows.executors().into_iter().map(str::to_owned).collect(),
-            bytes: rows.bytes.values().sum(),
+            bytes: rows.bytes(),
             prepared: millis(rows.prepared),
             used: millis(rows.used),
             uses: rows.uses,
@@ -279,7 +321,8 @@ mod tests {
 
     /// Begins rows that executors `a` and `b` keep whole.
     fn whole(prepared: &mut Prepared, of: Preparation, now: u64) -> PreparedId {
-        let id = prepared.begin(of, |_| false, at(now));
+        let id = prepared.begin(of, at(now));
+        prepared.binds(id, &["a", "b"]);
         keep(prepared, id, "a", &[(0, 10), (2, 30)]);
         assert_eq!(prepared.holders(id), [("a".to_owned(), vec![0, 2])]);
         keep(prepared, id, "b", &[(1, 20)]);
@@ -298,13 +341,19 @@ mod tests {
     #[test]
     fn rows_are_found_once_all_shards_are_kept() {
         let mut prepared = Prepared::default();
-        let id = prepared.begin(of(1, "o"), |_| false, at(0));
+        let id = prepared.begin(of(1, "o"), at(0));
         keep(&mut prepared, id, "a", &[(0, 1), (1, 1), (7, 1)]);
-        assert_eq!(prepared.find(&[1; 32]), None);
+        assert_eq!(prepared.find(&[1; 32], "o"), None);
         assert!(prepared.rows(None).is_empty());
         let id = whole(&mut prepared, of(1, "o"), 1);
-        assert_eq!(prepared.find(&[1; 32]), Some((id, vec![10, 20, 30], 2)));
-        assert_eq!(prepared.find(&[2; 32]), None);
+        let found = Found {
+            id,
+            rows: vec![10, 20, 30],
+            executors: BTreeSet::from(["a", "b"]),
+        };
+        assert_eq!(prepared.find(&[1; 32], "o"), Some(found));
+        assert_eq!(prepared.find(&[1; 32], "p"), None, "of another user");
+        assert_eq!(prepared.find(&[2; 32], "o"), None);
         let rows = prepared.rows(Some("o"));
         assert_eq!((rows[0].rows, rows[0].bytes, rows[0].uses), (60, 200, 0));
         assert!(prepared.rows(Some("p")).is_empty());
@@ -316,8 +365,8 @@ mod tests {
         let first = whole(&mut prepared, of(1, "o"), 1);
         let other = whole(&mut prepared, of(2, "o"), 2);
         let second = whole(&mut prepared, of(1, "o"), 3);
-        assert_eq!(prepared.find(&[1; 32]).unwrap().0, second);
-        assert_eq!(prepared.find(&[2; 32]).unwrap().0, other);
+        assert_eq!(prepared.find(&[1; 32], "o").unwrap().id, second);
+        assert_eq!(prepared.find(&[2; 32], "o").unwrap().id, other);
         assert_eq!(prepared.take_removals("a"), BTreeSet::from([first]));
         assert!(prepared.take_removals("a").is_empty(), "told once");
         assert_eq!(prepared.take_removals("b"), BTreeSet::from([first]));
@@ -328,16 +377,17 @@ mod tests {
         let mut prepared = Prepared::default();
         let id = whole(&mut prepared, of(1, "o"), 1);
         prepared.leaves("b");
-        assert_eq!(prepared.find(&[1; 32]), None);
+        assert_eq!(prepared.find(&[1; 32], "o"), None);
         assert_eq!(prepared.take_removals("a"), BTreeSet::from([id]));
         assert!(prepared.take_removals("b").is_empty(), "it is gone");
         let id = whole(&mut prepared, of(1, "o"), 2);
-        let reader = TrainId::generate();
+        let (reader, later) = (TrainId::generate(), TrainId::generate());
         assert_eq!(prepared.reads(id, reader, at(9)), Some(at(1)));
+        assert_eq!(prepared.reads(id, later, at(9)), Some(at(1)));
         prepared.missed(TrainId::generate());
-        assert!(prepared.find(&[1; 32]).is_some());
+        assert!(prepared.find(&[1; 32], "o").is_some());
         prepared.missed(reader);
-        assert_eq!(prepared.find(&[1; 32]), None);
+        assert_eq!(prepared.find(&[1; 32], "o"), None);
     }
 
     #[test]
@@ -345,10 +395,15 @@ mod tests {
         let mut prepared = Prepared::default();
         let failed = of(1, "o");
         let train = failed.train;
-        let id = prepared.begin(failed, |_| false, at(0));
+        let id = prepared.begin(failed, at(0));
+        // Whether b has loaded anything is not known.
+        prepared.binds(id, &["a", "b"]);
         keep(&mut prepared, id, "a", &[(0, 1)]);
-        prepared.begin(of(2, "o"), |over| over == train, at(1));
+        prepared.sweep(|_| false);
+        assert!(prepared.take_removals("a").is_empty());
+        prepared.sweep(|over| over == train);
         assert_eq!(prepared.take_removals("a"), BTreeSet::from([id]));
+        assert_eq!(prepared.take_removals("b"), BTreeSet::from([id]));
     }
 
     #[test]

@@ -85,6 +85,11 @@ fn changed_files_are_read_again() {
     let file = cluster.dir().join("rows.csv");
     write_rows(&file, 1_000);
     train(&cluster, &file, "hidden_units = [4]");
+    // The same size, at another time.
+    let other = fs::read_to_string(&file).unwrap().replace('7', "3");
+    fs::write(&file, other).unwrap();
+    let run = train(&cluster, &file, "hidden_units = [4]");
+    assert!(!are_prepared(&run), "{}", run.stderr);
     write_rows(&file, 1_200);
     let run = train(&cluster, &file, "hidden_units = [4]");
     assert!(!are_prepared(&run), "{}", run.stderr);
@@ -95,6 +100,21 @@ fn changed_files_are_read_again() {
             .sum::<u64>()
     };
     assert_eq!(rows("train_rows") + rows("eval_rows"), 1_200);
+}
+
+#[test]
+fn ranks_run_where_their_rows_are() {
+    let cluster = Cluster::start(4);
+    let file = cluster.dir().join("rows.csv");
+    write_rows(&file, 1_000);
+    let first = train(&cluster, &file, "hidden_units = [4]");
+    for _ in 0..3 {
+        let again = train(&cluster, &file, "hidden_units = [4]");
+        assert!(are_prepared(&again), "{}", again.stderr);
+        assert!(!again.stderr.contains("not there"), "{}", again.stderr);
+        assert_eq!(losses(&again), losses(&first));
+    }
+    assert_eq!(prepared(&cluster)[0]["uses"], 3);
 }
 
 #[test]

@@ -209,6 +209,8 @@ pub(super) struct Asked<'a> {
     pub(super) shards: usize,
     pub(super) memory: &'a Memory,
     pub(super) device: DeviceRequest,
+    /// Executors that hold its rows already.
+    pub(super) preferred: &'a [String],
 }
 
 /// Executors with a free slot that could run a rank each at once.
@@ -225,6 +227,7 @@ pub(super) fn place_gang(pool: &Pool, held: &HeldGpus, asked: &Asked<'_>) -> Dec
         shards,
         memory,
         device,
+        preferred,
         ..
     } = *asked;
     let mut executors: Vec<_> = pool.open_to_ranks().collect();
@@ -243,7 +246,11 @@ pub(super) fn place_gang(pool: &Pool, held: &HeldGpus, asked: &Asked<'_>) -> Dec
     };
     let needed = memory.needed(taken);
     executors.retain(|executor| executor.capacity.rank_memory >= needed);
-    executors.sort_by(|a, b| open_order(a, b));
+    let is_other = |executor: &Executor| !preferred.iter().any(|id| **id == *executor.id);
+    executors.sort_by(|a, b| {
+        let by_rows = is_other(a).cmp(&is_other(b));
+        by_rows.then_with(|| open_order(a, b))
+    });
     let dealt = deal(&executors, device, held);
     let task = |(rank, dealt): (usize, &Dealt<'_>)| {
         let partitions = shards / taken + usize::from(rank < shards % taken);

@@ -112,6 +112,8 @@ pub(crate) enum Kind {
         running: usize,
         /// Ranks that have succeeded.
         done: usize,
+        /// Executors that hold its rows already.
+        preferred: Vec<String>,
     },
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             device,
             running,
             done,
+            preferred,
         } = &demand.kind
         else {
             continue;
@@ -66,6 +67,7 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             shards: *shards,
             memory,
             device: *device,
+            preferred,
         };
         // Gangs that take no GPU pass a gang that waits for GPUs.
         let is_its_turn = waiting.is_none() || awaits_gpus && device.device == Device::Cpu;

@@ -61,6 +61,7 @@ fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> De
         device: ON_ANY,
         running,
         done,
+        preferred: vec![],
     };
     demand(job, kind)
 }

@@ -87,6 +87,52 @@ fn ranks_of_a_gang_that_lost_one_meet_again_where_there_is_a_replacement() {
 }
 
 #[test]
+fn ranks_begin_where_their_rows_are_prepared() {
+    let mut script = Script::new(&["b", "c"]);
+    let prepare = |script: &mut Script, job: &str, ranks: usize| {
+        let gang = gang(TrainId::generate(), Ranks::Exactly(ranks), TooFew::Fail);
+        script.submit(job, Some(gang.train));
+        assert_eq!(script.controller.admit_gang(&gang, None), Ok(()));
+        let prepared = script.controller.prepare(&gang, ([7; 32], 12), script.now);
+        let (id, rows) = prepared.unwrap();
+        script.controller.take_commands();
+        let mut stage = barrier(job, &gang, &[], true);
+        if let Work::Gang(stage) = &mut stage.work {
+            stage.prepared = Some(id);
+        }
+        (gang.train, stage, rows)
+    };
+    let (train, stage, rows) = prepare(&mut script, "t", 2);
+    assert_eq!(rows, None);
+    assert_eq!(script.offer(&[stage]), ["bind t: b c"]);
+    for shards in [0..6, 6..12] {
+        script.on(Event::RankReported {
+            train,
+            generation: generation(1),
+            report: RankProgress::Streamed {
+                shards: shards.collect(),
+                kept_bytes: Some(9),
+            },
+        });
+    }
+    for (executor, number) in [("b", 0), ("c", 1)] {
+        script.on(Event::TaskSucceeded {
+            executor: executor.into(),
+            task: task("t", number),
+        });
+    }
+    script.ended("t", AttemptEnd::Succeeded { rows: None });
+    script.joins("a");
+    let (_, _, rows) = prepare(&mut script, "u", 3);
+    assert_eq!(rows, None, "for another number of ranks");
+    let (_, stage, rows) = prepare(&mut script, "v", 2);
+    assert_eq!(rows, Some(vec![0; 12]));
+    assert_eq!(script.offer(&[stage]), ["bind v: b c"]);
+    let (_, _, rows) = prepare(&mut script, "w", 2);
+    assert_eq!(rows, None, "their executors have no free slot");
+}
+
+#[test]
 fn a_rank_that_ends_without_a_reason_ends_its_generation() {
     let mut trains = Trains::new(&["a", "b"], TooFew::Fail);
     let ended = |executor: &str, number| Event::TaskFailed {
@@ -112,7 +158,7 @@ fn survivors_go_on_alone_after_a_while_where_data_was_lost_before_a_rank() {
     let ended = trains.script.ended("t", AttemptEnd::Lost(lost));
     assert_eq!(ended, ["resubmit t", "offer"]);
     trains.script.resubmitted("t", "v");
-    trains.script.ended_rank("a");
+    trains.script.task_ended("a", "t", 0);
     trains.script.loses("b", vec![]);
     let stage = barrier("v", &trains.gang, &[], true);
     assert!(trains.script.offer(std::slice::from_ref(&stage)).is_empty());

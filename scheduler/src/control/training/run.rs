@@ -613,9 +613,27 @@ impl Run {
         self.attempt == attempt
     }
 
-    /// Checks whether a generation has begun and goes on.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.has_begun() && self.over.is_none() && !self.finished
+    /// Handles pending shards of a stage whose ranks all ran: ends the generation if it goes on, since the other ranks
+    /// would wait for the missing one, and only a run that waits for ranks is offered again as time passes. Returns
+    /// `None` if nothing changes, else why the run is given up, if it is.
+    pub(crate) fn misses_a_rank(&mut self, attempt: &str, now: Now) -> Option<Option<String>> {
+        if !self.has_begun() || self.over.is_some() || self.finished {
+            return None;
+        }
+        if !self.is_of_attempt(attempt) {
+            self.regroup("its job is run again".to_owned(), now);
+            return Some(None);
+        }
+        if self.root.is_some() {
+            return None;
+        }
+        let reason = "a rank's task has ended without a reason".to_owned();
+        if self.is_fruitless() {
+            let error = format!("{reason}, after {FRUITLESS} generations without progress");
+            return Some(Some(error));
+        }
+        self.regroup(reason, now);
+        Some(None)
     }
 
     /// Returns the optimizer steps done.
