@@ -9,7 +9,9 @@ use ballista_core::serde::protobuf::{
     execute_query_failure_result::Failure, execute_query_result, job_status,
 };
 use ballista_core::version::insert_version_header;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tonic::Request;
 use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
@@ -24,6 +26,8 @@ use crate::record::Record;
 
 /// Interval at which the controller is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
+/// Time without a beat after which the process was stopped.
+const STOPPED: Duration = Duration::from_secs(3);
 
 /// Driver of a scheduler.
 pub(crate) struct Driver {
@@ -34,9 +38,45 @@ pub(crate) struct Driver {
     pub(super) record: Record,
 }
 
+/// Pulse of this process, by which it finds out that it was stopped, as with SIGSTOP or a suspended machine.
+struct Pulse {
+    control: Control,
+    last: Mutex<Instant>,
+}
+
+impl Pulse {
+    /// Tells the controller if there has been no beat for longer than a running process may take.
+    fn check(&self) {
+        if self.last.lock().elapsed() > STOPPED {
+            self.control.on(Event::Resumed);
+        }
+    }
+
+    /// Beats for as long as this is polled.
+    async fn beat(&self) {
+        loop {
+            sleep(TICK).await;
+            self.check();
+            *self.last.lock() = Instant::now();
+        }
+    }
+}
+
 impl Driver {
     /// Runs for as long as the scheduler does.
-    pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<Command>) {
+    pub(crate) async fn run(self, commands: mpsc::UnboundedReceiver<Command>) {
+        let pulse = Pulse {
+            control: self.control.clone(),
+            last: Mutex::new(Instant::now()),
+        };
+        // Commands may take long, and the process runs meanwhile.
+        tokio::select! {
+            () = self.drive(&pulse, commands) => {}
+            () = pulse.beat() => {}
+        }
+    }
+
+    async fn drive(&self, pulse: &Pulse, mut commands: mpsc::UnboundedReceiver<Command>) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -46,6 +86,7 @@ impl Driver {
                     None => return,
                 },
                 _ = tick.tick() => {
+                    pulse.check();
                     self.control.on(Event::Tick);
                     self.reconcile().await;
                     self.find_drained().await;

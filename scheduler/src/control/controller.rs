@@ -96,6 +96,10 @@ impl Controller {
         self.slots.pass(now.instant);
         match event {
             Event::Tick => self.tick(now),
+            Event::Resumed => {
+                self.jobs.all_heard(now);
+                self.executors.all_heard(now.instant);
+            }
             Event::JobSubmitted(submission) => self.job_submitted(submission, now),
             Event::JobResubmitted { job, attempt } => self.job_resubmitted(&job, &attempt, now),
             Event::ResubmissionFailed { job, error } => {

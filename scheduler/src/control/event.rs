@@ -24,6 +24,8 @@ use super::training::{Generation, RankProgress};
 pub(crate) enum Event {
     /// Time has passed.
     Tick,
+    /// This process was stopped for a while, in which it could hear nobody.
+    Resumed,
     /// The engine has accepted a job: its first attempt.
     JobSubmitted(Submission),
     /// The engine has accepted a job again, as another attempt.

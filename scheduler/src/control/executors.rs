@@ -283,6 +283,14 @@ impl Executors {
         }
     }
 
+    /// Gives all registered executors the time for a heartbeat again.
+    pub(crate) fn all_heard(&mut self, now: Instant) {
+        let records = self.records.values_mut();
+        for registered in records.filter_map(|record| record.registered.as_mut()) {
+            registered.heard = now;
+        }
+    }
+
     /// Returns the registered executors that have sent no heartbeat for `timeout`, ordered by id.
     pub(crate) fn silent(&self, timeout: Duration, now: Instant) -> Vec<String> {
         let records = self.records.iter();

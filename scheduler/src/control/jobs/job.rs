@@ -222,6 +222,11 @@ impl Job {
         self.notes.push(Note { at, text });
     }
 
+    /// Counts the time without a request from now on.
+    pub(in crate::control) fn counts_from(&mut self, now: Now) {
+        self.heard = now.instant;
+    }
+
     /// Records that the client has asked about the job.
     pub(in crate::control) fn heard(&mut self, now: Now) {
         self.awaits_client = false;

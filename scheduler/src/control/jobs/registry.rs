@@ -169,6 +169,13 @@ impl Jobs {
         (wanted, early)
     }
 
+    /// Gives the clients of all jobs the time for a request again.
+    pub(in crate::control) fn all_heard(&mut self, now: Now) {
+        for job in self.jobs.values_mut() {
+            job.counts_from(now);
+        }
+    }
+
     /// Records that a process of an executor is there.
     pub(in crate::control) fn survives(&mut self, executor: &str, process: &str) {
         for job in self.jobs.values_mut() {

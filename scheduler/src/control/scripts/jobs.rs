@@ -379,6 +379,16 @@ fn queries_end_with_their_client_and_training_goes_on() {
 }
 
 #[test]
+fn a_stop_of_the_scheduler_is_no_silence_of_others() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.now = script.now + Duration::from_secs(3600);
+    assert!(script.on(Event::Resumed).is_empty());
+    assert!(script.after(29).is_empty());
+    assert_eq!(script.after(2), ["release j", "cancel j"]);
+}
+
+#[test]
 fn a_job_without_executors_waits_for_a_while() {
     let mut script = Script::new(&[]);
     let patient = TrainId::generate();
