@@ -50,7 +50,7 @@ const FACTS: u64 = 6_000;
 /// Asks a question that takes longer than until its job is recorded, and waits until it is in a phase, and recorded.
 fn recorded_question(phase: Phase, cluster: &Cluster, numbers: &Numbers) -> Question {
     let (asked, answer) = reach(phase, cluster, |times| {
-        let work = work(4 * times);
+        let work = work(64 * times);
         let client = ask(numbers, work, cluster, cluster.command());
         (client, numbers.answer(work))
     });
