@@ -1,4 +1,4 @@
-//! What an executor counts since its process started; its [metrics](crate::metrics) tell it.
+//! Counters of an executor since its process started, which its [metrics](crate::metrics) show.
 //!
 //! Counters only grow, and go on when the executor registers again. Values that can be looked up are not counted here.
 

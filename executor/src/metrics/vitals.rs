@@ -1,4 +1,4 @@
-//! What the metrics and probes of an executor tell, wherever it is.
+//! Vital signs of an executor for its metrics and probes: its state, connection and resources.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub(crate) struct Held {
     pub(crate) gpu_seconds: f64,
 }
 
-/// What one user's tasks hold now.
+/// Resources that the running tasks of one user hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) slots: usize,
