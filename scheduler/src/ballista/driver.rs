@@ -26,7 +26,7 @@ use crate::record::Record;
 
 /// Interval at which the controller is told that time passes.
 const TICK: Duration = Duration::from_millis(250);
-/// Time without a beat after which the process was stopped.
+/// Time without a beat after which the process counts as stopped.
 const STOPPED: Duration = Duration::from_secs(3);
 
 /// Driver of a scheduler.
@@ -38,7 +38,7 @@ pub(crate) struct Driver {
     pub(super) record: Record,
 }
 
-/// Pulse of this process, by which it finds out that it was stopped, as with SIGSTOP or a suspended machine.
+/// Pulse of this process, which misses beats while the process is stopped, as with SIGSTOP.
 struct Pulse {
     control: Control,
     last: Mutex<Instant>,

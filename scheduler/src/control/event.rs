@@ -24,7 +24,7 @@ use super::training::{Generation, RankProgress};
 pub(crate) enum Event {
     /// Time has passed.
     Tick,
-    /// This process was stopped for a while, in which it could hear nobody.
+    /// This process runs again after a stop, during which it received no messages.
     Resumed,
     /// The engine has accepted a job: its first attempt.
     JobSubmitted(Submission),
