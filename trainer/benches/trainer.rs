@@ -17,7 +17,7 @@ use criterion::{
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
@@ -207,6 +207,8 @@ impl Observer for Stopwatch {
     fn started(&self, _: Beginning) {
         self.reset();
     }
+
+    fn fell_back(&self, _: RankDevice, _: &str) {}
 
     fn step(&self, step: &Step) {
         let position = step.next;

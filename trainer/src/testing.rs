@@ -15,8 +15,8 @@ use volley_proto::TrainId;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, DeviceKind, Elastic, EmbeddingWidth,
     EnsembleSize, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss,
-    Network, NumericTransform, Optimizer, Output, Precision, Ranks, Refit, Rule, Split, Start,
-    Task, TooFew, TrainSpec,
+    Network, NumericTransform, Optimizer, Output, Precision, RankDevice, Ranks, Refit, Rule, Split,
+    Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
 
@@ -385,6 +385,7 @@ pub(crate) struct Deaf;
 impl Observer for Deaf {
     fn loaded(&self, _: u64, _: f64) {}
     fn started(&self, _: Beginning) {}
+    fn fell_back(&self, _: RankDevice, _: &str) {}
     fn step(&self, _: &Step) {}
     fn epoch(&self, _: &EpochRecord) {}
     fn checkpoint(&self, _: Position, _: Bytes) {}

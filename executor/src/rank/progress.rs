@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use volley_proto::failure::chain;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{DeviceKind, RankDevice, TrainSpec};
 use volley_proto::store::{EpochRecord, KeptOptions, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
 use volley_proto::{Error, Result, TrainId};
@@ -207,6 +207,15 @@ impl Observer for Reporter {
         if self.rank == 0 && beginning != Beginning::Fresh {
             self.send(Report::Note(format!("training starts {beginning}")));
         }
+    }
+
+    fn fell_back(&self, computed: RankDevice, reason: &str) {
+        let place = match computed.device {
+            DeviceKind::Cpu => "on the CPU",
+            DeviceKind::Cuda => "with Burn",
+        };
+        let note = format!("rank {} computes {place}: {reason}", self.rank);
+        self.send(Report::Note(note));
     }
 
     fn step(&self, step: &Step) {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use volley_engine::runtime::RankTask;
 use volley_engine::train_schema;
 use volley_proto::failure::chain;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{DeviceKind, TrainSpec};
 use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
@@ -117,7 +117,7 @@ impl RankRun<'_> {
         let Published { version, report } = self
             .train(listener, membership, loaded, found, place)
             .await?;
-        self.row(&self.device, version, &report)
+        self.row(version, &report)
             .map_err(|error| self.broken(&error))
     }
 
@@ -307,7 +307,6 @@ impl RankRun<'_> {
     /// Builds the rank's row of the training's result.
     fn row(
         &self,
-        device: &ResolvedDevice,
         version: u32,
         report: &RankReport,
     ) -> Result<RecordBatch, datafusion::arrow::error::ArrowError> {
@@ -319,6 +318,10 @@ impl RankRun<'_> {
         let large = |value: u64| Arc::new(UInt64Array::from(vec![value])) as ArrayRef;
         let real = |value: Option<f64>| Arc::new(Float64Array::from(vec![value])) as ArrayRef;
         let kept = &report.kept;
+        let device = match report.computed.device {
+            DeviceKind::Cpu => ResolvedDevice::CPU,
+            DeviceKind::Cuda => self.device,
+        };
         RecordBatch::try_new(
             train_schema(),
             vec![

@@ -35,8 +35,8 @@ impl Precision {
 
     /// Returns the precision in which a device computes, given the one asked for, if any.
     ///
-    /// The CPU computes in `f32` only. A GPU computes in any of them, and in TF32 by default. This holds from compute
-    /// capability 8.0; an older GPU computes in `f32`.
+    /// The CPU computes in `f32` only. A GPU computes in any of them, and in TF32 by default: GPUs of a compute
+    /// capability below 8.0 are refused.
     ///
     /// ```
     /// use volley_proto::spec::{DeviceKind, Precision};

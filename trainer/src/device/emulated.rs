@@ -34,7 +34,7 @@ pub(crate) struct Emulated {
     counters: Cell<Counters>,
     /// Size of its memory in bytes, to test running out of memory.
     bytes: u64,
-    /// Kernel whose launches are skipped, to test that wrong results are detected.
+    /// Kernel whose launches are skipped, to test that wrong results are detected; or [`RECORD`](Self::RECORD).
     pub(crate) spoilt: Cell<Option<&'static str>>,
 }
 
@@ -63,6 +63,9 @@ fn library() -> std::result::Result<&'static Library, &'static str> {
 }
 
 impl Emulated {
+    /// Spoils recording, which then fails.
+    pub(crate) const RECORD: &str = "record";
+
     /// Opens the device with this many bytes of memory. Without a C++ compiler, prints so and returns `None`.
     ///
     /// # Panics
@@ -269,6 +272,13 @@ impl Runtime for Emulated {
     }
 
     fn record(&self, work: &[Work]) -> Result<Recorded> {
+        if self.spoilt.get() == Some(Self::RECORD) {
+            return Err(Error::DeviceFailed {
+                device: self.name(),
+                what: "record a step".into(),
+                reason: "it is spoilt".into(),
+            });
+        }
         let mut all = self.recorded.borrow_mut();
         let at = all.keys().next_back().map_or(0, |last| last + 1);
         all.insert(at, work.to_vec());

@@ -46,7 +46,10 @@ enum Kind {
 /// Device that is ready to compute.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    Cpu,
+    Cpu {
+        /// Why it is the CPU instead of a GPU.
+        instead: Option<String>,
+    },
     Gpu {
         runtime: Rc<dyn Runtime>,
         index: usize,
@@ -88,17 +91,16 @@ impl ResolvedDevice {
     /// When a CUDA library is missing, or the GPU does not respond.
     pub(crate) fn open(self) -> Result<Opened> {
         match self.0 {
-            Kind::Cpu => Ok(Opened::Cpu),
+            Kind::Cpu => Ok(Opened::Cpu { instead: None }),
             Kind::Cuda { index, either } => match Cuda::open(index) {
                 Ok(runtime) => Ok(Opened::Gpu {
                     runtime,
                     index,
                     either,
                 }),
-                Err(error) if either => {
-                    tracing::warn!(%error, "the CPU computes instead of the GPU");
-                    Ok(Opened::Cpu)
-                }
+                Err(error) if either => Ok(Opened::Cpu {
+                    instead: Some(error.chain()),
+                }),
                 Err(error) => Err(error),
             },
             #[cfg(test)]

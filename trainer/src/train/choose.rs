@@ -10,7 +10,9 @@
 //!
 //! A plan is right if two steps over some of the rank's rows give the same results as on the host, within the
 //! precision of products: losses, gradients, weights, batch norm's statistics, and the evaluation loss. Every
-//! GPU is tried before it is trusted. A difference is logged as a warning.
+//! GPU is tried before it is trusted. The user is told why a plan does not compute.
+//!
+//! All ranks step at the pace of the slowest, so they decide together whether the host is faster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use volley_proto::spec::{DeviceKind, Keep, Optimizer, Precision, RankDevice, Rul
 use volley_proto::store::Position;
 
 use super::TrainingState;
-use super::agree::World;
+use super::agree::{World, gather};
 use super::coverage::Covered;
 use super::fit::{Fit, Tools, gradient_len};
 use super::optimizer::fresh_slots;
@@ -33,8 +35,10 @@ use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, u
 use crate::threads::Threads;
 use crate::{Error, Result};
 
-/// Maximum rows per step of a trial.
+/// Maximum rows per step of a comparison, and rows per step of the first measurement.
 const ROWS: u64 = 256;
+/// Growth of the rows per step from one measurement to the next.
+const GROWTH: u64 = 16;
 /// Steps of a trial.
 const STEPS: u64 = 2;
 /// A learning rate so low that weights stay, while momentum keeps the gradient's digits.
@@ -63,58 +67,119 @@ pub(super) struct Subject<'a> {
     pub(super) shards: &'a [Settled],
 }
 
-/// Chooses for a rank that has opened this device, and describes the choice.
+/// A choice.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) chosen: Chosen,
+    pub(super) computed: RankDevice,
+    /// Why it is not the plan on the GPU, if the rank has one.
+    pub(super) reason: Option<String>,
+}
+
+/// Chooses for all ranks, each of which has opened its device.
+///
+/// # Errors
+/// If a peer is lost.
 pub(super) fn choose(
     opened: Opened,
     subject: Subject<'_>,
     threads: &Threads,
-) -> (Chosen, RankDevice) {
-    let asked = subject.spec.precision;
-    let cpu = || (Chosen::Host, RankDevice::new(DeviceKind::Cpu, asked));
-    let Opened::Gpu {
-        runtime,
-        index,
-        either,
-    } = opened
-    else {
-        return cpu();
+    communicator: &mut Communicator,
+) -> Result<Choice> {
+    let either = matches!(opened, Opened::Gpu { either: true, .. });
+    let mut choice = alone(opened, subject, threads);
+    let is_open = either && !matches!(choice.chosen, Chosen::Host);
+    if gather(&is_open, "device", communicator)?.contains(&true) {
+        let own = match &choice.chosen {
+            Chosen::Plan(plan) => spent(plan, subject, threads),
+            // Its device computes whatever the others do.
+            _ => spent_on_host(subject, threads).map(|host| [host; 2]),
+        };
+        let own = own.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a step cannot be measured");
+            [0.0, f64::MAX]
+        });
+        let slowest =
+            |of: fn(&[f64; 2]) -> f64, all: &[[f64; 2]]| all.iter().map(of).fold(0.0, f64::max);
+        let all = gather(&own, "time of a step", communicator)?;
+        // All ranks step at the pace of the slowest.
+        let [host, device] = [
+            slowest(|[host, _]| *host, &all),
+            slowest(|[_, device]| *device, &all),
+        ];
+        if is_open && host < device {
+            let reason = match device == f64::MAX {
+                true => "the GPU of a rank cannot take a step of this training".to_owned(),
+                false => {
+                    let [host, device] = [host, device].map(|seconds| 1e3 * seconds);
+                    format!(
+                        "the CPU is faster for this network: {host:.2} ms a step, {device:.2} on the GPU"
+                    )
+                }
+            };
+            choice = Choice::on_host(subject, Some(reason));
+        }
+    }
+    if let Some(reason) = &choice.reason {
+        tracing::warn!(computes = ?choice.computed.device, reason, "the plan does not compute on the GPU");
+    }
+    Ok(choice)
+}
+
+impl Choice {
+    fn on_host(subject: Subject<'_>, reason: Option<String>) -> Self {
+        Self {
+            chosen: Chosen::Host,
+            computed: RankDevice::new(DeviceKind::Cpu, subject.spec.precision),
+            reason,
+        }
+    }
+}
+
+/// Chooses for one rank, whatever the others do and however long a step takes.
+fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
+    let (runtime, index, either) = match opened {
+        Opened::Cpu { instead } => return Choice::on_host(subject, instead),
+        Opened::Gpu {
+            runtime,
+            index,
+            either,
+        } => (runtime, index, either),
     };
-    let device = runtime.name();
-    let gpu = RankDevice::new(DeviceKind::Cuda, asked);
+    let gpu = RankDevice::new(DeviceKind::Cuda, subject.spec.precision);
     let plan = PlanDevice {
         runtime,
         factors: factors(gpu.precision),
+    };
+    let on_plan = |plan| Choice {
+        chosen: Chosen::Plan(plan),
+        computed: gpu,
+        reason: None,
     };
     // A rank without rows has nothing to compute.
     let has_rows = subject.shards.iter().any(|shard| shard.train.len() > 0);
     let reason = uncovered(subject.architecture).or((!has_rows).then_some("there are no rows"));
     if let Some(reason) = reason {
-        tracing::info!(%device, reason, "the CPU computes this training");
-        return cpu();
+        return Choice::on_host(subject, Some(reason.to_owned()));
     }
-    match compare(&plan, subject, threads) {
-        Ok(Compared { spent, .. }) if either && spent[0] < spent[1] => {
-            let [host, plan] = spent;
-            tracing::info!(%device, ?host, ?plan, "the CPU is faster than the GPU for this network");
-            cpu()
-        }
-        Ok(Compared { differs: None, .. }) => (Chosen::Plan(plan), gpu),
-        Ok(Compared {
-            differs: Some(what),
-            ..
-        }) => {
-            tracing::warn!(%device, "a plan's {what}: it is not used on this device");
-            without_plan(index, gpu).map_or_else(cpu, |chosen| (chosen, gpu))
+    match differs(&plan, subject, threads) {
+        Ok(None) => on_plan(plan),
+        Ok(Some(what)) => {
+            let device = plan.runtime.name();
+            let reason = Some(format!("on {device}, the plan's {what}"));
+            match without_plan(index, gpu) {
+                Some(chosen) => Choice {
+                    chosen,
+                    computed: gpu,
+                    reason,
+                },
+                None => Choice::on_host(subject, reason),
+            }
         }
         // The training itself reports this for a whole step, with what would fit.
-        Err(Error::DeviceMemory { .. } | Error::DeviceBatch { .. }) if !either => {
-            (Chosen::Plan(plan), gpu)
-        }
+        Err(Error::DeviceMemory { .. } | Error::DeviceBatch { .. }) if !either => on_plan(plan),
         // A device that has failed once may not answer again.
-        Err(error) => {
-            tracing::warn!(%device, %error, "a plan fails on this device: the CPU computes");
-            cpu()
-        }
+        Err(error) => Choice::on_host(subject, Some(error.chain())),
     }
 }
 
@@ -149,18 +214,50 @@ fn tolerance(factors: Factors) -> f64 {
     }
 }
 
-/// Comparison of a plan's steps with the host's.
-#[derive(Debug)]
-struct Compared {
-    /// The first difference that the precision does not allow.
-    differs: Option<String>,
-    /// Time of a step on the host and by the plan.
-    spent: [Duration; 2],
+/// Returns the seconds of a step on the host and by the plan, at the training's own rows per step where that matters.
+fn spent(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<[f64; 2]> {
+    let whole = rows_of_step(subject);
+    let mut rows = whole.min(ROWS);
+    loop {
+        let trial = Trial::of(subject, rows);
+        let host = trial.run::<Host>(subject, threads)?.spent.as_secs_f64();
+        let plan = match trial.run::<Plan>(subject, device) {
+            Ok(found) => found.spent.as_secs_f64(),
+            Err(error) => {
+                tracing::warn!(%error, rows, "a step fails on this device");
+                return Ok([host, f64::MAX]);
+            }
+        };
+        // More rows favour the GPU, and cost the host no more than this many steps of the GPU.
+        if plan <= host || rows == whole {
+            let share = whole as f64 / rows as f64;
+            return Ok([host, plan].map(|seconds| share * seconds));
+        }
+        rows = whole.min(GROWTH * rows);
+    }
 }
 
-/// Takes steps over some of this rank's rows on the host and by the plan.
-fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<Compared> {
-    let mut trial = Trial::of(subject);
+fn spent_on_host(subject: Subject<'_>, threads: &Threads) -> Result<f64> {
+    if subject.shards.iter().all(|shard| shard.train.len() == 0) {
+        return Ok(0.0);
+    }
+    let whole = rows_of_step(subject);
+    let rows = whole.min(ROWS);
+    let spent = Trial::of(subject, rows)
+        .run::<Host>(subject, threads)?
+        .spent;
+    Ok(whole as f64 / rows as f64 * spent.as_secs_f64())
+}
+
+/// Returns this rank's rows in a step.
+fn rows_of_step(subject: Subject<'_>) -> u64 {
+    (subject.state.global_batch / subject.world.ranks as u64).max(1)
+}
+
+/// Takes steps over some of this rank's rows on the host and by the plan, and returns the first difference that the
+/// precision does not allow.
+fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<Option<String>> {
+    let mut trial = Trial::of(subject, rows_of_step(subject).min(ROWS));
     let stay = trial.run::<Host>(subject, threads)?;
     let gradient = length(&stay.gradients) / STAY;
     if gradient > 0.0 {
@@ -213,15 +310,11 @@ fn compare(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
             1e-6,
         ),
     ];
-    let differs = shares.into_iter().find_map(|(what, share, most)| {
+    Ok(shares.into_iter().find_map(|(what, share, most)| {
         let within = share <= most;
         let [share, most] = [share, most].map(|share| 100.0 * share);
         (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
-    });
-    Ok(Compared {
-        differs,
-        spent: [host.spent, plan.spent],
-    })
+    }))
 }
 
 fn length(of: &[f64]) -> f64 {
@@ -264,7 +357,8 @@ struct Found {
 }
 
 impl Trial {
-    fn of(subject: Subject<'_>) -> Self {
+    /// Builds a trial of steps of at most this many rows.
+    fn of(subject: Subject<'_>, rows: u64) -> Self {
         let Subject {
             spec,
             state,
@@ -272,8 +366,7 @@ impl Trial {
             shards,
             ..
         } = subject;
-        let most = (state.global_batch / world.ranks as u64).clamp(1, ROWS) * STEPS;
-        let mut left = most as usize;
+        let mut left = (rows * STEPS) as usize;
         let shards = shards.iter().map(|shard| {
             let rows = shard.train.len().min(left);
             left -= rows;

@@ -75,7 +75,7 @@ use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, P
 use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
-use choose::{Chosen, Subject, choose};
+use choose::{Choice, Chosen, Subject, choose};
 use fit::{Fit, Tools, agree_on_sparse, check, gradient_len};
 use origin::Agreed;
 use state::{Basis, Weights};
@@ -111,7 +111,7 @@ pub fn train(
     let opened = layers.check(&spec.network, device);
     let (loaded, opened) = match opened.and_then(|()| device.open()) {
         Ok(opened) => (loaded, opened),
-        Err(error) => (loaded.and(Err(error)), Opened::Cpu),
+        Err(error) => (loaded.and(Err(error)), Opened::Cpu { instead: None }),
     };
     if let Ok(loaded) = &loaded {
         observer.loaded(loaded.rows(), loaded.seconds());
@@ -137,7 +137,21 @@ pub fn train(
         world: &prepared.world,
         shards: &prepared.shards,
     };
-    let (chosen, computed) = choose(opened, subject, &threads);
+    let choice = communicator.patiently(|peers| choose(opened, subject, &threads, peers));
+    let Choice {
+        chosen,
+        computed,
+        reason,
+    } = match choice {
+        Ok(choice) => choice,
+        Err(error) => {
+            let state = Some(Box::new(state));
+            return Err(Interrupted { error, state });
+        }
+    };
+    if let Some(reason) = reason {
+        observer.fell_back(computed, &reason);
+    }
     let sizes = (prepared.world.train.rows, state.global_batch);
     let on_host = matches!(chosen, Chosen::Host);
     let (spec, architecture) = (&prepared.spec, &prepared.architecture);

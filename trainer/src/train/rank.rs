@@ -22,6 +22,8 @@ pub trait Observer: Send + Sync {
     fn loaded(&self, rows: u64, seconds: f64);
     /// Reports that all ranks have agreed on the beginning of training.
     fn started(&self, beginning: Beginning);
+    /// Reports what computes instead of the plan on this rank's GPU, and why.
+    fn fell_back(&self, computed: RankDevice, reason: &str);
     /// Reports a finished step. Called for every step: be quick.
     fn step(&self, step: &Step);
     /// Reports a finished epoch; the record is the same on every rank.

@@ -413,6 +413,8 @@ impl Observer for Silent {
 
     fn started(&self, _: Beginning) {}
 
+    fn fell_back(&self, _: RankDevice, _: &str) {}
+
     fn step(&self, _: &Step) {}
 
     fn epoch(&self, _: &EpochRecord) {}

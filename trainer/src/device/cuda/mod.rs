@@ -55,11 +55,14 @@ fn failed(name: &str, what: &str) -> impl Fn(DriverError) -> Error + use<> {
     }
 }
 
+/// Minimum major compute capability: the first with TF32 and bfloat16.
+const CAPABILITY: i32 = 8;
+
 impl Cuda {
     /// Opens the GPU with this ordinal.
     ///
     /// # Errors
-    /// When a CUDA library is missing or too old, or the device does not respond.
+    /// When a CUDA library is missing or too old, the GPU is too old, or it does not respond.
     pub(crate) fn open(index: usize) -> Result<Rc<Self>> {
         let name = format!("cuda:{index}");
         libraries::check(&name)?;
@@ -84,6 +87,15 @@ impl Cuda {
         let (major, minor) = context
             .compute_capability()
             .map_err(fail("ask for the compute capability"))?;
+        if major < CAPABILITY {
+            return Err(Error::DeviceFailed {
+                device: name.to_owned(),
+                what: "use it".to_owned(),
+                reason: format!(
+                    "its compute capability is {major}.{minor}, and {CAPABILITY}.0 is needed"
+                ),
+            });
+        }
         let capability = major as u32 * 10 + minor as u32;
         let load = |anew| {
             let image = compile::image(name, capability, anew)?;

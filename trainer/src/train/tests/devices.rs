@@ -167,14 +167,88 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
 }
 
 #[test]
-fn the_faster_of_both_computes_where_either_may() {
+fn the_faster_of_both_computes_on_all_ranks_where_either_may() {
     if Emulated::find().is_none() {
         return;
     }
     // Threads of the emulated device are fibres.
-    let device = ResolvedDevice::emulated(u64::MAX, None, true);
-    let end = alone(&in_f32(), device, Origin::Fresh, None).unwrap();
+    let either = ResolvedDevice::emulated(u64::MAX, None, true);
+    for devices in [
+        vec![either],
+        vec![either, either],
+        vec![either, ResolvedDevice::CPU],
+    ] {
+        let spec = in_f32();
+        let watches: Vec<_> = devices.iter().map(|_| Watch::default()).collect();
+        let seats = load_split(&spec, &data(), devices.len()).into_iter();
+        let seats = seats.zip(&devices).zip(&watches);
+        let seats = seats.map(|((loaded, device), watch)| Seat {
+            device: *device,
+            observer: watch,
+            ..Seat::fresh(loaded)
+        });
+        let ends = train_seats(&spec, seats.collect());
+        for ((end, device), watch) in ends.into_iter().zip(devices).zip(watches) {
+            let report = end.unwrap().report;
+            assert_eq!(report.computed.device, DeviceKind::Cpu);
+            let reason = watch.heard.into_inner().unwrap().fell_back;
+            let due = (device == either).then_some("the CPU is faster for this network: ");
+            let found = reason.as_deref();
+            assert_eq!(found.is_some(), due.is_some(), "{reason:?}");
+            assert!(
+                found
+                    .unwrap_or_default()
+                    .starts_with(due.unwrap_or_default()),
+                "{reason:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_record_a_step_is_not_used() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let watch = Watch::default();
+    let seat = Seat {
+        device: ResolvedDevice::emulated(u64::MAX, Some(Emulated::RECORD), false),
+        observer: &watch,
+        ..Seat::fresh(load_split(&spec, &data(), 1).remove(0))
+    };
+    let end = train_seats(&spec, vec![seat]).remove(0).unwrap();
     assert_eq!(end.report.computed.device, DeviceKind::Cpu);
+    let reason = watch.heard.into_inner().unwrap().fell_back.unwrap();
+    assert!(reason.contains("record"), "{reason}");
+}
+
+#[test]
+fn ranks_on_devices_go_on_where_one_of_them_was_lost() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let whole = train_split(&spec, &data(), 2);
+    let lost = Watch {
+        stop_after: Some(5),
+        ..Watch::default()
+    };
+    let mut seats: Vec<_> = load_split(&spec, &data(), 2)
+        .into_iter()
+        .map(|loaded| Seat {
+            device: emulated(),
+            ..Seat::fresh(loaded)
+        })
+        .collect();
+    seats[1].observer = &lost;
+    seats[1].cancel = lost.cancel.clone();
+    let left = train_seats(&spec, seats).remove(0).unwrap_err();
+    assert!(left.error.is_peer_loss(), "{left}");
+    let state = *left.state.unwrap();
+    assert!(state.position().steps >= 5);
+    let end = alone(&spec, emulated(), Origin::State(state), None).unwrap();
+    assert_same_weights(&whole[0], &end, ON_A_DEVICE);
 }
 
 #[test]

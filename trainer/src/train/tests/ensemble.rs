@@ -13,7 +13,7 @@ use volley_proto::store::Manifest;
 
 use super::worlds::{TOLERANCE, assert_same_weights, weights};
 use crate::random::{Key, Purpose};
-use crate::testing::{dense, rows, spec, train_split};
+use crate::testing::{dense, rows, spec, train_emulated, train_split};
 use crate::train::Outcome;
 
 #[test]
@@ -175,6 +175,9 @@ fn n_ranks_cross_validate_as_one_does() {
         for world_size in [2, 5] {
             let many = train_split(&spec, &data, world_size);
             assert_same_weights(&one[0], &many[0], TOLERANCE);
+        }
+        if let Some(device) = train_emulated(&spec, &data, 2) {
+            assert_same_weights(&one[0], &device[0], 1e-3);
         }
         let manifest = manifest(&one);
         let refit = manifest.refit.map(|refit| (refit.first_epoch, refit.rows));

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{LabelTransform, Output, TrainSpec};
+use volley_proto::spec::{LabelTransform, Output, RankDevice, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 use crate::collective::{Communicator, Options};
@@ -144,6 +144,7 @@ impl Observer for Impatient {
     fn started(&self, beginning: Beginning) {
         assert_eq!(beginning, Beginning::Fresh);
     }
+    fn fell_back(&self, _: RankDevice, _: &str) {}
     fn step(&self, _: &Step) {}
     fn checkpoint(&self, _: Position, _: Bytes) {}
     fn epoch(&self, record: &EpochRecord) {

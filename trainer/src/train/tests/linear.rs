@@ -9,7 +9,8 @@ use volley_proto::spec::{Keep, Linear, Loss, NumericTransform, Rule, TrainSpec, 
 
 use super::worlds::{assert_same_weights, weights};
 use crate::testing::{
-    Seat, classifier, load_now, model, rows, shards, spec, told_apart, train_seats, train_split,
+    Seat, classifier, load_now, model, rows, shards, spec, told_apart, train_emulated, train_seats,
+    train_split,
 };
 use crate::{Origin, Outcome};
 
@@ -164,7 +165,8 @@ fn n_ranks_solve_what_one_does() {
             };
             train_split(&spec, &data, ranks)
         });
-        for many in [&two, &five] {
+        let device = train_emulated(&spec, &data, 1);
+        for many in [&two, &five].into_iter().chain(&device) {
             assert_same_weights(&one[0], &many[0], tolerance);
             let losses = [&one, many].map(|all| all[0].report.kept.eval_loss.unwrap());
             assert!(

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, Keep, TrainSpec};
+use volley_proto::spec::{BatchSize, Keep, RankDevice, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 use crate::testing::{Seat, load_split, rows, spec, train_seats};
@@ -42,6 +42,7 @@ pub(super) struct Watch {
 #[derive(Debug, Default, Clone)]
 pub(super) struct Heard {
     pub(super) beginning: Option<Beginning>,
+    pub(super) fell_back: Option<String>,
     pub(super) steps: Vec<Position>,
     pub(super) epochs: Vec<EpochRecord>,
     pub(super) checkpoints: Vec<(Position, Bytes)>,
@@ -55,6 +56,10 @@ impl Observer for Watch {
         if self.stop_after == Some(0) {
             self.cancel.cancel();
         }
+    }
+
+    fn fell_back(&self, _: RankDevice, reason: &str) {
+        self.heard.lock().unwrap().fell_back = Some(reason.to_owned());
     }
 
     fn step(&self, step: &Step) {
