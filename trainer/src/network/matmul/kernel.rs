@@ -4,6 +4,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::pack::Lines;
+
 /// Block of a row-major matrix, written by one thread while others write other blocks.
 #[derive(Debug)]
 pub(super) struct Block<'a> {
@@ -132,20 +134,14 @@ pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
         into: Tile<'_>,
         base: Base<'_>,
         floor: f32,
+        next: &mut Lines<'_>,
     );
 
-    /// Writes the columns of eight rows as rows, in some lanes of a panel of the same depth. With fewer than eight
-    /// lanes, each depth overwrites as many numbers after them as are missing, in the panel's other lanes or in the
-    /// first lanes of the next depth.
+    /// Writes the columns of these rows as rows.
     ///
     /// # Panics
-    /// If a row is shorter than the panel's depth, or the panel does not have these lanes, or they are more than eight.
-    fn transpose<const LANES: usize>(
-        self,
-        rows: [&[f32]; 8],
-        lanes: Range<usize>,
-        panel: &mut [[f32; LANES]],
-    );
+    /// If a row is shorter than the panel's depth.
+    fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]);
 }
 
 /// Vector register of numbers.
@@ -185,6 +181,7 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     into: Tile<'_>,
     base: Base<'_>,
     floor: f32,
+    next: &mut Lines<'_>,
 ) {
     const { assert!(0 < H && H <= MR && NR == 2 * V::LEN) }
     assert_eq!(left.len(), right.len(), "the depth of panels");
@@ -208,7 +205,9 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
         // Loop counters take one instruction in six: a fifth of the time if another thread shares the core.
         let (lefts, left) = left.as_chunks::<4>();
         let (rights, right) = right.as_chunks::<4>();
+        let fetched = next.share().div_ceil(lefts.len().max(1));
         for (left, right) in lefts.iter().zip(rights) {
+            next.prefetch(fetched);
             for (left, right) in left.iter().zip(right) {
                 add_outer(&mut sums, left, right);
             }
@@ -257,12 +256,25 @@ unsafe fn add_outer<V: Vector, const H: usize, const MR: usize, const NR: usize>
 
 /// Prefetches a number into the first-level cache, where the processor supports it.
 #[inline(always)]
-pub(super) fn prefetch(number: *const f32) {
+fn prefetch(number: *const f32) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: nothing is read; a prefetch of any address is harmless.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(number.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = number;
+}
+
+/// Prefetches a number into the second-level cache, where the processor supports it.
+#[inline(always)]
+pub(super) fn prefetch_early(number: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nothing is read; a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(number.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = number;
@@ -280,53 +292,53 @@ impl Processor<6, 8> for Portable {
         into: Tile<'_>,
         base: Base<'_>,
         floor: f32,
+        next: &mut Lines<'_>,
     ) {
         // SAFETY: the vectors are arrays, which any processor supports.
-        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, base, floor) }
+        unsafe { tile::<[f32; 4], H, 6, 8>(left, right, into, base, floor, next) }
     }
 
-    fn transpose<const LANES: usize>(
-        self,
-        rows: [&[f32]; 8],
-        lanes: Range<usize>,
-        panel: &mut [[f32; LANES]],
-    ) {
-        transpose(rows, lanes, panel, |square| {
+    fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+        transpose(rows, panel, |square| {
             std::array::from_fn(|column| square.map(|row| row[column]))
         });
     }
 }
 
-/// Implements [`Processor::transpose`], square by square.
+/// Implements [`Processor::transpose`], in squares of eight by eight.
 #[inline(always)]
 fn transpose<const LANES: usize>(
-    rows: [&[f32]; 8],
-    lanes: Range<usize>,
+    rows: [&[f32]; LANES],
     panel: &mut [[f32; LANES]],
     square: impl Fn([&[f32; 8]; 8]) -> [[f32; 8]; 8],
 ) {
     let rows = rows.map(|row| row[..panel.len()].as_chunks::<8>());
-    let (squares, rest) = panel.as_chunks_mut::<8>();
-    for (at, panel) in squares.iter_mut().enumerate() {
-        let columns = square(rows.map(|(squares, _)| &squares[at]));
-        if lanes.len() == 8 {
-            for (to, from) in panel.iter_mut().zip(&columns) {
-                to[lanes.start..][..8].copy_from_slice(from);
+    let whole = 8 * (panel.len() / 8);
+    // Backwards: a square at the end of the lanes writes its excess into the first lanes of the next depths.
+    for start in (0..LANES).step_by(8).rev() {
+        // The last lane stands in for missing ones.
+        let eight: [_; 8] = std::array::from_fn(|lane| rows[(start + lane).min(LANES - 1)]);
+        let lanes = LANES.min(start + 8) - start;
+        let flat = panel.as_flattened_mut();
+        for at in 0..whole / 8 {
+            let columns = square(eight.map(|(squares, _)| &squares[at]));
+            let first = 8 * at * LANES + start;
+            match flat.get_mut(first..first + 7 * LANES + 8) {
+                Some(places) => {
+                    for (at, column) in columns.iter().enumerate() {
+                        places[at * LANES..][..8].copy_from_slice(column);
+                    }
+                }
+                None => {
+                    for (places, column) in flat[first..].chunks_mut(LANES).zip(&columns) {
+                        places[..lanes].copy_from_slice(&column[..lanes]);
+                    }
+                }
             }
-            continue;
-        }
-        // A column is written whole, and the next one overwrites the excess.
-        let mut to = &mut panel.as_flattened_mut()[lanes.start..];
-        for column in &columns {
-            match to.first_chunk_mut::<8>() {
-                Some(to) => *to = *column,
-                None => to[..lanes.len()].copy_from_slice(&column[..lanes.len()]),
-            }
-            to = to.get_mut(LANES..).unwrap_or_default();
         }
     }
-    for (at, panel) in rest.iter_mut().enumerate() {
-        let lanes = panel[lanes.clone()].iter_mut().zip(rows);
+    for (at, panel) in panel[whole..].iter_mut().enumerate() {
+        let lanes = panel.iter_mut().zip(rows);
         lanes.for_each(|(to, (_, rest))| *to = rest[at]);
     }
 }
@@ -380,9 +392,8 @@ pub(super) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
     use std::is_x86_feature_detected as has;
-    use std::ops::Range;
 
-    use super::{Base, Processor, Tile, Vector, tile, transpose};
+    use super::{Base, Lines, Processor, Tile, Vector, tile, transpose};
 
     /// Processor with 16 registers of 8 numbers. A value exists only where it was detected.
     #[derive(Debug, Clone, Copy)]
@@ -412,6 +423,7 @@ mod x86 {
             into: Tile<'_>,
             base: Base<'_>,
             floor: f32,
+            next: &mut Lines<'_>,
         ) {
             #[target_feature(enable = "avx2,fma")]
             fn avx2<const H: usize>(
@@ -420,30 +432,22 @@ mod x86 {
                 into: Tile<'_>,
                 base: Base<'_>,
                 floor: f32,
+                next: &mut Lines<'_>,
             ) {
                 // SAFETY: the function enables the vector's features.
-                unsafe { tile::<__m256, H, 6, 16>(left, right, into, base, floor) }
+                unsafe { tile::<__m256, H, 6, 16>(left, right, into, base, floor, next) }
             }
             // SAFETY: the processor was detected.
-            unsafe { avx2::<H>(left, right, into, base, floor) }
+            unsafe { avx2::<H>(left, right, into, base, floor, next) }
         }
 
-        fn transpose<const LANES: usize>(
-            self,
-            rows: [&[f32]; 8],
-            lanes: Range<usize>,
-            panel: &mut [[f32; LANES]],
-        ) {
+        fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
             #[target_feature(enable = "avx")]
-            fn avx<const LANES: usize>(
-                rows: [&[f32]; 8],
-                lanes: Range<usize>,
-                panel: &mut [[f32; LANES]],
-            ) {
-                transpose(rows, lanes, panel, |rows| square(rows));
+            fn avx<const LANES: usize>(rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+                transpose(rows, panel, |rows| square(rows));
             }
             // SAFETY: the processor was detected.
-            unsafe { avx(rows, lanes, panel) }
+            unsafe { avx(rows, panel) }
         }
     }
 
@@ -455,6 +459,7 @@ mod x86 {
             into: Tile<'_>,
             base: Base<'_>,
             floor: f32,
+            next: &mut Lines<'_>,
         ) {
             #[target_feature(enable = "avx512f")]
             fn avx512<const H: usize>(
@@ -463,22 +468,83 @@ mod x86 {
                 into: Tile<'_>,
                 base: Base<'_>,
                 floor: f32,
+                next: &mut Lines<'_>,
             ) {
                 // SAFETY: the function enables the vector's features.
-                unsafe { tile::<__m512, H, 12, 32>(left, right, into, base, floor) }
+                unsafe { tile::<__m512, H, 12, 32>(left, right, into, base, floor, next) }
             }
             // SAFETY: the processor was detected.
-            unsafe { avx512::<H>(left, right, into, base, floor) }
+            unsafe { avx512::<H>(left, right, into, base, floor, next) }
         }
 
-        fn transpose<const LANES: usize>(
-            self,
-            rows: [&[f32]; 8],
-            lanes: Range<usize>,
-            panel: &mut [[f32; LANES]],
-        ) {
-            Processor::<6, 16>::transpose(self.0, rows, lanes, panel);
+        fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+            #[target_feature(enable = "avx512f")]
+            fn avx512<const LANES: usize>(rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+                let rows = rows.map(|row| &row[..panel.len()]);
+                let (squares, rest) = panel.as_chunks_mut::<16>();
+                for start in (0..LANES).step_by(16) {
+                    let lanes = LANES.min(start + 16) - start;
+                    let mask = u16::MAX >> (16 - lanes);
+                    for (at, square) in squares.iter_mut().enumerate() {
+                        let columns = square_of_16(std::array::from_fn(|lane| {
+                            // The last lane stands in for missing ones.
+                            let row = rows[(start + lane).min(LANES - 1)];
+                            // SAFETY: each row is as long as the panel is deep.
+                            unsafe { _mm512_loadu_ps(row.as_ptr().add(16 * at)) }
+                        }));
+                        for (to, column) in square.iter_mut().zip(columns) {
+                            // SAFETY: the mask ends with the lanes.
+                            unsafe {
+                                _mm512_mask_storeu_ps(to.as_mut_ptr().add(start), mask, column);
+                            }
+                        }
+                    }
+                }
+                let whole = 16 * squares.len();
+                for (at, panel) in rest.iter_mut().enumerate() {
+                    let lanes = panel.iter_mut().zip(rows);
+                    lanes.for_each(|(to, row)| *to = row[whole + at]);
+                }
+            }
+            // SAFETY: the processor was detected.
+            unsafe { avx512(rows, panel) }
         }
+    }
+
+    /// Transposes a square of sixteen by sixteen: squares of four within its rows, then those among each other.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn square_of_16(rows: [__m512; 16]) -> [__m512; 16] {
+        let pairs = |a, b| {
+            let [a, b] = [_mm512_castps_pd(a), _mm512_castps_pd(b)];
+            let [low, high] = [_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b)];
+            [_mm512_castpd_ps(low), _mm512_castpd_ps(high)]
+        };
+        // Of each four rows, those columns that have the same remainder by four.
+        let (fours, _) = rows.as_chunks::<4>();
+        let quarters: [[__m512; 4]; 4] = std::array::from_fn(|at| {
+            let [a, b, c, d] = fours[at];
+            let [first, second] = pairs(_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+            let [third, fourth] = pairs(_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+            [first, second, third, fourth]
+        });
+        let mut columns = [_mm512_setzero_ps(); 16];
+        for at in 0..4 {
+            let [a, b, c, d] = quarters.map(|quarter| quarter[at]);
+            let even = [
+                _mm512_shuffle_f32x4::<0x88>(a, b),
+                _mm512_shuffle_f32x4::<0x88>(c, d),
+            ];
+            let odd = [
+                _mm512_shuffle_f32x4::<0xDD>(a, b),
+                _mm512_shuffle_f32x4::<0xDD>(c, d),
+            ];
+            columns[at] = _mm512_shuffle_f32x4::<0x88>(even[0], even[1]);
+            columns[at + 4] = _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1]);
+            columns[at + 8] = _mm512_shuffle_f32x4::<0xDD>(even[0], even[1]);
+            columns[at + 12] = _mm512_shuffle_f32x4::<0xDD>(odd[0], odd[1]);
+        }
+        columns
     }
 
     /// Transposes a square: pairs of rows, then pairs of pairs, then halves.

@@ -6,8 +6,9 @@
 //!
 //! It is tuned for a rank's products: batches of a hundred rows and more by weights that fill the second-level cache
 //! several times over. With a hundred rows, a weight is used only a hundred times, so the cost of fetching and packing
-//! it matters: each micro-panel of weights is packed just before its use, the next one is prefetched meanwhile, and
-//! transposed matrices are packed in vectors.
+//! it matters: each micro-panel of weights is packed just before its use, in memory that stays in the first-level cache,
+//! and the next one's weights are prefetched meanwhile, a line every few depths, because a processor has few misses in
+//! flight. Transposed matrices are packed in vectors.
 //!
 //! Each thread computes a block of the product. Every number is summed in the same order, whatever its block.
 //!
@@ -170,44 +171,56 @@ impl Packed {
         let (m, n, k) = (all_rows.len(), all_columns.len(), a.columns);
         let (left, right) = (Source::of(a.transposed()), Source::of(b));
         let [mc, nc, kc] = [even(m, MC, MR), even(n, NC, NR), even(k, KC, 1)];
+        // With one block of rows, each panel of the right-hand matrix is used at once, from the first-level cache.
+        // With more, all panels of some depths are kept, so that a block of the product stays in cache meanwhile.
+        let at_once = m <= mc;
+        let depths = if at_once { 1 } else { KC * NC / (kc * nc) };
+        let panels = if at_once { 1 } else { nc / NR };
         let left_panels = room::<MR>(&mut self.left, mc * kc);
-        let right_panels = room::<NR>(&mut self.right, nc * kc);
-        for columns in parts(all_columns, nc) {
-            for depth in parts(0..k, kc) {
-                let kc = depth.len();
-                let is_last = depth.end == k;
-                let floor = if is_last && epilogue.relu {
-                    0.0
-                } else {
-                    f32::NEG_INFINITY
-                };
-                for rows in parts(all_rows.clone(), mc) {
+        let right_panels = room::<NR>(
+            &mut self.right,
+            panels * NR * kc * depths.min(k.div_ceil(kc)),
+        );
+        let blocks = parts(all_columns, nc).flat_map(|columns| {
+            parts(0..k, kc * depths).map(move |depth| (columns.clone(), depth))
+        });
+        for (columns, depths) in blocks {
+            for rows in parts(all_rows.clone(), mc) {
+                let is_first = rows.start == all_rows.start;
+                let right_panels = right_panels.chunks_mut(panels * kc);
+                for (depth, right_panels) in parts(depths.clone(), kc).zip(right_panels) {
+                    let kc = depth.len();
+                    let floor = match epilogue.relu && depth.end == k {
+                        true => 0.0,
+                        false => f32::NEG_INFINITY,
+                    };
                     let panels = left_panels.chunks_exact_mut(kc);
                     for (lanes, panel) in parts(rows.clone(), MR).zip(panels) {
                         left.pack::<_, MR, NR, MR>(processor, lanes, depth.clone(), panel);
                     }
-                    let panels = right_panels.chunks_exact_mut(kc);
-                    for (lanes, right_panel) in parts(columns.clone(), NR).zip(panels) {
+                    for (at, lanes) in parts(columns.clone(), NR).enumerate() {
+                        let at = if at_once { 0 } else { at };
+                        let (right_panel, others) = right_panels[at * kc..].split_at_mut(kc);
                         let base = match epilogue.bias {
                             _ if depth.start > 0 => Base::Place,
                             Some(bias) => Base::Row(&bias[lanes.clone()]),
                             None => Base::Nothing,
                         };
-                        let mut next = Lines::default();
-                        if rows.start == all_rows.start {
-                            let following = lanes.end..columns.end.min(lanes.end + NR);
-                            next = right.lines(following, depth.clone());
+                        let next = if is_first {
                             right.pack::<_, MR, NR, NR>(
                                 processor,
                                 lanes.clone(),
                                 depth.clone(),
                                 right_panel,
                             );
-                        }
-                        let share = next.len().div_ceil(rows.len().div_ceil(MR));
+                            let following = lanes.end..columns.end.min(lanes.end + NR);
+                            right.lines(following, depth.clone())
+                        } else {
+                            Lines::of(others.get(..kc).unwrap_or_default().as_flattened())
+                        };
+                        let mut next = next.over(rows.len().div_ceil(MR));
                         let panels = left_panels.chunks_exact(kc);
                         for (rows, left_panel) in parts(rows.clone(), MR).zip(panels) {
-                            next.prefetch(share);
                             let (height, width) = (rows.len(), lanes.len());
                             let mut to = block.tile(rows, lanes.clone());
                             let tile = match height {
@@ -215,8 +228,9 @@ impl Packed {
                                 _ if height <= MID => P::tile::<MID>,
                                 _ => P::tile::<MR>,
                             };
+                            let next = &mut next;
                             if width == NR && [LOW, MID, MR].contains(&height) {
-                                tile(processor, left_panel, right_panel, to, base, floor);
+                                tile(processor, left_panel, right_panel, to, base, floor, next);
                                 continue;
                             }
                             // A partial tile is computed as a whole one, in its own memory.
@@ -229,14 +243,8 @@ impl Packed {
                                 }
                             }
                             let place = Tile::of(&mut whole);
-                            tile(
-                                processor,
-                                left_panel,
-                                right_panel,
-                                place,
-                                Base::Place,
-                                floor,
-                            );
+                            let base = Base::Place;
+                            tile(processor, left_panel, right_panel, place, base, floor, next);
                             for (row, from) in whole.iter().enumerate().take(height) {
                                 to.row(row).copy_from_slice(&from[..width]);
                             }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{Processor, prefetch};
+use super::kernel::{Processor, prefetch_early};
 use super::{LINE, Matrix};
 
 /// Source of panels: a matrix of depths × lanes.
@@ -49,17 +49,12 @@ impl<'a> Source<'a> {
             }
             return;
         }
-        // Backwards: fewer than eight lanes may write into the first lanes of the next depth.
-        for start in lanes.clone().step_by(8).rev() {
-            let eight = start..lanes.end.min(start + 8);
-            // The last lane stands in for missing ones, which are not copied.
-            let rows: [&[f32]; 8] = std::array::from_fn(|lane| {
-                let lane = (eight.start + lane).min(eight.end - 1);
-                &self.data[lane * self.row..][depth.clone()]
-            });
-            let places = eight.start - lanes.start..eight.end - lanes.start;
-            processor.transpose(rows, places, panel);
-        }
+        // The last lane stands in for missing ones.
+        let rows = std::array::from_fn(|lane| {
+            let lane = (lanes.start + lane).min(lanes.end - 1);
+            &self.data[lane * self.row..][depth.clone()]
+        });
+        processor.transpose(rows, panel);
     }
 
     /// Returns the cache lines that a panel is copied from.
@@ -75,6 +70,7 @@ impl<'a> Source<'a> {
             at: columns.start,
             rows: if columns.is_empty() { 0..0 } else { rows },
             columns,
+            share: 0,
         }
     }
 }
@@ -89,14 +85,36 @@ pub(super) struct Lines<'a> {
     columns: Range<usize>,
     /// Next column of the first remaining row.
     at: usize,
+    /// Lines to prefetch during a tile.
+    share: usize,
 }
 
-impl Lines<'_> {
-    pub(super) fn len(&self) -> usize {
-        self.rows.len() * self.columns.len().div_ceil(LINE)
+impl<'a> Lines<'a> {
+    /// Returns the cache lines of these numbers.
+    pub(super) fn of(data: &'a [f32]) -> Self {
+        Self {
+            data,
+            row: data.len(),
+            rows: 0..usize::from(!data.is_empty()),
+            columns: 0..data.len(),
+            at: 0,
+            share: 0,
+        }
     }
 
-    /// Prefetches the next lines into the first-level cache. Each is named by its last number: if rows are not aligned,
+    /// Distributes the lines over this many tiles.
+    pub(super) fn over(mut self, tiles: usize) -> Self {
+        let lines = self.rows.len() * self.columns.len().div_ceil(LINE);
+        self.share = lines.div_ceil(tiles);
+        self
+    }
+
+    /// Returns the number of lines to prefetch during a tile.
+    pub(super) fn share(&self) -> usize {
+        self.share
+    }
+
+    /// Prefetches the next lines into the second-level cache. Each is named by its last number: if rows are not aligned,
     /// its first number is in the line before, which belongs to the neighbouring panel.
     #[inline(always)]
     pub(super) fn prefetch(&mut self, count: usize) {
@@ -106,7 +124,7 @@ impl Lines<'_> {
             }
             let end = self.columns.end.min(self.at + LINE);
             let last = self.rows.start * self.row + end - 1;
-            prefetch(self.data.as_ptr().wrapping_add(last));
+            prefetch_early(self.data.as_ptr().wrapping_add(last));
             self.at = end;
             if end == self.columns.end {
                 self.rows.start += 1;
@@ -142,7 +160,7 @@ mod tests {
 
     /// Covers the panel sizes of every kind of processor.
     #[test]
-    fn lanes_that_are_no_eight_leave_the_others_whole() {
+    fn lanes_of_any_number_are_transposed() {
         (1..=6).for_each(assert_packed::<6>);
         (1..=8).for_each(assert_packed::<8>);
         (1..=12).for_each(assert_packed::<12>);
