@@ -157,7 +157,7 @@ fn step(criterion: &mut Criterion) {
     let rows = rows();
     let mut group = criterion.benchmark_group("step of 1 rank");
     group.sampling_mode(SamplingMode::Flat).sample_size(10);
-    for batch_size in [100, 1024] {
+    for batch_size in [100, 1024, 8192] {
         group.throughput(Throughput::Elements(batch_size as u64));
         group.bench_function(BenchmarkId::new("batch", batch_size), |bencher| {
             bencher.iter_custom(|steps| train_steps(&spec(batch_size), &rows, steps));
