@@ -22,6 +22,7 @@
 
 mod check;
 mod cut;
+mod describe;
 mod enforce;
 mod merge;
 mod restrict;
@@ -32,6 +33,7 @@ mod stage;
 mod tests;
 
 pub use cut::{order_to_keep, stages};
+pub use describe::{Description, is_writer};
 pub use merge::task_partitions;
 pub use restrict::{reporting_operators, task_plan};
 pub use reuse::reuse_exchanges;
