@@ -3,7 +3,7 @@
 //!
 //! When the stream ends or the signs of life stop, the two have lost each other: the scheduler has given up the work
 //! that ran here, so the executor ends it and starts over. This is the only file in the executor that knows the wire
-//! format of attendance and of the messages beside it: ended tasks, notices and probe results, whichever part sends
+//! format of attendance and of the messages beside it: ended tasks, notices, vital signs and probe results, whichever part sends
 //! them.
 
 use std::time::{Duration, SystemTime};
@@ -50,6 +50,28 @@ pub(crate) struct Notice {
     pub(crate) text: String,
 }
 
+/// Vital signs: levels as they are, and rates per second. What the system does not report is `None`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Sample {
+    /// Tasks that run, those of ranks included.
+    pub(crate) tasks: u64,
+    pub(crate) ranks: u64,
+    /// Memory that running tasks have reserved.
+    pub(crate) reserved_bytes: u64,
+    /// Resident memory of the process, and the memory that it cannot exceed.
+    pub(crate) process_bytes: Option<u64>,
+    pub(crate) machine_bytes: Option<u64>,
+    pub(crate) cpu_cores: Option<f64>,
+    /// Bytes per second of the process from and to disks.
+    pub(crate) disk_read_rate: Option<f64>,
+    pub(crate) disk_write_rate: Option<f64>,
+    /// Bytes per second of the host's network.
+    pub(crate) network_in_rate: Option<f64>,
+    pub(crate) network_out_rate: Option<f64>,
+    /// Bytes per second of rows that were sent to others.
+    pub(crate) served_rate: Option<f64>,
+}
+
 /// Probe that the scheduler asks for, with its number.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -75,6 +97,43 @@ pub(crate) async fn tell(
     };
     let mut client = AttendanceClient::new(channel);
     heard(config, client.tell(request)).await.map(drop)
+}
+
+/// Sends vital signs to the scheduler.
+pub(crate) async fn measured(
+    config: &ExecutorConfig,
+    channel: Authorized,
+    sample: Sample,
+) -> Result<()> {
+    let Sample {
+        tasks,
+        ranks,
+        reserved_bytes,
+        process_bytes,
+        machine_bytes,
+        cpu_cores,
+        disk_read_rate,
+        disk_write_rate,
+        network_in_rate,
+        network_out_rate,
+        served_rate,
+    } = sample;
+    let request = wire::MeasureRequest {
+        executor_id: config.id.clone(),
+        tasks,
+        ranks,
+        reserved_bytes,
+        process_bytes,
+        machine_bytes,
+        cpu_cores,
+        disk_read_rate,
+        disk_write_rate,
+        network_in_rate,
+        network_out_rate,
+        served_rate,
+    };
+    let mut client = AttendanceClient::new(channel);
+    heard(config, client.measure(request)).await.map(drop)
 }
 
 /// Tells the scheduler that tasks have ended.

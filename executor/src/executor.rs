@@ -222,13 +222,15 @@ async fn start(
     config: &ExecutorConfig,
     channel: Authorized,
     runtimes: &Runtimes,
-    vitals: &Vitals,
+    vitals: &Arc<Vitals>,
     incarnation: (Uuid, u64),
 ) -> Result<Process> {
     let counts = Arc::clone(&vitals.counts);
+    let told = metrics::tell_vitals(config.clone(), channel.clone(), Arc::clone(vitals));
     let started = ballista::start(config, channel, runtimes.clone(), counts, incarnation);
-    let process = started.await?;
+    let mut process = started.await?;
     vitals.attends(process.tasks().clone());
+    process.serve(told);
     Ok(process)
 }
 
@@ -236,7 +238,7 @@ async fn start(
 async fn start_over(
     config: &ExecutorConfig,
     runtimes: &Runtimes,
-    vitals: &Vitals,
+    vitals: &Arc<Vitals>,
     incarnation: &mut (Uuid, u64),
 ) -> Result<Process> {
     let started = Instant::now();

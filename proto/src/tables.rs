@@ -4,6 +4,7 @@
 //! the tables; clients show them.
 
 mod models;
+mod parts;
 mod states;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::{EpochRecord, LabelRecord};
 use crate::{Error, Result};
 
+pub use parts::{ExecutorTasks, Operator, StageExecutor};
 pub use states::{JobState, RunState, StageKind, StageState};
 
 /// Table about the cluster's work.
@@ -31,6 +33,8 @@ pub enum Table {
     Stages,
     /// The [`Executor`]s of the cluster.
     Executors,
+    /// [`Vitals`] of each executor in the last minutes, the oldest first.
+    ExecutorVitals,
     /// Training [`Run`]s, newest first.
     TrainingRuns,
     /// The [`Rank`]s of each run's current generation.
@@ -96,7 +100,7 @@ fn time() -> DataType {
     DataType::Timestamp(TimeUnit::Millisecond, Some("+00:00".into()))
 }
 
-fn stages() -> DataType {
+fn numbers() -> DataType {
     DataType::List(Arc::new(Field::new_list_field(DataType::UInt64, true)))
 }
 
@@ -113,7 +117,7 @@ rows! {
         job_id: String = Utf8,
         /// Submitted statement, shortened.
         name: String = Utf8,
-        /// Submitted statement, where one job is asked for.
+        /// Submitted statement, where one job or training run is asked for.
         statement: Option<String>,
         /// Token name of the submitter.
         owner: String = Utf8,
@@ -159,8 +163,23 @@ rows! {
         partitions_done: u64 = UInt64,
         /// Tasks that run now.
         running: u64 = UInt64,
+        /// Number of times that it has been started: lost rows are computed again.
+        attempts: u64 = UInt64,
+        /// Tasks that have failed, in the current attempt.
+        tasks_failed: u64 = UInt64,
+        /// Time at which its first task was launched.
+        started: Option<u64> = time(),
+        /// Time at which its last task was done, once it has ended.
+        ended: Option<u64> = time(),
+        /// Rows of input so far: of files, and of the stages that it reads.
+        rows_read: Option<u64> = UInt64,
+        /// Bytes of input so far: read from files, as far as their readers count them, and written by the stages that it
+        /// reads.
+        bytes_read: Option<u64> = UInt64,
         /// Rows of output so far.
         rows: Option<u64> = UInt64,
+        /// Rows that it has written to files of a table or of `COPY`, if it writes any.
+        rows_written: Option<u64> = UInt64,
         /// Bytes of output of the tasks that are done.
         bytes: u64 = UInt64,
         /// Bytes that operators of these tasks have written to disk because they did not fit into memory.
@@ -169,16 +188,27 @@ rows! {
         tasks_done: u64 = UInt64,
         /// Seconds from the first task's launch to the last one's end.
         seconds: Option<f64> = Float64,
+        /// Seconds that the fastest task took.
+        fastest_seconds: Option<f64> = Float64,
         /// Median of the seconds that a task took.
         median_seconds: Option<f64> = Float64,
         /// Seconds that the slowest task took.
         slowest_seconds: Option<f64> = Float64,
+        /// Numbers of tasks whose seconds are in each of twenty equal ranges, from the fastest task to the slowest; empty
+        /// where they all took the same.
+        task_histogram: Vec<u64> = numbers(),
+        /// Executors that have run its tasks, or do.
+        executors: Vec<StageExecutor> = StageExecutor::list(&time()),
         /// Stages that it reads from.
-        inputs: Vec<u64> = stages(),
+        inputs: Vec<u64> = numbers(),
+        /// What it does, for people: `join sales with stores on store`.
+        description: String = Utf8,
         /// Root operator, in a line.
         operator: String = Utf8,
         /// Plan, an operator a line, with the metrics of each so far.
         plan: String = Utf8,
+        /// The same operator by operator, from the top down, where one job is asked for.
+        operators: Vec<Operator>,
     }
 
     /// Process that runs tasks and ranks.
@@ -195,6 +225,8 @@ rows! {
         slots: u64 = UInt64,
         /// Slots that no task holds.
         free_slots: u64 = UInt64,
+        /// Ranks that it runs.
+        ranks: u64 = UInt64,
         /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
         device: String = Utf8,
         /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and the trainings that hold it.
@@ -203,6 +235,14 @@ rows! {
         free_gpus: u64 = UInt64,
         /// Memory for its queries; queries that need more spill to its disk.
         memory_bytes: u64 = UInt64,
+        /// Memory that its running tasks have reserved.
+        reserved_bytes: Option<u64> = UInt64,
+        /// Resident memory of its process.
+        process_bytes: Option<u64> = UInt64,
+        /// Memory that its process cannot exceed: that of its container or host.
+        machine_bytes: Option<u64> = UInt64,
+        /// CPU cores that its process has used in the last seconds.
+        cpu_cores: Option<f64> = Float64,
         /// Memory limit of each of its ranks: training whose ranks need more is refused.
         rank_memory_bytes: u64 = UInt64,
         /// Its version.
@@ -211,6 +251,40 @@ rows! {
         since: u64 = time(),
         /// True once it is to leave: it takes no new tasks.
         draining: bool = Boolean,
+        /// Tasks that run there, where one executor is asked for.
+        running: Vec<ExecutorTasks>,
+    }
+
+    /// Vital signs of an executor at a time. Rates are means since the sample before; what the system does not report is
+    /// NULL.
+    #[derive(Default)]
+    Vitals of ExecutorVitals {
+        /// The executor.
+        executor_id: String = Utf8,
+        /// Time at which the scheduler got them.
+        at: u64 = time(),
+        /// Tasks that ran, those of ranks included.
+        tasks: u64 = UInt64,
+        /// Ranks that ran.
+        ranks: u64 = UInt64,
+        /// Memory that running tasks had reserved.
+        reserved_bytes: u64 = UInt64,
+        /// Resident memory of the process.
+        process_bytes: Option<u64> = UInt64,
+        /// Memory that the process cannot exceed: that of its container or host.
+        machine_bytes: Option<u64> = UInt64,
+        /// CPU cores that the process used.
+        cpu_cores: Option<f64> = Float64,
+        /// Bytes per second that the process read from disks.
+        disk_read_rate: Option<f64> = Float64,
+        /// Bytes per second that the process wrote to disks.
+        disk_write_rate: Option<f64> = Float64,
+        /// Bytes per second that the host received, or the container in a network of its own; not from itself.
+        network_in_rate: Option<f64> = Float64,
+        /// Bytes per second that it sent.
+        network_out_rate: Option<f64> = Float64,
+        /// Bytes per second of rows that the executor sent to others.
+        served_rate: Option<f64> = Float64,
     }
 
     /// A training run.
@@ -267,6 +341,9 @@ rows! {
         compute_seconds: f64 = Float64,
         /// Seconds in collectives, waiting for slower ranks included.
         reduce_seconds: f64 = Float64,
+        /// Seconds from the generation's start to the newest report of its ranks. What is not in the other times, the rank
+        /// waited, evaluated or wrote checkpoints.
+        seconds: f64 = Float64,
     }
 
     /// Finished epoch of a run.
@@ -458,10 +535,11 @@ impl Epoch {
 
 impl Table {
     /// All tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Jobs,
         Self::Stages,
         Self::Executors,
+        Self::ExecutorVitals,
         Self::TrainingRuns,
         Self::TrainingRanks,
         Self::TrainingEpochs,
@@ -478,6 +556,7 @@ impl Table {
             Self::Jobs => "jobs",
             Self::Stages => "stages",
             Self::Executors => "executors",
+            Self::ExecutorVitals => "executor_vitals",
             Self::TrainingRuns => "training_runs",
             Self::TrainingRanks => "training_ranks",
             Self::TrainingEpochs => "training_epochs",
@@ -566,14 +645,20 @@ mod tests {
             role: "any".into(),
             slots: 2,
             free_slots: 1,
+            ranks: 1,
             device: "cuda".into(),
             gpus: vec!["A100, GPU-0: free".into(), "A100, GPU-1: free".into()],
             free_gpus: 2,
             memory_bytes: 3,
+            reserved_bytes: Some(1),
+            process_bytes: Some(2),
+            machine_bytes: None,
+            cpu_cores: Some(0.5),
             rank_memory_bytes: 4,
             version: "0".into(),
             since: 5,
             draining: true,
+            running: Vec::new(),
         };
         let json = serde_json::to_vec(&[&executor]).unwrap();
         let shown = pretty_format_batches(&[Table::Executors.batch(&json).unwrap()]).unwrap();
@@ -593,20 +678,46 @@ mod tests {
             partitions: 4,
             partitions_done: 2,
             running: 1,
+            attempts: 1,
+            tasks_failed: 0,
+            started: Some(1_700_000_000_000),
+            ended: None,
+            rows_read: Some(9),
+            bytes_read: None,
             rows: Some(7),
+            rows_written: None,
             bytes: 8,
             spilled_bytes: 0,
             tasks_done: 2,
             seconds: Some(0.5),
+            fastest_seconds: Some(0.25),
             median_seconds: Some(0.25),
             slowest_seconds: Some(0.5),
+            task_histogram: vec![1, 0, 1],
+            executors: vec![StageExecutor {
+                executor_id: "e".into(),
+                tasks: 2,
+                running: 1,
+                started: 1_700_000_000_000,
+                ended: None,
+                seconds: 0.75,
+            }],
             inputs: vec![1, 2],
+            description: "sort by k".into(),
             operator: "SortExec".into(),
             plan: String::new(),
+            operators: Vec::new(),
         };
         let json = serde_json::to_vec(&[&stage]).unwrap();
         let shown = pretty_format_batches(&[Table::Stages.batch(&json).unwrap()]).unwrap();
-        assert!(shown.to_string().contains("[1, 2]"), "{shown}");
+        for part in [
+            "[1, 2]",
+            "[1, 0, 1]",
+            "[{executor_id: e, tasks: 2,",
+            "started: 2023-11-14T22:13:20",
+        ] {
+            assert!(shown.to_string().contains(part), "{part} in {shown}");
+        }
         assert_eq!(rows::<Stage>(&json).unwrap(), [stage]);
     }
 }

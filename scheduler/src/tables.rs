@@ -55,8 +55,10 @@ impl fmt::Debug for Tables {
 pub(crate) struct Only {
     pub(crate) job: Option<String>,
     pub(crate) train: Option<TrainId>,
-    /// Time in milliseconds since 1970 after which points of a curve are wanted. A step would not do: after a loss of
-    /// ranks, steps are counted again from the checkpoint.
+    /// Executor whose rows and lines are wanted.
+    pub(crate) executor: Option<String>,
+    /// Time in milliseconds since 1970 after which points of a curve, or vital signs, are wanted. A step would not do:
+    /// after a loss of ranks, steps are counted again from the checkpoint.
     pub(crate) after: Option<u64>,
     /// Principal whose rows are wanted, together with rows that have no owner.
     pub(crate) owner: Option<String>,
@@ -116,14 +118,28 @@ impl Tables {
                 let jobs = control.jobs().wanted(&filter);
                 let mut rows = control.rows(jobs, now);
                 // Statements of all jobs would be too much for a page that reads them each second.
-                for row in rows.iter_mut().filter(|_| only.job.is_some()) {
+                let is_one = only.job.is_some() || only.train.is_some();
+                for row in rows.iter_mut().filter(|_| is_one) {
                     let job = control.job(&row.job_id);
                     let statement = job.map(|job| job.statement.clone());
                     row.statement = statement.filter(|statement| !statement.is_empty());
                 }
                 rows
             }),
-            Table::Executors => rows!(Controller::executor_rows),
+            Table::Executors => rows!(|control| {
+                let mut rows = control.executor_rows();
+                if let Some(wanted) = &only.executor {
+                    rows.retain(|row| row.executor_id == *wanted);
+                    for row in &mut rows {
+                        row.running = control.running_on(wanted, only.owner.as_deref());
+                    }
+                }
+                rows
+            }),
+            Table::ExecutorVitals => rows!(|control| {
+                let rows = control.vitals_rows(only.executor.as_deref());
+                kept(rows, |row| only.after.is_none_or(|after| row.at > after))
+            }),
             Table::TrainingRuns => rows!(|control| {
                 let (runs, own) = (control.runs().run_rows(train(control)), own(control, only));
                 kept(runs, |run| own.has(&run.train_id))
@@ -166,6 +182,9 @@ impl Tables {
                     let owner = owner.unwrap_or_default();
                     filter.takes(job.unwrap_or_default(), train, owner)
                 }));
+                if let Some(wanted) = &only.executor {
+                    lines.retain(|line| line.executor_id.as_ref() == Some(wanted));
+                }
                 lines.sort_by_key(|line| line.at);
                 lines
             }),
@@ -259,6 +278,10 @@ impl Tables {
         let mut stages = Vec::new();
         for attempt in attempts {
             stages.extend((self.stages)(attempt).await);
+        }
+        // Operators of all jobs would be too much for a table that has their plans as text.
+        for stage in stages.iter_mut().filter(|_| only.job.is_none()) {
+            stage.operators = Vec::new();
         }
         stages
     }

@@ -560,14 +560,20 @@ mod tests {
             role: role.to_owned(),
             slots: 1,
             free_slots: 1,
+            ranks: 0,
             device: device.to_owned(),
             memory_bytes: 1,
+            reserved_bytes: None,
+            process_bytes: None,
+            machine_bytes: None,
+            cpu_cores: None,
             rank_memory_bytes: 1,
             gpus: vec![],
             free_gpus: 0,
             version: String::new(),
             draining: false,
             since: 0,
+            running: vec![],
         };
         let mixed = [executor("any", "cpu"), executor("train", "cuda:1")];
         let gpus = [executor("query", "cpu"), executor("any", "cuda:0")];

@@ -268,6 +268,11 @@ impl Process {
         &self.tasks
     }
 
+    /// Runs a service for as long as the process is registered; it does not end by itself.
+    pub(crate) fn serve(&mut self, service: impl Future<Output = ()> + Send + 'static) {
+        self.services.spawn(service);
+    }
+
     /// Waits until the executor and its scheduler have lost each other, and returns the reason. Meanwhile passes on
     /// finished training runs, dropped prepared rows, and that the executor is to leave.
     pub(crate) async fn until_over(

@@ -7,13 +7,16 @@
 //!   others        404
 //! ```
 //!
-//! [`Vitals`] is what they tell, [`page`] the text, [`server`] the server. The metrics have no names of jobs, models or users.
+//! [`Vitals`] is what they tell, [`page`] the text, [`server`] the server. [`tell_vitals`] sends
+//! some of them to the scheduler. The metrics have no names of jobs, models or users.
 
 mod page;
 mod readers;
+mod sample;
 mod server;
 mod vitals;
 mod work_folder;
 
+pub(crate) use self::sample::tell_vitals;
 pub(crate) use self::server::{listen, serve};
 pub(crate) use self::vitals::Vitals;

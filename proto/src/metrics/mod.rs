@@ -6,4 +6,5 @@
 mod process;
 mod text;
 
+pub use self::process::ProcessUsage;
 pub use self::text::{Counters, Gauges, Labels, Metrics, OPEN_METRICS};

@@ -11,6 +11,62 @@ use crate::connections::files;
 /// Clock ticks of a second in `/proc`: `USER_HZ`, 100 on each architecture that Volley is built for.
 const TICKS: f64 = 100.0;
 
+/// CPU time and memory that this process has used so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProcessUsage {
+    /// Seconds of CPU time, user and system.
+    pub cpu_seconds: Option<f64>,
+    /// Resident memory in bytes.
+    pub resident_bytes: Option<u64>,
+    /// Bytes read from disks.
+    pub disk_read_bytes: Option<u64>,
+    /// Bytes written to disks.
+    pub disk_written_bytes: Option<u64>,
+    /// Bytes that the network interfaces of the host, or of the container's own network, have received; not those of the
+    /// loopback interface.
+    pub network_received_bytes: Option<u64>,
+    /// Bytes that they have sent.
+    pub network_sent_bytes: Option<u64>,
+}
+
+impl ProcessUsage {
+    /// Reads what the system counts; a field is `None` where it does not.
+    pub fn read() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let (io, network) = (read("/proc/self/io"), read("/proc/self/net/dev"));
+        let network = interfaces(&network);
+        Self {
+            cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
+            resident_bytes: resident(&read("/proc/self/status")).map(|bytes| bytes as u64),
+            disk_read_bytes: counted(&io, "read_bytes:"),
+            disk_written_bytes: counted(&io, "write_bytes:"),
+            network_received_bytes: network.map(|(received, _)| received),
+            network_sent_bytes: network.map(|(_, sent)| sent),
+        }
+    }
+}
+
+/// Returns the number after a name at the beginning of a line.
+fn counted(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+/// Adds up the bytes that the interfaces in `/proc/net/dev` have received and sent, loopback left out.
+fn interfaces(text: &str) -> Option<(u64, u64)> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let counts = lines
+        .filter(|(name, _)| name.trim() != "lo")
+        .map(|(_, counts)| {
+            let mut counts = counts.split_whitespace().map(str::parse::<u64>);
+            // Eight counters of what was received are followed by eight of what was sent.
+            Some((counts.next()?.ok()?, counts.nth(7)?.ok()?))
+        });
+    let counts: Vec<_> = counts.collect::<Option<_>>()?;
+    let all = counts.into_iter();
+    (!text.is_empty()).then(|| all.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1)))
+}
+
 impl Metrics {
     /// Adds the CPU time, memory, open files and start of this process.
     pub fn process(&mut self) {
@@ -85,6 +141,20 @@ mod tests {
         );
         assert_eq!(resident("Name:\tx\nVmRSS:\t 12 kB\n"), Some(12_288.0));
         assert_eq!((cpu_seconds(""), resident("")), (None, None));
+    }
+
+    #[test]
+    fn interfaces_are_added_up_without_loopback() {
+        let text = "Inter-|   Receive | Transmit\n face |bytes packets | bytes packets\n    \
+                    lo: 700 1 0 0 0 0 0 0 700 1 0 0 0 0 0 0\n  \
+                    eth0: 10 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\n  \
+                    eth1: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n";
+        assert_eq!(interfaces(text), Some((11, 22)));
+        assert_eq!((interfaces(""), interfaces("eth0: x\n")), (None, None));
+        assert_eq!(
+            counted("rchar: 7\nread_bytes: 12\n", "read_bytes:"),
+            Some(12)
+        );
     }
 
     #[cfg(target_os = "linux")]

@@ -1,22 +1,22 @@
 //! Job graphs as rows of a table: the stages of an attempt, and the progress of each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::task_status::Status;
 use ballista_scheduler::cluster::JobState;
-use ballista_scheduler::display::format_stage_metrics;
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use volley_engine::TrainExec;
-use volley_proto::tables::{Stage, StageKind, StageState};
+use volley_proto::tables::{Operator, Stage, StageExecutor, StageKind, StageState};
 
 use super::BallistaScheduler;
 use super::job_state::VolleyJobState;
 use crate::tables::{AttemptOf, StageRows};
-use volley_engine::stages::{find, in_stages};
+use volley_engine::stages::{Description, find, in_stages, is_writer};
 
 /// Graphs of attempts, running and ended.
 #[derive(Clone)]
@@ -58,7 +58,6 @@ impl Graphs {
                 Ok(None) | Err(_) => Vec::new(),
             }
         };
-        stages.sort_by_key(|stage| stage.stage_id);
         // Ballista has one word for all ends.
         let ended = stages.iter_mut().filter(|_| cancelled);
         for stage in ended.filter(|stage| stage.state != StageState::Succeeded) {
@@ -71,43 +70,49 @@ impl Graphs {
 /// Progress of a stage.
 struct Advance<'a> {
     state: StageState,
+    attempt: usize,
     partitions: usize,
     done: usize,
-    running: usize,
     inputs: Vec<u64>,
     metrics: Option<&'a [MetricsSet]>,
 }
 
 fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Stage> {
-    let stages = graph.stages();
-    let row = |(id, stage): (&usize, &ExecutionStage)| {
+    let mut stages: Vec<_> = graph.stages().iter().collect();
+    // A stage has a higher number than those that it reads.
+    stages.sort_by_key(|(id, _)| **id);
+    let mut described = BTreeMap::new();
+    let mut written = BTreeMap::new();
+    let mut rows = Vec::with_capacity(stages.len());
+    for (id, stage) in stages {
         let planned = plan_of(stage);
+        let description = Description::of(planned.as_ref(), &described);
         let plan = in_stages(planned);
         let plan = plan.as_ref().unwrap_or(planned).as_ref();
         let Advance {
             state,
+            attempt,
             partitions,
             done,
-            running,
             inputs,
             metrics,
         } = advance(stage);
-        let kind = if find::<TrainExec>(plan).is_some() {
-            StageKind::Training
-        } else {
-            StageKind::Query
+        let kind = match find::<TrainExec>(plan) {
+            Some(_) => StageKind::Training,
+            None => StageKind::Query,
         };
-        let rows = metrics.and_then(|metrics| metrics.first()?.output_rows());
-        let spilled = metrics.unwrap_or_default().iter();
-        let spilled: usize = spilled.filter_map(MetricsSet::spilled_bytes).sum();
-        let Done {
-            tasks,
-            bytes,
-            seconds,
-            median,
-            slowest,
-        } = Done::of(tasks_of(stage));
-        Stage {
+        let metrics = metrics.unwrap_or_default();
+        let spilled: usize = metrics.iter().filter_map(MetricsSet::spilled_bytes).sum();
+        let operators = Operators::of(plan, metrics);
+        let tasks = Tasks::of(tasks_of(stage));
+        let of_stages = inputs.iter().filter_map(|input| written.get(input));
+        let of_stages: u64 = of_stages.sum();
+        let bytes_read = operators
+            .bytes_scanned
+            .map_or(of_stages, |of_files| of_files + of_stages);
+        written.insert(*id as u64, tasks.bytes);
+        let has_ended = matches!(state, StageState::Succeeded | StageState::Failed);
+        rows.push(Stage {
             job_id: job.to_owned(),
             train_id: train_id.map(str::to_owned),
             stage_id: *id as u64,
@@ -115,20 +120,35 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             state,
             partitions: partitions as u64,
             partitions_done: done as u64,
-            running: running as u64,
-            rows: rows.map(|rows| rows as u64),
-            bytes,
+            running: tasks.running,
+            attempts: attempt as u64 + 1,
+            tasks_failed: tasks.failed,
+            started: tasks.started,
+            ended: tasks.finished.filter(|_| has_ended),
+            rows_read: operators.rows_read,
+            bytes_read: (bytes_read > 0).then_some(bytes_read),
+            rows: metrics
+                .first()
+                .and_then(|writer| Some(writer.output_rows()? as u64)),
+            rows_written: operators.rows_written,
+            bytes: tasks.bytes,
             spilled_bytes: spilled as u64,
-            tasks_done: tasks,
-            seconds,
-            median_seconds: median,
-            slowest_seconds: slowest,
+            tasks_done: tasks.seconds.len() as u64,
+            seconds: tasks.span(),
+            fastest_seconds: tasks.seconds.first().copied(),
+            median_seconds: tasks.seconds.get(tasks.seconds.len() / 2).copied(),
+            slowest_seconds: tasks.seconds.last().copied(),
+            task_histogram: histogram(&tasks.seconds),
+            executors: tasks.executors.into_values().collect(),
             inputs,
+            description: description.text(),
             operator: operator(plan),
-            plan: format_stage_metrics(plan, metrics.unwrap_or_default()),
-        }
-    };
-    stages.iter().map(row).collect()
+            plan: operators.text(),
+            operators: operators.all,
+        });
+        described.insert(*id, description);
+    }
+    rows
 }
 
 pub(super) fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {
@@ -150,45 +170,211 @@ fn tasks_of(stage: &ExecutionStage) -> &[TaskInfo] {
     }
 }
 
-/// Figures of tasks that are done.
+/// Figures of a stage's tasks.
 #[derive(Debug, Default)]
-struct Done {
-    tasks: u64,
-    /// Bytes that they have written.
+struct Tasks {
+    running: u64,
+    failed: u64,
+    /// Bytes that those that are done have written.
     bytes: u64,
-    /// Time from the first one's launch to the last one's end, by the scheduler's clock.
-    seconds: Option<f64>,
-    /// Median and maximum of their times, by the executors' clocks.
-    median: Option<f64>,
-    slowest: Option<f64>,
+    /// Times in milliseconds since 1970 at which the first was launched, and at which the last that is done was done: by
+    /// the scheduler's clock.
+    started: Option<u64>,
+    finished: Option<u64>,
+    /// Seconds of each that is done, in ascending order, by the executors' clocks.
+    seconds: Vec<f64>,
+    executors: BTreeMap<String, StageExecutor>,
 }
 
-impl Done {
+impl Tasks {
     fn of(tasks: &[TaskInfo]) -> Self {
-        let seconds = |from: u128, to: u128| to.saturating_sub(from) as f64 / 1e3;
-        let mut done = Self::default();
-        let (mut launched, mut finished) = (u128::MAX, 0);
-        let mut times = Vec::new();
+        let mut all = Self::default();
         for task in tasks {
-            let Status::Successful(successful) = &task.task_status else {
-                continue;
-            };
-            done.tasks += 1;
-            done.bytes += successful
-                .partitions
-                .iter()
-                .map(|to| to.num_bytes)
-                .sum::<u64>();
-            launched = launched.min(task.launch_time);
-            finished = finished.max(task.finish_time);
-            times.push(seconds(task.start_exec_time, task.end_exec_time));
+            let launched = task.launch_time as u64;
+            match &task.task_status {
+                Status::Successful(successful) => {
+                    let written = successful.partitions.iter().map(|to| to.num_bytes);
+                    all.bytes += written.sum::<u64>();
+                    let (began, ended) = (task.start_exec_time, task.end_exec_time);
+                    let seconds = ended.saturating_sub(began) as f64 / 1e3;
+                    all.seconds.push(seconds);
+                    let finished = Some(task.finish_time as u64);
+                    all.finished = all.finished.max(finished);
+                    let share = all.share(&successful.executor_id, launched);
+                    share.tasks += 1;
+                    share.seconds += seconds;
+                    share.ended = share.ended.max(finished);
+                }
+                Status::Running(running) => {
+                    all.running += 1;
+                    all.share(&running.executor_id, launched).running += 1;
+                }
+                // A failed task does not say where it ran.
+                Status::Failed(_) => all.failed += 1,
+            }
+            let first = all.started.map_or(launched, |first| first.min(launched));
+            all.started = Some(first);
         }
-        times.sort_by(f64::total_cmp);
-        done.seconds = (done.tasks > 0).then(|| seconds(launched, finished));
-        done.median = times.get(times.len() / 2).copied();
-        done.slowest = times.last().copied();
-        done
+        all.seconds.sort_by(f64::total_cmp);
+        all
     }
+
+    /// Returns the share of the executor of a task that was launched at this time.
+    fn share(&mut self, executor: &str, launched: u64) -> &mut StageExecutor {
+        if !self.executors.contains_key(executor) {
+            let share = StageExecutor {
+                executor_id: executor.to_owned(),
+                tasks: 0,
+                running: 0,
+                started: launched,
+                ended: None,
+                seconds: 0.0,
+            };
+            self.executors.insert(executor.to_owned(), share);
+        }
+        let share = self.executors.get_mut(executor).expect("inserted above");
+        share.started = share.started.min(launched);
+        share
+    }
+
+    /// Returns the seconds from the first launch to the last end.
+    fn span(&self) -> Option<f64> {
+        let (started, finished) = (self.started?, self.finished?);
+        Some(finished.saturating_sub(started) as f64 / 1e3)
+    }
+}
+
+/// Ranges of a histogram.
+const RANGES: usize = 20;
+
+/// Counts numbers in ascending order, in equal ranges from the first to the last; nothing where these are the same.
+fn histogram(sorted: &[f64]) -> Vec<u64> {
+    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else {
+        return Vec::new();
+    };
+    let width = (last - first) / RANGES as f64;
+    if width <= 0.0 {
+        return Vec::new();
+    }
+    let mut counts = vec![0; RANGES];
+    for number in sorted {
+        let range = ((number - first) / width) as usize;
+        counts[range.min(RANGES - 1)] += 1;
+    }
+    counts
+}
+
+/// Operators of a stage's plan, with their metrics.
+#[derive(Debug, Default)]
+struct Operators {
+    all: Vec<Operator>,
+    has_metrics: bool,
+    /// Rows of files and of exchanges.
+    rows_read: Option<u64>,
+    /// Bytes that readers of files have counted.
+    bytes_scanned: Option<u64>,
+    rows_written: Option<u64>,
+}
+
+impl Operators {
+    /// Reads a plan and the metrics of those of its operators that have some, in the order of the plan. Metrics of another
+    /// number of operators are of another plan, and left out.
+    fn of(plan: &dyn ExecutionPlan, metrics: &[MetricsSet]) -> Self {
+        let has_metrics = !metrics.is_empty() && reporting(plan) == metrics.len();
+        let mut operators = Self {
+            has_metrics,
+            ..Self::default()
+        };
+        let mut metrics = metrics.iter().filter(|_| has_metrics);
+        operators.add(plan, 0, &mut metrics);
+        operators
+    }
+
+    /// Adds an operator and those below. Returns the rows of its output.
+    fn add<'a>(
+        &mut self,
+        plan: &dyn ExecutionPlan,
+        depth: u64,
+        metrics: &mut impl Iterator<Item = &'a MetricsSet>,
+    ) -> Option<u64> {
+        let own = plan.metrics().and_then(|_| metrics.next());
+        let rows = own.and_then(|own| Some(own.output_rows()? as u64));
+        let shown = own.map(|own| {
+            let shown = own.aggregate_by_name().sorted_for_display();
+            shown.timestamps_removed().to_string()
+        });
+        self.all.push(Operator {
+            depth,
+            text: displayable(plan)
+                .one_line()
+                .to_string()
+                .trim_end()
+                .to_owned(),
+            rows,
+            seconds: own.and_then(seconds),
+            metrics: shown.unwrap_or_default(),
+        });
+        let inputs = plan.children();
+        if inputs.is_empty() {
+            add(&mut self.rows_read, rows);
+            let scanned = own.and_then(|own| own.sum_by_name("bytes_scanned"));
+            add(
+                &mut self.bytes_scanned,
+                scanned.map(|bytes| bytes.as_usize() as u64),
+            );
+        }
+        for input in inputs {
+            let rows = self.add(input.as_ref(), depth + 1, metrics);
+            if is_writer(plan) {
+                add(&mut self.rows_written, rows);
+            }
+        }
+        rows
+    }
+
+    /// Returns the operators as text, each in a line below the one that reads it.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for operator in &self.all {
+            let indent = 2 * operator.depth as usize;
+            let metrics = match self.has_metrics {
+                true => format!(", metrics=[{}]", operator.metrics),
+                false => String::new(),
+            };
+            text.push_str(&format!("{:indent$}{}{metrics}\n", "", operator.text));
+        }
+        text
+    }
+}
+
+/// Counts the operators of a plan that have metrics.
+fn reporting(plan: &dyn ExecutionPlan) -> usize {
+    let below = plan
+        .children()
+        .into_iter()
+        .map(|input| reporting(input.as_ref()));
+    usize::from(plan.metrics().is_some()) + below.sum::<usize>()
+}
+
+fn add(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or(0) + more);
+    }
+}
+
+/// Returns the seconds that an operator computed: as it says, or what its scan, its shuffle files or its sink took.
+fn seconds(metrics: &MetricsSet) -> Option<f64> {
+    let named = |name: &str| Some(metrics.sum_by_name(name)?.as_usize());
+    let nanos = match metrics.elapsed_compute() {
+        // Scans count only a part of their work under that name.
+        Some(computed) => computed.max(named("time_elapsed_processing").unwrap_or(0)),
+        None => {
+            let parts = ["repart_time", "write_time", "fetch_time", "local_read_time"];
+            let parts: Vec<_> = parts.into_iter().filter_map(named).collect();
+            (!parts.is_empty()).then(|| parts.iter().sum())?
+        }
+    };
+    Some(nanos as f64 / 1e9)
 }
 
 fn advance(stage: &ExecutionStage) -> Advance<'_> {
@@ -198,16 +384,11 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
         let first = inputs.first().copied().unwrap_or(plan);
         first.output_partitioning().partition_count()
     };
-    let count = |tasks: &[TaskInfo], of: fn(&Status) -> bool| -> (usize, usize) {
-        let tasks = tasks.iter().filter(|task| of(&task.task_status));
-        tasks.fold((0, 0), |(tasks, partitions), task| {
-            (
-                tasks + 1,
-                partitions + task.global_input_partition_ids.len(),
-            )
-        })
+    let done = |tasks: &[TaskInfo]| -> usize {
+        let is_done = |task: &&TaskInfo| matches!(task.task_status, Status::Successful(_));
+        let done = tasks.iter().filter(is_done);
+        done.map(|task| task.global_input_partition_ids.len()).sum()
     };
-    let done = |tasks| count(tasks, |status| matches!(status, Status::Successful(_))).1;
     let ids = |inputs: &mut dyn Iterator<Item = &usize>| {
         let mut ids: Vec<u64> = inputs.map(|id| *id as u64).collect();
         ids.sort_unstable();
@@ -216,44 +397,41 @@ fn advance(stage: &ExecutionStage) -> Advance<'_> {
     match stage {
         ExecutionStage::UnResolved(stage) => Advance {
             state: StageState::Waiting,
+            attempt: stage.stage_attempt_num,
             partitions: of_plan(&stage.plan),
             done: 0,
-            running: 0,
             inputs: ids(&mut stage.inputs.keys()),
             metrics: None,
         },
         ExecutionStage::Resolved(stage) => Advance {
             state: StageState::Ready,
+            attempt: stage.stage_attempt_num,
             partitions: stage.partitions,
             done: 0,
-            running: 0,
             inputs: ids(&mut stage.inputs.keys()),
             metrics: None,
         },
         ExecutionStage::Running(stage) => Advance {
             state: StageState::Running,
+            attempt: stage.stage_attempt_num,
             partitions: stage.partitions,
             done: done(&stage.task_infos),
-            running: count(&stage.task_infos, |status| {
-                matches!(status, Status::Running(_))
-            })
-            .0,
             inputs: ids(&mut stage.inputs.keys()),
             metrics: stage.stage_metrics.as_deref(),
         },
         ExecutionStage::Successful(stage) => Advance {
             state: StageState::Succeeded,
+            attempt: stage.stage_attempt_num,
             partitions: stage.partitions,
             done: stage.partitions,
-            running: 0,
             inputs: ids(&mut stage.inputs.keys()),
             metrics: Some(&stage.stage_metrics),
         },
         ExecutionStage::Failed(stage) => Advance {
             state: StageState::Failed,
+            attempt: stage.stage_attempt_num,
             partitions: stage.partitions,
             done: done(&stage.task_infos),
-            running: 0,
             inputs: Vec::new(),
             metrics: None,
         },
@@ -265,4 +443,21 @@ fn operator(plan: &dyn ExecutionPlan) -> String {
     let inputs = plan.children();
     let below = inputs.first().map_or(plan, |input| input.as_ref());
     displayable(below).one_line().to_string().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_counted_in_equal_ranges() {
+        assert_eq!(histogram(&[]), Vec::<u64>::new());
+        assert_eq!(histogram(&[2.0, 2.0]), Vec::<u64>::new());
+        let mut due = vec![0; RANGES];
+        (due[0], due[1], due[RANGES - 1]) = (2, 1, 1);
+        assert_eq!(histogram(&[0.0, 0.9, 1.5, 20.0]), due);
+        let many: Vec<f64> = (0..100_000).map(f64::from).collect();
+        let counts = histogram(&many);
+        assert_eq!((counts.len(), counts.iter().sum()), (RANGES, 100_000_u64));
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
-use volley_proto::tables::{self, JobState, Line, millis};
+use volley_proto::tables::{self, ExecutorTasks, JobState, Line, millis};
 
 use super::aging::Aging;
 use super::clock::Now;
@@ -152,6 +152,7 @@ impl Controller {
                 self.wake(Topic::Executor(executor));
             }
             Event::ExecutorHeartbeat { executor } => self.executors.heard(&executor, now.instant),
+            Event::ExecutorMeasured(vitals) => self.executors.measured(*vitals, now.time),
             Event::ExecutorDrains { executor, knows } => {
                 self.executor_drains(&executor, knows, now);
             }
@@ -703,6 +704,27 @@ impl Controller {
     pub(crate) fn executor_rows(&self) -> Vec<tables::Executor> {
         let holders = self.slots.gpu_holders();
         self.executors.rows(&self.slots.held(), &holders)
+    }
+
+    /// Returns the vital signs of an executor, or of all, as rows of their table.
+    pub(crate) fn vitals_rows(&self, executor: Option<&str>) -> Vec<tables::Vitals> {
+        self.executors.vitals_rows(executor)
+    }
+
+    /// Returns the tasks that run on an executor, by job and stage, the jobs being those of `owner` if one is given.
+    pub(crate) fn running_on(&self, executor: &str, owner: Option<&str>) -> Vec<ExecutorTasks> {
+        let tasks = self.slots.tasks_of(executor).into_iter();
+        let row = |((attempt, stage), (tasks, slots)): ((&str, usize), (usize, usize))| {
+            let job = self.jobs.job_of(attempt);
+            let is_shown = owner.is_none_or(|owner| self.owner_of(job) == Some(owner));
+            is_shown.then(|| ExecutorTasks {
+                job_id: job.to_owned(),
+                stage_id: stage as u64,
+                tasks: tasks as u64,
+                slots: slots as u64,
+            })
+        };
+        tasks.filter_map(row).collect()
     }
 
     /// Returns the numbers of registered executors, of slots for queries, and of those slots that no task holds.

@@ -8,6 +8,7 @@ use volley_proto::settings::OnClientLoss;
 #[cfg(test)]
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::spec::{Elastic, Ranks};
+use volley_proto::tables::Vitals;
 use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::devices::{DeviceRequest, HostGpu};
@@ -57,6 +58,8 @@ pub(crate) enum Event {
     },
     /// An executor's heartbeat.
     ExecutorHeartbeat { executor: String },
+    /// An executor has sent its vital signs; the time of the row is not known yet.
+    ExecutorMeasured(Box<Vitals>),
     /// An executor is to leave: nothing is placed there from now on. Its ranks meet elsewhere once it knows.
     ExecutorDrains { executor: String, knows: bool },
     /// The engine needs no data of a draining executor.

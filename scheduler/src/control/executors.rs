@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::Gpu;
 use volley_proto::spec::Device;
-use volley_proto::tables::{self, millis};
+use volley_proto::tables::{self, Vitals, millis};
 
 use super::devices::HostGpu;
 use super::placement::ExecutorRole;
@@ -108,7 +108,12 @@ struct Registration {
     /// True once its removal has been requested.
     leaving: bool,
     drain: Drain,
+    /// Vital signs of the last minutes, the newest last.
+    vitals: VecDeque<Vitals>,
 }
+
+/// Most samples of vital signs that are kept of an executor: ten minutes, one in three seconds.
+const VITALS: usize = 200;
 
 /// Most executors that have left as planned and are remembered.
 const MOST_LEFT: usize = 1024;
@@ -226,6 +231,7 @@ impl Executors {
             heard: now,
             leaving: false,
             drain: Drain::No,
+            vitals: VecDeque::new(),
         });
     }
 
@@ -281,6 +287,30 @@ impl Executors {
         if let Some(registered) = record.and_then(|record| record.registered.as_mut()) {
             registered.heard = now;
         }
+    }
+
+    /// Keeps the vital signs of a registered executor, and drops the oldest when there are too many.
+    pub(crate) fn measured(&mut self, vitals: Vitals, now: SystemTime) {
+        let record = self.records.get_mut(&vitals.executor_id);
+        if let Some(registered) = record.and_then(|record| record.registered.as_mut()) {
+            if registered.vitals.len() == VITALS {
+                registered.vitals.pop_front();
+            }
+            registered.vitals.push_back(Vitals {
+                at: millis(now),
+                ..vitals
+            });
+        }
+    }
+
+    /// Returns the kept vital signs of an executor, or of all, ordered by id and time.
+    pub(crate) fn vitals_rows(&self, executor: Option<&str>) -> Vec<Vitals> {
+        let records = self.records.iter();
+        let wanted = records.filter(|(id, _)| executor.is_none_or(|executor| executor == *id));
+        let registered = wanted.filter_map(|(_, record)| record.registered.as_ref());
+        registered
+            .flat_map(|registered| registered.vitals.iter().cloned())
+            .collect()
     }
 
     /// Gives all registered executors the time for a heartbeat again.
@@ -408,6 +438,7 @@ impl Executors {
                 endpoint,
                 slots,
                 drain,
+                vitals,
                 ..
             } = record.registered.as_ref()?;
             let Present {
@@ -421,6 +452,7 @@ impl Executors {
                 None => format!("{described}: free"),
             };
             let held = held.get(id).copied().unwrap_or(0);
+            let newest = vitals.back();
             Some(tables::Executor {
                 executor_id: id.clone(),
                 host: endpoint.host.clone(),
@@ -428,6 +460,7 @@ impl Executors {
                 role: profile.role.to_string(),
                 slots: *slots as u64,
                 free_slots: slots.saturating_sub(held) as u64,
+                ranks: newest.map_or(0, |newest| newest.ranks),
                 device: match profile.device {
                     Device::Auto if gpus.is_empty() => Device::Cpu,
                     Device::Auto => Device::AnyCuda,
@@ -437,10 +470,15 @@ impl Executors {
                 gpus: gpus.iter().zip(&profile.gpus).map(gpu).collect(),
                 free_gpus: free_gpus.count() as u64,
                 memory_bytes: profile.memory_bytes,
+                reserved_bytes: newest.map(|newest| newest.reserved_bytes),
+                process_bytes: newest.and_then(|newest| newest.process_bytes),
+                machine_bytes: newest.and_then(|newest| newest.machine_bytes),
+                cpu_cores: newest.and_then(|newest| newest.cpu_cores),
                 rank_memory_bytes: profile.rank_memory_bytes,
                 version: profile.version.clone(),
                 since: millis(*since),
                 draining: *drain != Drain::No,
+                running: Vec::new(),
             })
         };
         self.records.iter().filter_map(row).collect()
@@ -512,6 +550,35 @@ mod tests {
             (executors.slots().count(), executors.role("e")),
             (0, ExecutorRole::Any)
         );
+    }
+
+    #[test]
+    fn the_newest_vital_signs_are_kept() {
+        let (mut executors, now) = (Executors::default(), SystemTime::now());
+        executors.admit("e", "p/1").unwrap();
+        executors.attends("e", "p/1", profile(ExecutorRole::Any), now);
+        executors.registers("e", endpoint(), 2, Instant::now());
+        let sample = |executor: &str, tasks: usize| Vitals {
+            executor_id: executor.to_owned(),
+            tasks: tasks as u64,
+            cpu_cores: Some(1.5),
+            ..Vitals::default()
+        };
+        executors.measured(sample("unknown", 1), now);
+        for tasks in 0..VITALS + 2 {
+            executors.measured(sample("e", tasks), now);
+        }
+        let kept = executors.vitals_rows(Some("e"));
+        assert_eq!(
+            (kept.len(), kept[0].tasks, kept[0].at),
+            (VITALS, 2, millis(now))
+        );
+        assert_eq!(executors.vitals_rows(None), kept);
+        assert!(executors.vitals_rows(Some("unknown")).is_empty());
+        let row = executors.rows(&BTreeMap::new(), &BTreeMap::new()).remove(0);
+        assert_eq!((row.cpu_cores, row.process_bytes), (Some(1.5), None));
+        assert!(executors.leaves("e"));
+        assert!(executors.vitals_rows(None).is_empty());
     }
 
     #[test]

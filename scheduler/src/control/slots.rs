@@ -317,6 +317,19 @@ impl Slots {
         self.executors.get(executor).map_or(0, |known| known.held)
     }
 
+    /// Returns the numbers of an executor's tasks, and of the slots that they hold, by attempt and stage.
+    pub(crate) fn tasks_of(&self, executor: &str) -> BTreeMap<(&str, usize), (usize, usize)> {
+        let known = self.executors.get(executor).into_iter();
+        let tasks = known.flat_map(|known| &known.tasks);
+        let mut all = BTreeMap::new();
+        for (task, held) in tasks {
+            let (tasks, slots) = all.entry((task.attempt.as_str(), task.stage)).or_default();
+            *tasks += 1;
+            *slots += held.slots;
+        }
+        all
+    }
+
     /// Returns the slots that the queries of queues and users hold.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage

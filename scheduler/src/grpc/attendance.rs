@@ -19,10 +19,12 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::access::ClusterSecret;
 use volley_proto::spec::Device;
+use volley_proto::tables::Vitals;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EchoResponse, EndRequest, EndResponse,
-    LeaveRequest, LeaveResponse, ProbedRequest, ProbedResponse, TellRequest, TellResponse,
+    LeaveRequest, LeaveResponse, MeasureRequest, MeasureResponse, ProbedRequest, ProbedResponse,
+    TellRequest, TellResponse,
 };
 use volley_proto::{Gpu, TrainId};
 
@@ -158,6 +160,44 @@ impl Attendance for Service {
             }));
         }
         Ok(Response::new(TellResponse {}))
+    }
+
+    async fn measure(
+        &self,
+        request: Request<MeasureRequest>,
+    ) -> Result<Response<MeasureResponse>, Status> {
+        let MeasureRequest {
+            executor_id,
+            tasks,
+            ranks,
+            reserved_bytes,
+            process_bytes,
+            machine_bytes,
+            cpu_cores,
+            disk_read_rate,
+            disk_write_rate,
+            network_in_rate,
+            network_out_rate,
+            served_rate,
+        } = request.into_inner();
+        // JSON has no form for others.
+        let rate = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
+        self.control.on(Event::ExecutorMeasured(Box::new(Vitals {
+            executor_id,
+            tasks,
+            ranks,
+            reserved_bytes,
+            process_bytes,
+            machine_bytes,
+            cpu_cores: rate(cpu_cores),
+            disk_read_rate: rate(disk_read_rate),
+            disk_write_rate: rate(disk_write_rate),
+            network_in_rate: rate(network_in_rate),
+            network_out_rate: rate(network_out_rate),
+            served_rate: rate(served_rate),
+            ..Vitals::default()
+        })));
+        Ok(Response::new(MeasureResponse {}))
     }
 
     async fn end(&self, request: Request<EndRequest>) -> Result<Response<EndResponse>, Status> {

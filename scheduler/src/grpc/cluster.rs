@@ -120,6 +120,7 @@ impl Cluster for Service {
         let only = Only {
             job: job_id,
             train: train.as_deref().map(train_id).transpose()?,
+            executor: None,
             after: None,
             owner: caller.sees().map(str::to_owned),
         };

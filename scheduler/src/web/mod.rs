@@ -78,6 +78,7 @@ pub(crate) fn routes(tables: Tables) -> Router {
 struct Asked {
     job: Option<String>,
     train: Option<String>,
+    executor: Option<String>,
     after: Option<u64>,
 }
 
@@ -86,13 +87,19 @@ async fn rows(
     State(tables): State<Tables>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    Query(Asked { job, train, after }): Query<Asked>,
+    Query(asked): Query<Asked>,
 ) -> Response {
     let Ok(table) = name.parse::<Table>() else {
         let names = Table::ALL.map(Table::name).join(", ");
         let message = format!("no table {name:?}: there are {names}\n");
         return (StatusCode::NOT_FOUND, message).into_response();
     };
+    let Asked {
+        job,
+        train,
+        executor,
+        after,
+    } = asked;
     let train = match train.map(|id| id.parse()).transpose() {
         Ok(train) => train,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
@@ -100,6 +107,7 @@ async fn rows(
     let only = Only {
         job,
         train,
+        executor,
         after,
         owner: caller.sees().map(str::to_owned),
     };

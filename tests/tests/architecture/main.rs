@@ -248,7 +248,14 @@ const EXECUTOR: Inside = Inside {
         ("memory", &[]),
         (
             "metrics",
-            &["ballista", "config", "counts", "memory", "rank"],
+            &[
+                "attendance",
+                "ballista",
+                "config",
+                "counts",
+                "memory",
+                "rank",
+            ],
         ),
         ("models", &[]),
         ("notices", &["attendance", "ballista"]),

@@ -272,19 +272,23 @@ fn training(run: &Run) -> String {
     line
 }
 
-/// Formats the executor and rows of a rank, and the shares of its time.
+/// Formats the executor and rows of a rank, and the shares of its time since its generation began.
 fn share(rank: &Rank) -> String {
     let executor = &rank.executor_id;
     let (Some(rows), Some(load)) = (rank.rows, rank.load_seconds) else {
         return format!("on {executor}: waits for its rows");
     };
     let (compute, reduce) = (rank.compute_seconds, rank.reduce_seconds);
-    let percent = |seconds: f64| 100.0 * seconds / (compute + reduce + load).max(1e-9);
+    let told = load + compute + reduce;
+    // The scheduler's clock and the rank's differ a little.
+    let all = rank.seconds.max(told);
+    let percent = |seconds: f64| 100.0 * seconds / all.max(1e-9);
     format!(
-        "on {executor}: {rows} rows; {:.0} % loading, {:.0} % computing, {:.0} % reducing",
+        "on {executor}: {rows} rows; {:.0} % loading, {:.0} % computing, {:.0} % reducing, {:.0} % other",
         percent(load),
         percent(compute),
-        percent(reduce)
+        percent(reduce),
+        percent(all - told)
     )
 }
 
@@ -336,16 +340,28 @@ mod tests {
             partitions: 4,
             partitions_done: done,
             running: u64::from(state == StageState::Running),
+            attempts: 1,
+            tasks_failed: 0,
+            started: None,
+            ended: None,
+            rows_read: None,
+            bytes_read: None,
             rows: None,
+            rows_written: None,
             bytes: 0,
             spilled_bytes: 0,
             tasks_done: 0,
             seconds: None,
+            fastest_seconds: None,
             median_seconds: None,
             slowest_seconds: None,
+            task_histogram: Vec::new(),
+            executors: Vec::new(),
             inputs: Vec::new(),
+            description: String::new(),
             operator: "HashJoinExec: mode=CollectLeft".into(),
             plan: String::new(),
+            operators: Vec::new(),
         };
         let stages = vec![
             stage(1, StageKind::Query, StageState::Succeeded, 4),
@@ -382,10 +398,11 @@ mod tests {
             load_seconds: Some(1.0),
             compute_seconds: 8.0,
             reduce_seconds: 1.0,
+            seconds: 20.0,
         };
         assert_eq!(
             share(&rank),
-            "on e-0: 1000 rows; 10 % loading, 80 % computing, 10 % reducing"
+            "on e-0: 1000 rows; 5 % loading, 40 % computing, 5 % reducing, 50 % other"
         );
     }
 }

@@ -44,6 +44,9 @@ pub(crate) struct RunProgress {
     points: Vec<Spot>,
     /// Time when the run first had ranks.
     pub(crate) started: Option<SystemTime>,
+    /// Times of this generation's start and of its ranks' newest report.
+    began: Option<SystemTime>,
+    heard: Option<SystemTime>,
 }
 
 /// Reports of a rank in this generation.
@@ -71,6 +74,19 @@ impl RunProgress {
         self.ranks = vec![RankProgress::default(); ranks];
         self.rate = None;
         self.started.get_or_insert(now);
+        (self.began, self.heard) = (Some(now), Some(now));
+    }
+
+    /// Records that a rank has reported: time has passed for all of them.
+    pub(crate) fn hears(&mut self, now: SystemTime) {
+        self.heard = Some(now);
+    }
+
+    /// Returns the seconds of this generation up to the newest report.
+    fn seconds(&self) -> f64 {
+        let times = self.began.zip(self.heard);
+        let passed = times.and_then(|(began, heard)| heard.duration_since(began).ok());
+        passed.unwrap_or_default().as_secs_f64()
     }
 
     /// Records that a rank has its rows.
@@ -173,6 +189,7 @@ impl RunProgress {
             load_seconds: progress.loaded.map(|(_, seconds)| seconds),
             compute_seconds: progress.compute_seconds,
             reduce_seconds: progress.reduce_seconds,
+            seconds: self.seconds(),
         };
         ranks.map(row).collect()
     }

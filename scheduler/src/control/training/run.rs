@@ -518,6 +518,7 @@ impl Run {
         if !self.is_current(generation) {
             return;
         }
+        self.progress.hears(now.time);
         match report {
             RankProgress::Streamed { shards, .. } => {
                 let before = self.loaded.len();
