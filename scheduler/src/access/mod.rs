@@ -35,6 +35,8 @@ use self::jwt::{JwtVerifier, Refused, Verified};
 pub use self::limits::{Limits, RoleLimits};
 use self::login::Logins;
 pub(crate) use self::login::routes;
+#[cfg(test)]
+pub(crate) use self::rules::PAGE;
 use self::tokens::{Table, TokensFile};
 use crate::{Error, Result, SchedulerConfig};
 

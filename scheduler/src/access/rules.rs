@@ -19,7 +19,19 @@ const PROBES: [&str; 2] = ["/livez", "/readyz"];
 const KNOWN: [&str; 4] = ["/ballista.protobuf.", "/volley.v1.", "/api/", "/reports/"];
 
 /// Files of the page, which hold no data of the cluster.
-const PAGE: [&str; 5] = ["/", "/login", "/volley.js", "/volley.css", "/favicon.svg"];
+pub(crate) const PAGE: [&str; 11] = [
+    "/",
+    "/login",
+    "/base.js",
+    "/charts.js",
+    "/executors.js",
+    "/jobs.js",
+    "/stages.js",
+    "/training.js",
+    "/volley.js",
+    "/volley.css",
+    "/favicon.svg",
+];
 /// Calls of Ballista's service for executors.
 const OF_EXECUTORS: [&str; 5] = [
     "PollWork",
@@ -155,7 +167,7 @@ mod tests {
     #[test]
     fn only_files_of_the_page_and_probes_need_nothing() {
         for path in PAGE.into_iter().chain(PROBES) {
-            assert_eq!(needs(path), Need::Nothing);
+            assert_eq!(needs(path), Need::Nothing, "{path}");
         }
         assert_eq!(needs("/logout"), Need::Nothing);
     }

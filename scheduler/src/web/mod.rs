@@ -30,14 +30,19 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
                              form-action 'none'; sandbox";
 
+/// Content type of scripts.
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
 /// Files of the page: path, type and content.
-const FILES: [(&str, &str, &str); 4] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", "text/html; charset=utf-8", include_str!("index.html")),
-    (
-        "/volley.js",
-        "text/javascript; charset=utf-8",
-        include_str!("volley.js"),
-    ),
+    ("/base.js", SCRIPT, include_str!("base.js")),
+    ("/charts.js", SCRIPT, include_str!("charts.js")),
+    ("/executors.js", SCRIPT, include_str!("executors.js")),
+    ("/jobs.js", SCRIPT, include_str!("jobs.js")),
+    ("/stages.js", SCRIPT, include_str!("stages.js")),
+    ("/training.js", SCRIPT, include_str!("training.js")),
+    ("/volley.js", SCRIPT, include_str!("volley.js")),
     (
         "/volley.css",
         "text/css; charset=utf-8",
@@ -164,6 +169,19 @@ async fn report(
             let message =
                 "no report is kept of this version: volley report MODEL --publish keeps one\n";
             (StatusCode::NOT_FOUND, message).into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::PAGE;
+
+    #[test]
+    fn files_of_the_page_need_no_token() {
+        for (path, ..) in FILES {
+            assert!(PAGE.contains(&path), "{path}");
         }
     }
 }

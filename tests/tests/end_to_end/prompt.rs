@@ -173,8 +173,8 @@ fn a_prompt_answers_what_people_type() {
     terminal.press("\x15SELECT amount FROM sal\t");
     terminal.sees("FROM sales");
     assert!(terminal.answers(";").contains("|      7 |"));
-    terminal.press("select * from volley.exec\t");
-    terminal.sees("volley.executors");
+    terminal.press("select * from volley.usa\t");
+    terminal.sees("volley.usage");
     assert!(terminal.answers(" limit 0;").contains("(0 rows"));
 
     // An error leaves the prompt as it was.
