@@ -90,19 +90,97 @@ impl Browser {
     /// Makes the page this wide and high, as on a desk.
     pub fn widen(&self, width: u32, height: u32) {
         self.resize(
-            json!({"width": width, "height": height, "deviceScaleFactor": 1.5, "mobile": false}),
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}),
         );
     }
 
     fn resize(&self, params: Value) {
-        let command = json!({"cmd": "Emulation.setDeviceMetricsOverride", "params": params});
-        self.command("goog/cdp/execute", &command);
+        self.devtools("Emulation.setDeviceMetricsOverride", params);
+    }
+
+    /// Has the page drawn for a dark or for a light screen.
+    pub fn darken(&self, dark: bool) {
+        let value = if dark { "dark" } else { "light" };
+        let feature = json!({"name": "prefers-color-scheme", "value": value});
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}));
+    }
+
+    /// Clicks at the middle of the first element that a selector finds, as a person does.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn click(&self, selector: &str) {
+        let place = self.look(&format!(
+            "(() => {{ const node = document.querySelector({}); if (!node) return null; \
+             node.scrollIntoView({{block: 'center'}}); const box = node.getBoundingClientRect(); \
+             return [box.x + box.width / 2, box.y + box.height / 2]; }})()",
+            json!(selector)
+        ));
+        assert!(place.is_array(), "nothing is {selector}");
+        for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
+            let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
+            self.devtools("Input.dispatchMouseEvent", event);
+        }
+        // The page is not drawn anew while the pointer rests on a picture.
+        let away = json!({"type": "mouseMoved", "x": 1, "y": 1});
+        self.devtools("Input.dispatchMouseEvent", away);
+    }
+
+    /// Presses a key, by its name in DOM events.
+    pub fn press(&self, key: &str) {
+        let text = if key.len() == 1 {
+            key
+        } else if key == "Enter" {
+            "\r"
+        } else {
+            ""
+        };
+        // Only these have a code that Chromium acts on.
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "ArrowLeft" => 37,
+            "ArrowRight" => 39,
+            _ => 0,
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let event =
+                json!({"type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code});
+            self.devtools("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// Returns the roles and sources of links, buttons, fields, regions and pictures that have no name for screen readers.
+    pub fn unnamed(&self) -> Vec<String> {
+        let named = [
+            "link",
+            "button",
+            "textbox",
+            "searchbox",
+            "combobox",
+            "checkbox",
+            "image",
+            "region",
+            "search",
+            "navigation",
+        ];
+        let tree = self.devtools("Accessibility.getFullAXTree", json!({}));
+        let nodes = tree["nodes"].as_array().expect("a tree has nodes").iter();
+        let unnamed = nodes.filter(|node| {
+            let role = node["role"]["value"].as_str().unwrap_or_default();
+            let name = node["name"]["value"].as_str().unwrap_or_default();
+            node["ignored"] == false && named.contains(&role) && name.trim().is_empty()
+        });
+        unnamed.map(|node| node.to_string()).collect()
+    }
+
+    fn devtools(&self, name: &str, params: Value) -> Value {
+        self.command("goog/cdp/execute", &json!({"cmd": name, "params": params}))
     }
 
     /// Returns a picture of what is seen, as PNG.
     pub fn picture(&self) -> Vec<u8> {
-        let command = json!({"cmd": "Page.captureScreenshot", "params": {"format": "png"}});
-        let answer = self.command("goog/cdp/execute", &command);
+        let answer = self.devtools("Page.captureScreenshot", json!({"format": "png"}));
         let data = answer["data"].as_str().expect("a picture has data");
         BASE64_STANDARD
             .decode(data)
