@@ -138,6 +138,9 @@ pub struct JobSettings {
     /// Id of the job itself, which the scheduler sets, and which stays the same when the job is run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Id of the job in lists and logs, if this is not its first attempt, whose id it is; the scheduler sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_attempt: Option<String>,
     /// True if an earlier scheduler may have run the job, and what it has written is not known.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restored: bool,
@@ -173,6 +176,7 @@ impl Default for JobSettings {
             small_results: false,
             stores: Vec::new(),
             id: None,
+            first_attempt: None,
             restored: false,
             memory: None,
         }

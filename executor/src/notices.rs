@@ -80,8 +80,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut words = Words::default();
         attributes.record(&mut words);
-        if let (Some(job), Some(span)) = (words.job, context.span(id)) {
-            span.extensions_mut().insert(AttemptId(job));
+        if let (Some(attempt), Some(span)) = (words.attempt, context.span(id)) {
+            span.extensions_mut().insert(AttemptId(attempt));
         }
     }
 
@@ -94,7 +94,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
         };
         let notice = Notice {
             at: SystemTime::now(),
-            job: words.job.take().or_else(of_span),
+            job: words.attempt.take().or_else(of_span),
             failure: *event.metadata().level() == Level::ERROR,
             text: words.text(),
         };
@@ -105,7 +105,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
 /// Fields of an event or a span.
 #[derive(Default)]
 struct Words {
-    job: Option<String>,
+    attempt: Option<String>,
     message: String,
     others: String,
 }
@@ -119,10 +119,12 @@ impl Words {
 impl Visit for Words {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let written = match field.name() {
-            "job" => {
-                self.job = Some(format!("{value:?}"));
+            "attempt" => {
+                self.attempt = Some(format!("{value:?}"));
                 Ok(())
             }
+            // The scheduler knows whose attempt it is.
+            "job" => Ok(()),
             "message" => write!(self.message, "{value:?}"),
             // Source location of a record of the `log` crate.
             name if name.starts_with("log.") => Ok(()),
@@ -151,7 +153,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!("not worth telling");
             tracing::warn!(peers = 2, "alone");
-            let span = tracing::error_span!("task", job = %"j1");
+            let span = tracing::error_span!("task", job = "j1", attempt = %"j1");
             let _entered = span.enter();
             tracing::error!(error = %"no room", "task failed");
         });

@@ -26,6 +26,7 @@ use datafusion::physical_plan::{
     Partitioning, PlanProperties,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::prepared::PreparedExec;
 use crate::error::External;
@@ -277,7 +278,9 @@ impl ExecutionPlan for TrainExec {
             prepared: self.prepared,
             cancel: self.cancel.clone(),
         };
+        // Whoever reads the row may have moved to a thread that knows nothing of the task.
         let run = async move { runtimes.ranks.run(task).await };
+        let run = run.instrument(Span::current());
         Ok(Box::pin(RecordBatchStreamAdapter::new(
             train_schema(),
             futures::stream::once(run),

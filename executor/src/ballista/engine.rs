@@ -42,6 +42,7 @@ use datafusion::prelude::SessionConfig;
 use parking_lot::Mutex;
 use tracing::{Instrument, Span};
 use volley_engine::runtime::TaskIdentity;
+use volley_engine::settings::JobSettings;
 use volley_engine::task::{filter, rewrite};
 use volley_engine::{
     PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file, written_files,
@@ -194,7 +195,11 @@ impl VolleyEngine {
         };
         let stage = Arc::new(DefaultQueryStageExec::new(writer));
         // Everything logged in the span belongs to the job.
-        let span = tracing::error_span!("task", job = %identity.job_id, stage = stage_id, partitions = ?identity.partitions);
+        let attempt = &identity.job_id;
+        let settings = session.options().extensions.get::<JobSettings>();
+        let first = settings.and_then(|settings| settings.first_attempt.clone());
+        let job = first.unwrap_or_else(|| attempt.to_string());
+        let span = tracing::error_span!("task", job, %attempt, stage = stage_id, partitions = ?identity.partitions);
         Ok(VolleyStage {
             stage,
             below,
@@ -329,6 +334,11 @@ pub(super) struct VolleyStage {
 }
 
 impl VolleyStage {
+    /// Logs lines that belong to the task's job.
+    pub(super) fn logs(&self, lines: impl FnOnce()) {
+        self.span.in_scope(lines);
+    }
+
     /// Takes the rows that come with the task's report.
     pub(super) fn take_rows(&self) -> Option<SmallResult> {
         self.result.as_ref()?.rows.lock().take()

@@ -154,7 +154,7 @@ impl Runner {
                 (task_status::Status::Successful(successful), rows)
             }
             Err(error) => {
-                tracing::info!(task = identity, %error, "task failed");
+                tracing::info!(attempt = status.job_id, task = identity, %error, "task failed");
                 let failed = FailedTask::from(error);
                 match failed.failed_reason {
                     Some(FailedReason::TaskKilled(_)) => self.counts.tasks_cancelled.add(1),
@@ -198,14 +198,14 @@ impl Runner {
             functions.window_functions.clone(),
             runtime,
         );
-        tracing::info!(task = identity, "task begins");
+        stage.logs(|| tracing::info!(task = identity, "task begins"));
         let begun = Instant::now();
         let executed = Arc::clone(&stage) as Arc<dyn QueryStageExecutor>;
         let result = self
             .executor
             .execute_query_stage(key, executed, Arc::new(context));
         let result = result.await;
-        tracing::info!(task = identity, took = ?begun.elapsed(), "task has ended");
+        stage.logs(|| tracing::info!(task = identity, took = ?begun.elapsed(), "task has ended"));
         let metrics = stage.collect_plan_metrics();
         self.count_spills(&metrics);
         let metrics = metrics.into_iter().map(TryInto::try_into);

@@ -100,7 +100,7 @@ impl ExecutorGrpc for TaskServer {
             let tasks = match decoded {
                 Ok(tasks) => tasks,
                 Err(error) => {
-                    tracing::error!(job, %error, "tasks cannot be decoded");
+                    tracing::error!(attempt = job, %error, "tasks cannot be decoded");
                     if !failed_jobs.contains(&job) {
                         failed_jobs.push(job);
                     }
@@ -142,10 +142,13 @@ impl ExecutorGrpc for TaskServer {
         let mut cancelled = true;
         for task in request.into_inner().task_infos {
             let (stage, number) = (task.stage_id as usize, task.task_id as usize);
-            tracing::info!(job = task.job_id, stage, number, "cancelling a task");
-            let done = self.executor.cancel_task(task.job_id.into(), stage, number);
+            let attempt = &task.job_id;
+            tracing::info!(attempt, stage, number, "cancelling a task");
+            let done = self
+                .executor
+                .cancel_task(attempt.clone().into(), stage, number);
             if let Err(error) = done.await {
-                tracing::error!(%error, "a task cannot be cancelled");
+                tracing::error!(attempt, stage, number, %error, "a task cannot be cancelled");
                 cancelled = false;
             }
         }
@@ -172,7 +175,9 @@ impl ExecutorGrpc for TaskServer {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Status::internal(format!("{}: {error}", folder.display())));
                 }
-                _ => tracing::info!(folder = %folder.display(), "removed a job's data"),
+                _ => {
+                    tracing::info!(attempt = job_id, folder = %folder.display(), "removed a job's data")
+                }
             }
         }
         Ok(Response::new(RemoveJobDataResult {}))

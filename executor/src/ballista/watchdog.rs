@@ -62,6 +62,7 @@ pub(super) async fn watch(tasks: Tasks, counts: Arc<Counts>) {
             Some(task) => {
                 counts.tasks_ended_for_memory.add(1);
                 tracing::error!(
+                    attempt = task.attempt,
                     ?task,
                     used,
                     limit = machine.limit,

@@ -16,6 +16,7 @@ use tonic::Request;
 use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
+use super::gateway::{put_settings, settings_of};
 use super::job_state::{end_of_failure, end_of_success};
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
@@ -114,18 +115,25 @@ impl Driver {
     /// Cancels an attempt if Ballista runs it: Ballista does not know one that is still being planned.
     async fn cancel(&self, attempt: &str) {
         let running = self.ballista.state.task_manager.get_running_job_cache();
-        let attempt = JobId::from(attempt.to_owned());
-        if running.contains_key(&attempt)
-            && let Err(error) = self.ballista.cancel_job(attempt.clone()).await
+        let id = JobId::from(attempt.to_owned());
+        if running.contains_key(&id)
+            && let Err(error) = self.ballista.cancel_job(id).await
         {
-            tracing::error!(%attempt, %error, "cannot end an attempt");
+            let of = |control: &Controller| control.jobs().job_of(attempt).to_owned();
+            let job = self.control.look(of);
+            tracing::error!(job, attempt, %error, "cannot end an attempt");
         }
     }
 
     async fn resubmit(&self, job: String) {
-        let Some(submission) = self.submissions.of(&job) else {
+        let Some(mut submission) = self.submissions.of(&job) else {
             return; // the job has been cancelled meanwhile
         };
+        // Its settings were read when it was submitted.
+        if let Ok(mut settings) = settings_of(&submission) {
+            settings.first_attempt = Some(job.clone());
+            put_settings(&mut submission, &settings);
+        }
         self.record.submits(&job).await;
         let mut request = Request::new(submission);
         insert_version_header(request.metadata_mut());

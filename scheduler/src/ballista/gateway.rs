@@ -314,6 +314,7 @@ fn job_limits(caller: &Caller) -> Option<JobLimits> {
 fn job_settings(submission: &ExecuteQueryParams) -> Result<JobSettings, Status> {
     let mut job = settings_of(submission)?;
     job.id = Some(Uuid::now_v7().simple().to_string());
+    job.first_attempt = None;
     job.restored = false;
     Ok(job)
 }

@@ -216,7 +216,8 @@ impl Controller {
         now: Now,
     ) {
         let train = gang.train;
-        tracing::info!(%train, attempt, ranks = ranks.len(), "gang bound");
+        let job = self.jobs.job_of(attempt);
+        tracing::info!(job, attempt, %train, ranks = ranks.len(), "gang bound");
         let run = self.runs.entry(&train);
         run.is_of(gang);
         let wanted = ranks.len();

@@ -165,7 +165,9 @@ impl Rendezvous for Service {
             rank,
             executor,
         } = Seat::of(fail.seat)?;
-        tracing::warn!(%train, rank, executor, error = %fail.error, "rank failed");
+        let job = |control: &Controller| control.job_of_run(train).map(|job| job.id.clone());
+        let job = self.control.look(job).unwrap_or_default();
+        tracing::warn!(job, %train, rank, executor, error = %fail.error, "rank failed");
         let failure = Failure {
             rank,
             executor,

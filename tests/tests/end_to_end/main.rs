@@ -22,6 +22,7 @@ mod files;
 mod jwt;
 mod labels;
 mod limits;
+mod logs;
 mod memory;
 mod mistakes;
 mod models;

@@ -232,7 +232,8 @@ impl Jobs {
         let known = self.attempt(attempt);
         let runs = matches!(known.state, AttemptState::Running);
         if runs {
-            tracing::warn!(attempt, ?end, "ending an attempt");
+            let job = known.job.as_deref().unwrap_or(attempt);
+            tracing::warn!(job, attempt, ?end, "ending an attempt");
             known.state = AttemptState::Ending(end);
         }
         runs

@@ -1,0 +1,73 @@
+//! The log: with `--log-format json` each line is an object, and lines about a job have its id, on the scheduler and on executors.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use volley_tests::{Cluster, Setup, eventually};
+
+use crate::{create_model, write_table};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Returns a field of a line, or of a span that it is in.
+fn field<'a>(line: &'a Value, name: &str) -> Option<&'a str> {
+    let own = line.get(name);
+    let of_span = || {
+        let mut spans = line["spans"].as_array()?.iter();
+        spans.find_map(|span| span.get(name))
+    };
+    own.or_else(of_span)?.as_str()
+}
+
+#[test]
+fn lines_are_json_and_have_the_id_of_their_job() {
+    let json = || vec!["--log-format".to_owned(), "json".to_owned()];
+    let mut cluster = Cluster::start_with(Setup {
+        executors: 2,
+        scheduler_args: json(),
+        executor_args: json(),
+        always_in_stages: true,
+        ..Setup::default()
+    });
+    let table = write_table(cluster.dir(), 400);
+    let train = create_model("m", ", ranks = 2, epochs = 2");
+    let run = cluster.run(&["-c", &table, "-c", &train]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let jobs = eventually("the jobs", SOON, || cluster.jobs());
+    let jobs: BTreeSet<_> = jobs.into_iter().map(|job| job.id).collect();
+    assert!(!jobs.is_empty());
+    let parsed = |output: String| {
+        let lines = output.lines().map(|line| {
+            let parsed = serde_json::from_str::<Value>(line);
+            let parsed = parsed.unwrap_or_else(|error| panic!("{error}: {line}"));
+            for name in ["timestamp", "level", "target"] {
+                assert!(parsed[name].is_string(), "{line}");
+            }
+            parsed
+        });
+        lines.collect::<Vec<_>>()
+    };
+    let of_scheduler = parsed(cluster.scheduler().output());
+    let of_executors = (0..2).flat_map(|number| parsed(cluster.executors()[number].output()));
+    let of_executors: Vec<_> = of_executors.collect();
+    let about = |lines: &[Value], message: &str| {
+        let lines = lines.iter().filter(|line| line["message"] == message);
+        let found: Vec<_> = lines.cloned().collect();
+        assert!(!found.is_empty(), "no line says {message:?}");
+        for line in found {
+            let job = field(&line, "job");
+            assert!(job.is_some_and(|job| jobs.contains(job)), "{line}");
+            assert!(field(&line, "attempt").is_some(), "{line}");
+        }
+    };
+    about(&of_scheduler, "gang bound");
+    for message in [
+        "task begins",
+        "task has ended",
+        "rank joined",
+        "model published",
+    ] {
+        about(&of_executors, message);
+    }
+}
