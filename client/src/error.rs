@@ -61,18 +61,13 @@ pub enum Error {
         #[source]
         source: Box<volley_proto::Error>,
     },
-    /// The scheduler has another version.
-    #[error(
-        "the scheduler at {address} is version {theirs} and this volley is {own}: run the same \
-         version everywhere"
-    )]
+    /// The scheduler and this library speak different protocols.
+    #[error("cannot work with the scheduler at {address}: {reason}")]
     Version {
         /// The scheduler's address.
         address: String,
-        /// Its version.
-        theirs: String,
-        /// This library's.
-        own: &'static str,
+        /// Versions and wire numbers of both.
+        reason: String,
     },
     /// A setting is refused.
     #[error("SET {key} = {value}: {reason}")]

@@ -9,6 +9,7 @@ use tonic::transport::Endpoint;
 use volley_proto::access::{Authorized, Bearer, Credential, Holder, Token};
 use volley_proto::schedulers::Schedulers;
 use volley_proto::tls::{self, Tls, TlsFiles};
+use volley_proto::version::{HEADER, Version};
 
 use crate::{Error, Result};
 
@@ -93,7 +94,7 @@ impl SchedulerAddress {
         Ok(self.bearer()?.over(channel))
     }
 
-    /// Returns the headers with the credential, for clients of other crates.
+    /// Returns the headers with the credential and the version, for clients of other crates.
     ///
     /// # Errors
     /// When a required token cannot be read.
@@ -106,7 +107,8 @@ impl SchedulerAddress {
             let bearer = format!("Bearer {}", token.reveal());
             ("authorization".to_owned(), bearer)
         };
-        Ok(token.map(header).into_iter().collect())
+        let version = (HEADER.to_owned(), Version::own().header());
+        Ok(token.map(header).into_iter().chain([version]).collect())
     }
 
     fn bearer(&self) -> Result<Bearer> {

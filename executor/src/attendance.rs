@@ -15,6 +15,7 @@ use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Probe, Probed};
 use volley_proto::tables::millis;
 use volley_proto::tls::disagreement;
+use volley_proto::version::Version;
 use volley_proto::wire::attendance_client::AttendanceClient;
 use volley_proto::wire::{
     self, AttendRequest, AttendResponse, EchoRequest, EndRequest, LeaveRequest, ProbedRequest,
@@ -283,7 +284,7 @@ impl Attendance {
         let request = AttendRequest {
             executor_id: config.id.clone(),
             incarnation: incarnation.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: Version::own().build,
             role: match config.role {
                 ExecutorRole::Any => wire::Role::Any,
                 ExecutorRole::Query => wire::Role::Query,

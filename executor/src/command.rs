@@ -21,6 +21,7 @@ use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
+use volley_proto::version::Version;
 use volley_trainer::custom::CustomLayers;
 
 use crate::{Executor, ExecutorConfig, ExecutorRole, MetricsConfig, Notices, notices, rank_memory};
@@ -208,7 +209,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
             tokens: args.metrics_tokens,
         }),
     };
-    tracing::info!(?config, "starting");
+    tracing::info!(version = %Version::own(), ?config, "starting");
     let executor = Executor::start(config.clone()).await?;
     let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
     let (mut terminate, mut interrupt) = (

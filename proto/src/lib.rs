@@ -34,6 +34,7 @@ pub mod stack;
 pub mod store;
 pub mod tables;
 pub mod tls;
+pub mod version;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -20,6 +20,7 @@ use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::store::{ModelStore, log_url};
 use volley_proto::tls::Tls;
+use volley_proto::version::Version;
 use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tokens};
 
 /// jemalloc, because plans are trees of small parts: planning takes a fifth longer with glibc's allocator. Its
@@ -198,7 +199,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
-    tracing::info!(?config, "starting");
+    tracing::info!(version = %Version::own(), ?config, "starting");
     let scheduler = Scheduler::start(config).await?;
     if let Some(path) = &args.address_file {
         publish(path, scheduler.address())

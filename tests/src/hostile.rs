@@ -14,6 +14,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 use volley_proto::access::Token;
+use volley_proto::version::{HEADER, Version};
 
 /// Timeout of a call.
 const CALL: Duration = Duration::from_secs(120);
@@ -153,6 +154,9 @@ pub async fn call(
     client.ready().await.map_err(unreachable)?;
     let path = path.parse::<PathAndQuery>().expect("a path");
     let mut request = Request::new(message);
+    // One that speaks another protocol is refused before its message is read.
+    let version = Version::own().header().parse().expect("a header");
+    request.metadata_mut().insert(HEADER, version);
     if let Some(token) = token {
         let bearer = format!("Bearer {}", token.reveal());
         let bearer = bearer.parse().expect("a header");

@@ -223,6 +223,7 @@ mod tests {
     use volley_proto::wire::jobs_server::{Jobs as Service, JobsServer};
 
     use super::*;
+    use volley_proto::version::Version;
 
     /// Scheduler with one job, which ends with its second note.
     struct Scheduler;
@@ -269,8 +270,10 @@ mod tests {
             &self,
             _: Request<wire::DescribeRequest>,
         ) -> Result<Response<wire::DescribeResponse>, Status> {
+            let own = Version::own();
             Ok(Response::new(wire::DescribeResponse {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
+                version: own.build,
+                wire: own.wire,
                 ..Default::default()
             }))
         }

@@ -10,11 +10,13 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig as DfConfig, SessionContext};
 use tokio::time::{Instant, sleep, timeout};
+use tonic::Code;
 use volley_engine::object_stores::Stores;
 use volley_engine::{
     VolleyLogicalCodec, VolleyPhysicalCodec, sent_rules, table_functions, with_mended_analysis,
 };
 use volley_proto::tls::disagreement;
+use volley_proto::version::Version;
 use volley_proto::wire::cluster_client::ClusterClient;
 use volley_proto::wire::{DescribeRequest, DescribeResponse};
 
@@ -40,12 +42,16 @@ pub(crate) async fn await_scheduler(
         let left = deadline.saturating_duration_since(Instant::now());
         match timeout(schedulers.share_of(left), ask(scheduler)).await {
             Ok(Ok(described)) => {
-                let own = env!("CARGO_PKG_VERSION");
-                if described.version != own {
+                let theirs = Version {
+                    build: described.version,
+                    wire: described.wire,
+                };
+                let own = Version::own();
+                let this = ("this volley", Some(&own));
+                if let Some(reason) = Version::disagreement(this, ("the scheduler", &theirs)) {
                     return Err(Error::Version {
                         address: address.to_owned(),
-                        theirs: described.version,
-                        own,
+                        reason,
                     });
                 }
                 return Ok(usize::try_from(described.slots).unwrap_or(usize::MAX));
@@ -97,6 +103,13 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     match cluster.describe(DescribeRequest {}).await {
         Ok(described) => Ok(described.into_inner()),
         // If one side does not use TLS, gRPC reports the end of the connection as a refusal.
+        // The scheduler refuses builds with another wire number.
+        Err(status) if status.code() == Code::FailedPrecondition => {
+            Err(Unanswered::Never(Error::Version {
+                address: address.to_owned(),
+                reason: status.message().to_owned(),
+            }))
+        }
         Err(status) => Err(match Error::denied(address, &status) {
             Some(denied) if disagreement(&status).is_none() => Unanswered::Never(denied),
             _ => Unanswered::of(address, status.into()),

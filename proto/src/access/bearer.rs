@@ -1,4 +1,4 @@
-//! Channel that adds the caller's token to its requests.
+//! Channel that adds the caller's token, and its version, to its requests.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,9 +11,10 @@ use tonic::{Request, Status};
 
 use super::{Credential, Holder, Token};
 use crate::schedulers::Schedulers;
+use crate::version::{HEADER, Version};
 use crate::{Error, Result};
 
-/// Channel to a scheduler that sends the token with each request.
+/// Channel to a scheduler that sends the token and the version with each request.
 pub type Authorized = InterceptedService<Channel, Bearer>;
 
 /// Cache time of a token: a restarted scheduler has another one. It is shorter than an executor's registration takes,
@@ -23,12 +24,13 @@ const FRESH: Duration = Duration::from_millis(100);
 /// Header marked as sensitive: it is hidden in output, and header compression does not keep it.
 type Header = Option<MetadataValue<Ascii>>;
 
-/// Interceptor that adds a token to each request, if there is one; cheap to clone.
+/// Interceptor that adds the version to each request, and the token if there is one; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bearer {
     credential: Credential,
     scheduler: Schedulers,
     holder: Holder,
+    version: MetadataValue<Ascii>,
     known: Arc<Mutex<(Instant, Header)>>,
 }
 
@@ -48,6 +50,8 @@ impl Bearer {
             credential: credential.clone(),
             scheduler,
             holder,
+            version: MetadataValue::try_from(Version::own().header())
+                .map_err(|error| Error::malformed("version", error))?,
             known: Arc::new(Mutex::new((Instant::now(), header))),
         })
     }
@@ -86,6 +90,7 @@ impl Interceptor for Bearer {
         if let Some(header) = self.header() {
             request.metadata_mut().insert("authorization", header);
         }
+        request.metadata_mut().insert(HEADER, self.version.clone());
         Ok(request)
     }
 }
@@ -115,7 +120,9 @@ mod tests {
         assert_eq!(bearer(header.to_str().unwrap()), Some(token.reveal()));
         assert!(!format!("{request:?} {carrier:?}").contains(token.reveal()));
         let request = of(&Credential::Found).call(Request::new(())).unwrap();
-        assert!(request.metadata().is_empty());
+        assert!(!request.metadata().contains_key("authorization"));
+        let version = request.metadata().get(HEADER).unwrap().to_str().unwrap();
+        assert_eq!(Version::of_header(version), Some(Version::own()));
     }
 
     #[test]

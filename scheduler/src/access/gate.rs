@@ -1,4 +1,4 @@
-//! The layer in front of all services: authentication, and authorization by path.
+//! The layer in front of all services: authentication, authorization by path, and the protocol that the caller speaks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use tonic::Status;
 use volley_proto::access::{Principal, Role, bearer};
 use volley_proto::tls::Peer;
+use volley_proto::version::{HEADER, Version};
 
 use super::rules::{Need, needs};
 use super::{Access, Outcome, RoleLimits, Unidentified, audit};
@@ -130,6 +131,11 @@ pub(crate) async fn admit(
             audit(Some(principal), peer, ("ask", &path), outcome);
             return answer(is_grpc, Status::permission_denied(reason));
         }
+        if is_grpc && let Some(reason) = misunderstood(request.headers(), needed) {
+            let outcome = Outcome::Refused(&reason);
+            audit(Some(principal), peer, ("ask", &path), outcome);
+            return answer(is_grpc, Status::failed_precondition(reason));
+        }
     } else if path == "/" && principal.is_none() {
         return Redirect::to("/login").into_response();
     }
@@ -149,6 +155,17 @@ pub(crate) async fn admit(
         true => nothing_there(false, &path),
         false => answer,
     }
+}
+
+/// Returns why the sender of a gRPC request does not speak this scheduler's protocol, if it does not.
+fn misunderstood(headers: &HeaderMap, needed: Role) -> Option<String> {
+    let sent = headers.get(HEADER).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(Version::of_header);
+    let sender = match needed {
+        Role::Executor => "the executor",
+        _ => "the client",
+    };
+    Version::disagreement((sender, sent.as_ref()), ("the scheduler", &Version::own()))
 }
 
 fn nothing_there(is_grpc: bool, path: &str) -> Response {

@@ -14,6 +14,7 @@ use volley_engine::{VolleyLogicalCodec, VolleyPhysicalCodec};
 use volley_proto::failure::chain;
 use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::tls::url;
+use volley_proto::version::WIRE;
 
 use super::cluster_state::VolleyClusterState;
 use super::dial::ToExecutors;
@@ -110,8 +111,14 @@ pub(crate) async fn start(
     let submissions = Submissions::default();
     for kept in kept {
         let job = kept.job.clone();
-        let restored = submissions.restore(&stores, kept);
-        let restored = restored.map_err(|error| chain(&error));
+        let restored = match kept.wire {
+            WIRE => submissions
+                .restore(&stores, kept)
+                .map_err(|error| chain(&error)),
+            other => Err(format!(
+                "it was submitted to a scheduler of wire {other}, and this one is of wire {WIRE}: submit it again"
+            )),
+        };
         let allowed = restored.and_then(|submission| permissions.check_restored(&submission));
         if let Err(error) = allowed {
             control.on(Event::ResubmissionFailed { job, error });

@@ -4,6 +4,7 @@
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::PreparedId;
+use volley_proto::version::Version;
 use volley_proto::wire::cluster_server::{Cluster, ClusterServer};
 use volley_proto::wire::{
     DescribeRequest, DescribeResponse, DrainRequest, DrainResponse, DropPreparedRequest,
@@ -98,8 +99,10 @@ impl Cluster for Service {
         _: Request<DescribeRequest>,
     ) -> Result<Response<DescribeResponse>, Status> {
         let (executors, slots, free_slots) = self.control.look(Controller::size);
+        let own = Version::own();
         Ok(Response::new(DescribeResponse {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: own.build,
+            wire: own.wire,
             executors: executors as u64,
             slots: slots as u64,
             free_slots: free_slots as u64,

@@ -13,6 +13,7 @@ use prost::Message;
 use serde::de::DeserializeOwned;
 use volley_proto::store::Replay;
 use volley_proto::tables::millis;
+use volley_proto::version::WIRE;
 use volley_proto::{Error, Result};
 
 use super::Leader;
@@ -41,6 +42,8 @@ pub(crate) struct Kept {
     pub(crate) job: String,
     pub(crate) request: Bytes,
     pub(crate) stores: Vec<u8>,
+    /// Number of the protocol in which it is encoded.
+    pub(crate) wire: u32,
 }
 
 /// Segment, or snapshot, of the log.
@@ -147,6 +150,8 @@ struct KeptRecord {
     request: Bytes,
     #[prost(bytes = "vec", tag = "2")]
     stores: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    wire: u32,
 }
 
 /// Change of a job's record.
@@ -246,7 +251,11 @@ impl State {
             generation: 0,
             ranks: 0,
             end: None,
-            kept: Some(KeptRecord { request, stores }),
+            kept: Some(KeptRecord {
+                request,
+                stores,
+                wire: WIRE,
+            }),
         };
         let entry = Entry {
             job,
@@ -402,11 +411,17 @@ impl State {
         });
         let jobs = jobs.collect();
         let kept = self.jobs.values().filter_map(|entry| {
-            let KeptRecord { request, stores } = entry.job.kept.clone()?;
+            let kept = entry.job.kept.clone()?;
+            let KeptRecord {
+                request,
+                stores,
+                wire,
+            } = kept;
             Some(Kept {
                 job: entry.job.id.clone(),
                 request,
                 stores,
+                wire,
             })
         });
         (jobs, self.executors.clone(), kept.collect())

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod supply;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

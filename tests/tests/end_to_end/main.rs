@@ -43,6 +43,7 @@ mod stores;
 mod tables;
 mod tls;
 mod transform;
+mod versions;
 
 /// Returns the message of a command that has to fail.
 fn fails(command: &mut Command) -> String {
