@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +16,7 @@ pub use volley_executor::custom;
 use volley_executor::custom::CustomLayers;
 use volley_executor::{Executor, ExecutorConfig, rank_memory};
 use volley_proto::limits::STACK;
+use volley_proto::scratch::Scratch;
 use volley_proto::spec::Device;
 use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
 
@@ -85,7 +85,7 @@ pub struct Standalone {
     parts: Parts,
     // Dropped after what runs on them.
     _threads: Threads,
-    _work_dir: Option<TempDir>,
+    _work_dir: Option<Scratch>,
 }
 
 impl Standalone {
@@ -97,7 +97,7 @@ impl Standalone {
         let (work_dir, temporary) = match &config.work_dir {
             Some(dir) => (dir.clone(), None),
             None => {
-                let dir = tempfile::Builder::new().prefix("volley-").tempdir();
+                let dir = Scratch::create("volley-embedded-");
                 let dir = dir.map_err(StandaloneError::WorkDir)?;
                 (dir.path().to_owned(), Some(dir))
             }

@@ -19,6 +19,7 @@ use volley_proto::access::{AllowedPaths, Credential, TokenHash};
 use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
 use volley_proto::limits::STACK;
+use volley_proto::scratch::Scratch;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
 use volley_proto::version::Version;
@@ -163,11 +164,7 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
 async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Result<()> {
     let temporary = match args.work_dir {
         Some(_) => None,
-        None => Some(
-            tempfile::Builder::new()
-                .prefix("volley-executor-")
-                .tempdir()?,
-        ),
+        None => Some(Scratch::create("volley-executor-")?),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let vcores = args.vcores.map_or(cores, usize::from);

@@ -27,6 +27,7 @@ pub mod nesting;
 pub mod object_stores;
 pub mod probe;
 pub mod schedulers;
+pub mod scratch;
 pub mod settings;
 pub mod spec;
 pub mod splitmix;

@@ -361,9 +361,13 @@ impl Cluster {
 
     /// Gives a command the cluster's token and certificates, and the environment for its model store.
     fn let_in(&self, command: &mut Command) {
-        command
-            .args(self.setup.client_tls())
-            .envs(self.setup.environment());
+        command.args(self.setup.client_tls());
+        self.give_token(command);
+    }
+
+    /// Gives a command the cluster's token, and the environment for its model store.
+    fn give_token(&self, command: &mut Command) {
+        command.envs(self.setup.environment());
         match self.credential() {
             Credential::Given(token) => command.env("VOLLEY_TOKEN", token.reveal()),
             Credential::File(file) => command.env("VOLLEY_TOKEN_FILE", file),
@@ -420,7 +424,7 @@ impl Cluster {
         let mut command = self.program();
         command.args(["store", "--store"]).arg(self.store_arg());
         command.args(["--format", "json"]).args(args);
-        command.envs(self.setup.environment());
+        self.give_token(&mut command);
         command.current_dir(self.dir.path());
         self.spawn(&mut command).wait(COMMAND)
     }

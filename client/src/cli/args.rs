@@ -129,6 +129,8 @@ pub(super) enum StoreCommand {
         /// List what would be removed, and remove nothing
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        cluster: StoreClusterArgs,
     },
     /// Copy published versions to another store, except those that it has already
     Backup {
@@ -142,6 +144,18 @@ pub(super) enum StoreCommand {
         #[arg(value_name = "DIR|URL")]
         from: String,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct StoreClusterArgs {
+    /// Ask this scheduler, or several separated by commas, about the runs: those that were cancelled are removed whatever their
+    /// age, and those that run are kept
+    #[arg(long, value_name = "HOST:PORT[,…]")]
+    pub(super) scheduler: Option<String>,
+    #[command(flatten)]
+    pub(super) token: TokenArgs,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -27,7 +27,7 @@ use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, ExecutorsArgs, ExecutorsCommand, GenerateCommand,
     GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
-    SessionArgs, StoreArgs, StoreCommand, TlsArgs, TokenArgs,
+    SessionArgs, StoreArgs, StoreClusterArgs, StoreCommand, TlsArgs, TokenArgs,
 };
 use super::format::Format;
 use super::progress::Style;
@@ -87,6 +87,8 @@ pub(crate) enum StoreAction {
         older_than: Duration,
         keep_versions: Option<usize>,
         dry_run: bool,
+        /// Cluster that knows the runs, if one is asked.
+        cluster: Option<Box<Remote>>,
     },
     Backup {
         to: Url,
@@ -272,7 +274,7 @@ pub(super) struct ClusterUp {
 }
 
 /// A running cluster, and how to print what it answers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remote {
     /// Address of the scheduler, `host:port`.
     pub(super) scheduler: String,
@@ -520,10 +522,12 @@ impl Store {
                     older_than,
                     keep_versions,
                     dry_run,
+                    cluster,
                 } => StoreAction::Collect {
                     older_than,
                     keep_versions,
                     dry_run,
+                    cluster: Remote::of_store(cluster, format, around)?.map(Box::new),
                 },
                 StoreCommand::Backup { to } => StoreAction::Backup {
                     to: store_url(&to, around)?,
@@ -630,6 +634,30 @@ impl Remote {
             format: args.format,
             quiet: args.quiet,
         })
+    }
+
+    /// Returns the cluster that knows the runs of a store, if there is one.
+    fn of_store(
+        args: StoreClusterArgs,
+        format: Format,
+        around: &Surroundings,
+    ) -> Result<Option<Self>> {
+        let StoreClusterArgs {
+            scheduler,
+            token,
+            tls,
+        } = args;
+        let Some(scheduler) = scheduler else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            scheduler: checked_address(scheduler)?,
+            tls: tls.resolve(around)?,
+            credential: credential(token, around),
+            timeout: Duration::from_secs(5),
+            format,
+            quiet: false,
+        }))
     }
 
     /// Returns the scheduler, with its TLS files and credential.

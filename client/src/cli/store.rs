@@ -7,7 +7,7 @@
 //! restore  ──> the same, the other way
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,11 +16,13 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray
 use arrow::error::ArrowError;
 use bytesize::ByteSize;
 use humantime::format_duration;
-use volley_proto::ModelName;
+use volley::{Executors, Scope, SystemTables};
 use volley_proto::store::{Holding, HoldingKind, ModelStore};
+use volley_proto::tables::{Job, JobState, Run};
+use volley_proto::{ModelName, TrainId};
 
 use super::Ended;
-use super::config::{Store as Config, StoreAction};
+use super::config::{Remote, Store as Config, StoreAction};
 use super::execute::write;
 use super::format::Formatter;
 use super::signals::Interrupts;
@@ -39,14 +41,16 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
                 older_than,
                 keep_versions,
                 dry_run,
+                cluster,
             } => {
+                // Runs that begin after this have no checkpoint in the list yet.
                 let mut holdings = store.examine(config.model.as_ref(), false).await?;
-                retain_unneeded(
-                    &mut holdings,
-                    *older_than,
-                    *keep_versions,
-                    SystemTime::now(),
-                );
+                let runs = match cluster {
+                    Some(cluster) => Runs::of(cluster).await?,
+                    None => Runs::default(),
+                };
+                let age = (*older_than, SystemTime::now());
+                retain_unneeded(&mut holdings, age, *keep_versions, &runs);
                 collect(&store, &holdings, config, *dry_run).await
             }
             StoreAction::Backup { to } => copy(&store, &ModelStore::open(to)?, config).await,
@@ -76,13 +80,64 @@ async fn check(store: &ModelStore, config: &Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// Retains what nobody needs: checkpoints of runs that have published, what a run left that has not, if it is old, and
-/// all but the newest versions.
+/// Training runs that a cluster knows.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Runs whose jobs have not ended.
+    active: BTreeSet<TrainId>,
+    /// Models that these train: one of them may continue the run that was cancelled.
+    models: BTreeSet<String>,
+    /// Runs whose jobs were cancelled.
+    cancelled: BTreeSet<TrainId>,
+}
+
+impl Runs {
+    /// Asks a cluster.
+    ///
+    /// # Errors
+    /// When its scheduler does not answer, or refuses.
+    async fn of(cluster: &Remote) -> anyhow::Result<Self> {
+        let executors = Executors::connect(cluster.open()?, cluster.timeout).await?;
+        let tables = SystemTables::of(executors.scheduler());
+        let mut runs = Self::default();
+        for job in tables.rows::<Job>(Scope::All).await? {
+            let Some(run) = job.train_id.and_then(|run| run.parse().ok()) else {
+                continue;
+            };
+            match job.state {
+                JobState::Running | JobState::Rerunning => runs.active.insert(run),
+                JobState::Cancelled => runs.cancelled.insert(run),
+                JobState::Succeeded | JobState::Failed => false,
+            };
+        }
+        let mut named = 0;
+        for run in tables.rows::<Run>(Scope::All).await? {
+            let id = run.train_id.parse::<TrainId>();
+            if !run.model.is_empty() && id.is_ok_and(|id| runs.active.contains(&id)) {
+                named += 1;
+                runs.models.insert(run.model);
+            }
+        }
+        if named < runs.active.len() {
+            // One that is still planned may continue any run.
+            runs.cancelled.clear();
+        }
+        Ok(runs)
+    }
+
+    /// Checks whether a run was cancelled, and no other one continues it.
+    fn was_cancelled(&self, model: &ModelName, run: TrainId) -> bool {
+        self.cancelled.contains(&run) && !self.models.contains(model.as_str())
+    }
+}
+
+/// Retains what nobody needs: checkpoints of runs that have published or were cancelled, what a run left that has not, if it
+/// is old, and all but the newest versions.
 fn retain_unneeded(
     holdings: &mut Vec<Holding>,
-    older_than: Duration,
+    (older_than, now): (Duration, SystemTime),
     keep_versions: Option<usize>,
-    now: SystemTime,
+    runs: &Runs,
 ) {
     let mut newer = BTreeMap::<ModelName, Vec<u32>>::new();
     for holding in &*holdings {
@@ -104,6 +159,8 @@ fn retain_unneeded(
                 versions.filter(|other| **other > version).count() >= keep
             }),
             HoldingKind::Finished(_) => true,
+            HoldingKind::Unfinished(run) if runs.active.contains(&run) => false,
+            HoldingKind::Unfinished(run) if runs.was_cancelled(&holding.model, run) => true,
             HoldingKind::Unfinished(_) | HoldingKind::Unpublished | HoldingKind::Incomplete(_) => {
                 age >= older_than
             }

@@ -38,6 +38,7 @@ mod queues;
 mod rbf;
 mod report;
 mod rossmann;
+mod scratch;
 mod shards;
 mod stores;
 mod tables;

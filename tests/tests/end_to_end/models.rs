@@ -212,3 +212,40 @@ fn a_store_is_checked_cleaned_and_copied() {
     ));
     assert_eq!(said[0]["n"], 300);
 }
+
+#[test]
+fn checkpoints_of_cancelled_runs_are_removed_at_once() {
+    let cluster = Cluster::start(1);
+    let table = write_table(cluster.dir(), 300);
+    let holds = |args: &[&str]| -> Vec<String> {
+        let rows = cluster.manage_store(args).rows();
+        let text = |row: &serde_json::Value| row["holds"].as_str().unwrap().to_owned();
+        rows.iter().map(text).collect()
+    };
+    let train = create_model("m", ", epochs = 100000");
+    cluster.run(&["--detach", "-c", &table, "-c", &train]);
+    let checkpoints = eventually("a checkpoint", SOON, || {
+        let held = holds(&["check"]);
+        (!held.is_empty()).then_some(held)
+    });
+    assert!(checkpoints[0].ends_with("unfinished"), "{checkpoints:?}");
+    let asking = ["gc", "--scheduler", cluster.address()];
+    // It runs, however old its checkpoints are.
+    let old = [&asking[..], &["--older-than", "0s"]].concat();
+    assert!(holds(&old).is_empty());
+    let [job] = &cluster.jobs().unwrap()[..] else {
+        panic!("there is one job")
+    };
+    let cancelled = cluster.manage_jobs(&["cancel", &job.id]);
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
+    eventually("the job to be cancelled", SOON, || {
+        let job = cluster.job(&job.id)?;
+        (job.state == volley_tests::JobState::Cancelled).then_some(())
+    });
+    assert!(
+        holds(&["gc"]).is_empty(),
+        "it is young, and nobody says that it was cancelled"
+    );
+    assert_eq!(holds(&asking), checkpoints);
+    assert!(holds(&["check"]).is_empty());
+}
