@@ -1,0 +1,1 @@
+SELECT count(*) AS numbers FROM range(1000000);
