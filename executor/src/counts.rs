@@ -2,7 +2,10 @@
 //!
 //! Counters only grow, and go on when the executor registers again. Values that can be looked up are not counted here.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use volley_engine::object_stores::Traffic;
 
 /// Number that only grows.
 #[derive(Debug, Default)]
@@ -38,6 +41,13 @@ pub(crate) struct Counts {
     pub(crate) shuffle_written_bytes: Count,
     /// Bytes that the Flight service has sent.
     pub(crate) shuffle_served_bytes: Count,
+    /// Bytes of tables' files, and failed requests to their stores.
+    pub(crate) traffic: Arc<Traffic>,
+    /// Checkpoints and models that could not be written.
+    pub(crate) model_store_errors: Count,
+    /// Microseconds of the steps of the ranks here, and of these, in collectives.
+    pub(crate) step_micros: Count,
+    pub(crate) reduce_micros: Count,
     /// Steps of the ranks here.
     pub(crate) rank_steps: Count,
     /// Rows in the steps of all ranks of a run, counted where its rank 0 is.

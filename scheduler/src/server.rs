@@ -279,7 +279,7 @@ impl Services {
             .add_service(jobs_service(control.clone()))
             .add_service(cluster_service(control, tables.clone(), prober));
         let router = get_routes(Arc::new(ballista))
-            .merge(web::routes(tables))
+            .merge(web::routes(tables, Arc::clone(access.counts())))
             .merge(routes.routes().into_axum_router())
             .merge(access::routes(Arc::clone(&access)))
             .layer(from_fn(check_message))

@@ -15,8 +15,8 @@ use volley_proto::store::ModelStore;
 use volley_proto::tables::{Executor, Job, JobState, Model, Run, Stage, Table};
 use volley_proto::{ModelName, TrainId};
 
-pub(crate) use crate::control::Totals;
 use crate::control::{Controller, JobsFilter};
+pub(crate) use crate::control::{Totals, Unmet};
 use crate::handle::Control;
 pub(crate) use crate::record::WriterFigures;
 
@@ -67,6 +67,10 @@ pub(crate) struct Only {
 /// Figures of the cluster at one moment.
 pub(crate) struct Figures {
     pub(crate) totals: Totals,
+    /// Executors that have left unplanned.
+    pub(crate) lost_executors: u64,
+    /// Work that waits for slots.
+    pub(crate) unmet: Unmet,
     pub(crate) jobs: Vec<Job>,
     pub(crate) executors: Vec<Executor>,
     pub(crate) runs: Vec<Run>,
@@ -81,6 +85,8 @@ impl Figures {
         let jobs = jobs.filter(|job| !job.state.has_ended());
         Self {
             totals: control.jobs().totals(),
+            lost_executors: control.lost_executors(),
+            unmet: control.unmet(),
             jobs: control.rows(jobs, SystemTime::now()),
             executors: control.executor_rows(),
             runs: control.runs().run_rows(None),

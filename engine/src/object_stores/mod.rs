@@ -2,7 +2,9 @@
 //!
 //! The kinds of stores, and how one is opened, are in [`volley_proto::object_stores`].
 
+mod counted;
 mod registry;
 mod remote;
 
+pub use counted::Traffic;
 pub use registry::{Declared, Stores, shown};

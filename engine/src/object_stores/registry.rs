@@ -25,6 +25,7 @@ use volley_proto::access::{AllowedPaths, Denied};
 use volley_proto::object_stores::{Opened, SCHEMES, StoreOptions, is_remote, open, root};
 use volley_proto::{Error, Result};
 
+use super::counted::{Traffic, counted, counted_store};
 use super::remote::Remote;
 use crate::error::External;
 
@@ -47,6 +48,8 @@ struct Shared {
     known: Mutex<Known>,
     /// Paths that options may lead to.
     allowed: AllowedPaths,
+    /// Counters of the bytes of files, if they are counted.
+    traffic: Option<Arc<Traffic>>,
 }
 
 /// Open stores and declared options, least recently used first.
@@ -80,6 +83,15 @@ impl Stores {
     pub fn within(allowed: AllowedPaths) -> Self {
         Self(Arc::new(Shared {
             allowed,
+            ..Shared::default()
+        }))
+    }
+
+    /// Creates stores whose options may lead only to these paths, and whose traffic is counted.
+    pub fn counted_within(allowed: AllowedPaths, traffic: Arc<Traffic>) -> Self {
+        Self(Arc::new(Shared {
+            allowed,
+            traffic: Some(traffic),
             ..Shared::default()
         }))
     }
@@ -202,6 +214,10 @@ impl Stores {
             store: Arc::new(Remote::new(&opened.root, opened.store)),
             ..opened
         };
+        let opened = match &self.0.traffic {
+            Some(traffic) => counted(opened, traffic),
+            None => opened,
+        };
         keep(&mut self.known().open, key, opened.clone(), OPEN);
         Ok(opened)
     }
@@ -258,7 +274,13 @@ impl ObjectStoreRegistry for Stores {
 
     fn get_store(&self, url: &Url) -> DfResult<Arc<dyn ObjectStore>> {
         match url.scheme() {
-            "file" => self.0.local.get_store(url),
+            "file" => {
+                let files = self.0.local.get_store(url)?;
+                Ok(match &self.0.traffic {
+                    Some(traffic) => counted_store(files, traffic),
+                    None => files,
+                })
+            }
             _ if is_remote(url) => Ok(self.opened(url).external()?.store),
             _ => match self.0.local.get_store(url) {
                 Ok(store) => Ok(store),

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use uuid::Uuid;
-use volley_engine::object_stores::Stores;
+use volley_engine::object_stores::{Stores, Traffic};
 use volley_engine::runtime::Runtimes;
 use volley_engine::settings::JobSettings;
 use volley_engine::{VolleyLogicalCodec, VolleyPhysicalCodec};
@@ -158,7 +158,11 @@ pub(crate) async fn start(
         config.allowed_paths.clone(),
     ));
     let of_ballista = Arc::clone(&engine) as Arc<dyn ExecutionEngine>;
-    let executor = ballista_executor(config, &options, work_dir, runtimes, of_ballista);
+    let executor = ballista_executor(
+        (config, &options, work_dir),
+        (runtimes, &counts.traffic),
+        of_ballista,
+    );
     let executor = Arc::new(executor.map_err(|source| cannot_use(std::io::Error::other(source)))?);
 
     let mut services = JoinSet::new();
@@ -371,15 +375,14 @@ fn functions() -> BallistaFunctionRegistry {
 }
 
 fn ballista_executor(
-    config: &ExecutorConfig,
-    options: &Arc<ExecutorProcessConfig>,
-    work_dir: &Path,
-    runtimes: Runtimes,
+    (config, options, work_dir): (&ExecutorConfig, &Arc<ExecutorProcessConfig>, &Path),
+    (runtimes, traffic): (Runtimes, &Arc<Traffic>),
     engine: Arc<dyn ExecutionEngine>,
 ) -> datafusion::error::Result<BallistaExecutor> {
     let vcores = u32::try_from(config.vcores).unwrap_or(u32::MAX);
     let memory = usize::try_from(config.memory.as_u64()).unwrap_or(usize::MAX);
-    let stores = Arc::new(Stores::within(config.allowed_paths.clone()));
+    let stores = Stores::counted_within(config.allowed_paths.clone(), Arc::clone(traffic));
+    let stores = Arc::new(stores);
     let of_tasks = TaskRuntimes::new(work_dir, memory / config.vcores.max(1), &stores)?;
     let shared = of_tasks.shared();
     let runtimes = Arc::new(runtimes);

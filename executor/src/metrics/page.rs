@@ -1,6 +1,7 @@
 //! The text of `/metrics`.
 
 use std::fmt;
+use std::time::Duration;
 
 use rustix::fs::statvfs;
 use volley_proto::metrics::Metrics;
@@ -129,6 +130,27 @@ impl Vitals {
         ] {
             metrics.counter(name, help, count.get());
         }
+        metrics.counter(
+            "volley_table_read_bytes",
+            "Bytes that were read from files of tables, by scans",
+            counts.traffic.read(),
+        );
+        metrics.counter(
+            "volley_table_written_bytes",
+            "Bytes that were written to files of tables, by COPY and others",
+            counts.traffic.written(),
+        );
+        let errors = metrics.counters(
+            "volley_store_errors",
+            "Requests to stores that have failed, by store: files of tables, or models and checkpoints",
+        );
+        for (store, count) in [
+            ("tables", counts.traffic.errors()),
+            ("models", counts.model_store_errors.get()),
+        ] {
+            let labels = vec![("store", store.to_owned())];
+            errors.get_or_create(&labels).inc_by(count);
+        }
         metrics.gauge(
             "volley_work_folder_bytes",
             "Size of the files in the work folder",
@@ -159,6 +181,22 @@ impl Vitals {
             "Training steps of the ranks here",
             self.counts.rank_steps.get(),
         );
+        let parts = metrics.seconds(
+            "volley_rank_step_seconds",
+            "Time of the steps of the ranks here, by part: computing, and collectives with waiting",
+        );
+        let (steps, reducing) = (
+            self.counts.step_micros.get(),
+            self.counts.reduce_micros.get(),
+        );
+        for (part, micros) in [
+            ("compute", steps.saturating_sub(reducing)),
+            ("collectives", reducing),
+        ] {
+            let labels = vec![("part", part.to_owned())];
+            let seconds = Duration::from_micros(micros).as_secs_f64();
+            parts.get_or_create(&labels).inc_by(seconds);
+        }
         metrics.counter(
             "volley_trained_rows",
             "Rows in training steps over all ranks of a run, counted by the executor of its rank 0",

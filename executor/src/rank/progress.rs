@@ -102,7 +102,7 @@ pub(super) fn reporter(
     let (reports, mut received) = mpsc::unbounded_channel();
     // One checkpoint can wait while another is written.
     let (writes, mut waiting) = mpsc::channel::<Write>(1);
-    let told = rendezvous.clone();
+    let (told, written) = (rendezvous.clone(), Arc::clone(&counts));
     let send = async move {
         while let Some(report) = received.recv().await {
             rendezvous.report(&seat, report).await;
@@ -113,8 +113,10 @@ pub(super) fn reporter(
             let (position, state) = match write {
                 Write::Checkpoint(position, state) => (position, state),
                 Write::Model(artifacts, done) => {
+                    let published = store.publish(*artifacts).await;
+                    written.model_store_errors.add(published.is_err().into());
                     // The waiting thread is gone only if it has panicked.
-                    done.send(store.publish(*artifacts).await).ok();
+                    done.send(published).ok();
                     continue;
                 }
             };
@@ -124,6 +126,7 @@ pub(super) fn reporter(
                     tracing::warn!(%position, cause = chain(&error), "no checkpoint");
                     continue;
                 }
+                written.model_store_errors.add(1);
                 let cause = chain(&error);
                 tracing::error!(%position, cause, "cannot write a checkpoint");
                 let note = format!(
@@ -238,6 +241,9 @@ impl Observer for Reporter {
             return;
         }
         let reducing = step.reducing.saturating_sub(untold.reducing);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.counts.step_micros.add(micros(elapsed));
+        self.counts.reduce_micros.add(micros(reducing));
         let told = std::mem::replace(&mut *untold, Untold::from(step.reducing));
         self.send(Report::Steps(Steps {
             epoch: epoch as u64,

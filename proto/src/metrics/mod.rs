@@ -7,4 +7,4 @@ mod process;
 mod text;
 
 pub use self::process::ProcessUsage;
-pub use self::text::{Counters, Gauges, Labels, Metrics, OPEN_METRICS};
+pub use self::text::{Counters, Gauges, Labels, Metrics, OPEN_METRICS, Seconds};

@@ -19,6 +19,9 @@ pub type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 /// Counters of one name, by their labels.
 pub type Counters = Family<Labels, Counter>;
 
+/// Counters of seconds of one name, by their labels.
+pub type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
+
 /// Metrics of one scrape.
 ///
 /// ```
@@ -59,6 +62,13 @@ impl Metrics {
         let counters = Counters::default();
         self.registry.register(name, help, counters.clone());
         counters
+    }
+
+    /// Adds counters of seconds, to which the caller gives labels and values; the text appends `_total` to their name.
+    pub fn seconds(&mut self, name: &str, help: &str) -> Seconds {
+        let seconds = Seconds::default();
+        self.registry.register(name, help, seconds.clone());
+        seconds
     }
 
     /// Returns the text.

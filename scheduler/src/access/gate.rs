@@ -109,6 +109,7 @@ pub(crate) async fn admit(
         if needed == Role::Executor && !is_member {
             let outcome = Outcome::Refused(CERTIFICATE_WANTED);
             audit(principal, peer, ("ask", &path), outcome);
+            access.counts.unauthenticated.add_one();
             return answer(is_grpc, Status::unauthenticated(CERTIFICATE_WANTED));
         }
         let principal = match &identified {
@@ -123,17 +124,20 @@ pub(crate) async fn admit(
                     sent => format!("{wanted}; the one that was sent {sent}"),
                 };
                 audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
+                access.counts.unauthenticated.add_one();
                 return answer(is_grpc, Status::unauthenticated(reason));
             }
         };
         if let Err(reason) = principal.needs(needed) {
             let outcome = Outcome::Refused(&reason);
             audit(Some(principal), peer, ("ask", &path), outcome);
+            access.counts.forbidden.add_one();
             return answer(is_grpc, Status::permission_denied(reason));
         }
         if is_grpc && let Some(reason) = misunderstood(request.headers(), needed) {
             let outcome = Outcome::Refused(&reason);
             audit(Some(principal), peer, ("ask", &path), outcome);
+            access.counts.other_versions.add_one();
             return answer(is_grpc, Status::failed_precondition(reason));
         }
     } else if path == "/" && principal.is_none() {

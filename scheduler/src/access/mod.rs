@@ -11,6 +11,7 @@
 //! service does then, such as whose job it is, it asks its [`Caller`].
 
 mod audit;
+mod counts;
 mod gate;
 mod jwt;
 mod limits;
@@ -21,6 +22,7 @@ mod tokens;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use volley_proto::access::{
@@ -29,6 +31,7 @@ use volley_proto::access::{
 };
 
 pub(crate) use self::audit::{Outcome, audit};
+pub(crate) use self::counts::AccessCounts;
 pub(crate) use self::gate::{Caller, admit, is_grpc};
 pub use self::jwt::{JwtConfig, KeySetLocation};
 use self::jwt::{JwtVerifier, Refused, Verified};
@@ -101,6 +104,7 @@ pub(crate) struct Access {
     limits: Limits,
     secret: ClusterSecret,
     logins: Logins,
+    counts: Arc<AccessCounts>,
     paths: AllowedPaths,
 }
 
@@ -168,6 +172,7 @@ impl Access {
             limits: config.limits.clone(),
             secret: ClusterSecret::generate(),
             logins: Logins::at(bound.port(), config.tls.is_some()),
+            counts: Arc::default(),
             paths: config.allowed_paths.clone(),
         })
     }
@@ -175,6 +180,11 @@ impl Access {
     /// Returns the secret that the cluster's processes share.
     pub(crate) fn secret(&self) -> &ClusterSecret {
         &self.secret
+    }
+
+    /// Returns the numbers of logins and refusals.
+    pub(crate) fn counts(&self) -> &Arc<AccessCounts> {
+        &self.counts
     }
 
     /// Returns the paths that plans may read and write.

@@ -33,6 +33,7 @@ use super::recorded::{Change, EXECUTORS_PATIENCE, FUTILE, Recorded, Recovery};
 use super::retained::Ends;
 use super::slots::{Claim, Holder, Slots, Task};
 use super::training::{BoundRank, Run, Runs};
+use super::unmet::Unmet;
 
 /// Time that a job waits on a cluster without executors.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
@@ -64,6 +65,10 @@ pub(crate) struct Controller {
     pub(super) pool: Pool,
     /// Queries that the reservation of a waiting gang starves.
     pub(super) aging: Aging,
+    /// Executors that have left without having been told to, since the scheduler started.
+    lost_executors: u64,
+    /// Work that the last offer has left waiting, by attempt.
+    pub(super) unmet: Vec<(String, Unmet)>,
     notices: NoticeLog,
     /// Time since which no executor has been registered.
     empty_since: Option<Instant>,
@@ -84,6 +89,8 @@ impl Controller {
             slots: Slots::default(),
             pool: Pool::default(),
             aging: Aging::default(),
+            lost_executors: 0,
+            unmet: Vec::new(),
             notices: NoticeLog::default(),
             empty_since: None,
             recovery: None,
@@ -163,8 +170,10 @@ impl Controller {
                 }
             }
             Event::ExecutorLeaves { executor } => {
+                let planned = self.executors.leaves_as_planned(&executor);
                 if self.executors.leaves(&executor) {
                     tracing::info!(executor, "executor has left");
+                    self.lost_executors += u64::from(!planned);
                     self.slots.leaves(&executor);
                     self.prepared.leaves(&executor);
                     self.refresh(&executor);
@@ -242,6 +251,24 @@ impl Controller {
     /// Returns all jobs and their attempts.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// Returns the number of executors that have left unplanned, since the scheduler started.
+    pub(crate) fn lost_executors(&self) -> u64 {
+        self.lost_executors
+    }
+
+    /// Returns the work of jobs that have not ended that waits for slots.
+    pub(crate) fn unmet(&self) -> Unmet {
+        let mut all = Unmet::default();
+        for (attempt, unmet) in &self.unmet {
+            // Jobs may have ended since the last offer.
+            let job = self.jobs.of_live_attempt(attempt).flatten();
+            if job.is_some_and(|job| !job.has_ended()) {
+                all.add(*unmet);
+            }
+        }
+        all
     }
 
     /// Returns the rows of the table of usage, of a user or of all. Brings the time held up to now.

@@ -41,6 +41,7 @@ mod retained;
 mod scripts;
 mod slots;
 mod training;
+mod unmet;
 
 pub(crate) use clock::Now;
 pub(crate) use controller::{Controller, Policy};
@@ -60,3 +61,4 @@ pub(crate) use slots::Task;
 pub(crate) use training::{
     Failure, Generation, Membership, RankProgress, Resolution, RunEvent, Shown, StepReport,
 };
+pub(crate) use unmet::Unmet;

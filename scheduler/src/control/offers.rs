@@ -23,6 +23,7 @@ use super::placement::{
 use super::queues::Account;
 use super::recorded::Change;
 use super::retained::Ends;
+use super::unmet::Unmet;
 
 /// Stage that a demand is for.
 struct Asked {
@@ -144,6 +145,12 @@ impl Controller {
             }
             runs.extend(of_job.iter().map(|_| job_runs));
         }
+        let unmet = asked.iter().zip(demands.iter().zip(&decisions));
+        let unmet = unmet
+            .map(|(ask, (demand, decision))| (ask.attempt.clone(), Unmet::of(demand, decision)));
+        self.unmet = unmet
+            .filter(|(_, unmet)| *unmet != Unmet::default())
+            .collect();
         let asked = asked.into_iter().zip(demands.iter().zip(runs));
         for ((ask, demand), decision) in asked.zip(decisions) {
             self.act(ask, demand, decision, now);

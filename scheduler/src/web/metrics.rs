@@ -4,6 +4,7 @@
 //! that series are bounded. Not here: rows, statements and names of users.
 
 use std::fmt;
+use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
@@ -12,17 +13,18 @@ use axum::response::{IntoResponse, Response};
 use volley_proto::metrics::{Metrics, OPEN_METRICS};
 use volley_proto::tables::{Executor, JobState, Run, RunState};
 
-use crate::access::Caller;
-use crate::tables::{Figures, Tables, Totals, WriterFigures};
+use crate::access::{AccessCounts, Caller};
+use crate::tables::{Figures, Tables, Totals, Unmet, WriterFigures};
 
 impl Figures {
     /// Returns the figures as text.
     ///
     /// # Errors
     /// When a value has no text.
-    fn text(&self) -> Result<String, fmt::Error> {
+    fn text(&self, counts: &AccessCounts) -> Result<String, fmt::Error> {
         let mut metrics = Metrics::default();
         self.count(&mut metrics);
+        of_access(counts, &mut metrics);
         if let Some(writer) = &self.record {
             of_record(writer, &mut metrics);
         }
@@ -48,6 +50,7 @@ impl Figures {
             "Age of the oldest job that waits",
             age,
         );
+        self.demand(&mut metrics);
         let executors = metrics.gauges(
             "volley_executors",
             "Executors that are registered, by role, version and whether they are about to leave",
@@ -154,6 +157,37 @@ impl Figures {
         metrics.text()
     }
 
+    /// Adds what the cluster would have to grow by.
+    fn demand(&self, metrics: &mut Metrics) {
+        let Unmet {
+            tasks,
+            gangs,
+            ranks,
+        } = self.unmet;
+        metrics.gauge(
+            "volley_tasks_waiting",
+            "Tasks of queries that wait for a slot",
+            tasks as f64,
+        );
+        metrics.gauge(
+            "volley_gangs_waiting",
+            "Trainings whose ranks wait for slots or GPUs",
+            gangs as f64,
+        );
+        metrics.gauge(
+            "volley_ranks_waiting",
+            "Ranks of these trainings, each of which takes a slot of another executor",
+            ranks as f64,
+        );
+        let held = self.executors.iter();
+        let held = held.map(|executor| executor.slots.saturating_sub(executor.free_slots));
+        metrics.gauge(
+            "volley_slots_needed",
+            "Slots that running and waiting tasks and ranks take together",
+            (held.sum::<u64>() + (tasks + ranks) as u64) as f64,
+        );
+    }
+
     /// Adds the numbers since the scheduler started.
     fn count(&self, metrics: &mut Metrics) {
         let Totals {
@@ -173,6 +207,11 @@ impl Figures {
             "Times that a job was run again, as after the loss of an executor",
             reruns,
         );
+        metrics.counter(
+            "volley_executors_lost",
+            "Executors that have left without having been told to",
+            self.lost_executors,
+        );
         let ended = metrics.counters("volley_jobs_ended", "Jobs that have ended, by state");
         for (state, count) in [
             (JobState::Succeeded, succeeded),
@@ -182,6 +221,30 @@ impl Figures {
             let labels = vec![("state", state.to_string())];
             ended.get_or_create(&labels).inc_by(count);
         }
+    }
+}
+
+/// Adds the numbers of logins and of refused requests.
+fn of_access(counts: &AccessCounts, metrics: &mut Metrics) {
+    let logins = metrics.counters("volley_logins", "Logins to the web page, by outcome");
+    for (outcome, count) in [
+        ("succeeded", &counts.logins),
+        ("refused", &counts.refused_logins),
+    ] {
+        let labels = vec![("outcome", outcome.to_owned())];
+        logins.get_or_create(&labels).inc_by(count.get());
+    }
+    let refused = metrics.counters(
+        "volley_requests_refused",
+        "Requests that were refused at the port, by reason",
+    );
+    for (reason, count) in [
+        ("unauthenticated", &counts.unauthenticated),
+        ("forbidden", &counts.forbidden),
+        ("version", &counts.other_versions),
+    ] {
+        let labels = vec![("reason", reason.to_owned())];
+        refused.get_or_create(&labels).inc_by(count.get());
     }
 }
 
@@ -219,12 +282,13 @@ fn of_record(writer: &WriterFigures, metrics: &mut Metrics) {
 pub(super) async fn metrics(
     State(tables): State<Tables>,
     Extension(caller): Extension<Caller>,
+    Extension(counts): Extension<Arc<AccessCounts>>,
 ) -> Response {
     let mut figures = tables.figures();
     if caller.sees().is_some() {
         figures.runs.clear();
     }
-    match figures.text() {
+    match figures.text(&counts) {
         Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
@@ -244,6 +308,12 @@ mod tests {
                 failed: 2,
                 ..Totals::default()
             },
+            lost_executors: 4,
+            unmet: Unmet {
+                tasks: 5,
+                gangs: 1,
+                ranks: 3,
+            },
             jobs: vec![],
             executors: vec![],
             runs: vec![],
@@ -254,13 +324,24 @@ mod tests {
                 silence: Duration::from_millis(2500),
             }),
         };
-        let text = figures.text().unwrap();
+        let counts = AccessCounts::default();
+        counts.refused_logins.add_one();
+        counts.refused_logins.add_one();
+        counts.forbidden.add_one();
+        let text = figures.text(&counts).unwrap();
         for line in [
             "# TYPE volley_jobs_submitted counter",
             "volley_jobs_submitted_total 7",
             "volley_jobs_ended_total{state=\"failed\"} 2",
             "volley_jobs_ended_total{state=\"succeeded\"} 0",
             "volley_jobs_oldest_waiting_seconds 0.0",
+            "volley_executors_lost_total 4",
+            "volley_tasks_waiting 5.0",
+            "volley_gangs_waiting 1.0",
+            "volley_ranks_waiting 3.0",
+            "volley_slots_needed 8.0",
+            "volley_logins_total{outcome=\"refused\"} 2",
+            "volley_requests_refused_total{reason=\"forbidden\"} 1",
             "volley_record_write_failures_total 1",
             "volley_record_failing 1.0",
             "volley_record_silence_seconds 2.5",

@@ -7,6 +7,8 @@ mod hosts;
 mod metrics;
 mod standby;
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -19,7 +21,7 @@ use volley_proto::{ModelName, TrainId};
 pub(crate) use hosts::{Hosts, check_host};
 
 pub(crate) use self::standby::stand_by;
-use crate::access::Caller;
+use crate::access::{AccessCounts, Caller};
 use crate::tables::{Only, Tables};
 
 /// Content security policy of the page: everything comes from here, and nothing is sent elsewhere.
@@ -52,7 +54,7 @@ const FILES: [(&str, &str, &str); 10] = [
 ];
 
 /// Builds the routes of the page and of the tables it reads.
-pub(crate) fn routes(tables: Tables) -> Router {
+pub(crate) fn routes(tables: Tables, counts: Arc<AccessCounts>) -> Router {
     let mut routes = Router::new();
     for (path, kind, text) in FILES {
         let file = move || async move {
@@ -75,6 +77,7 @@ pub(crate) fn routes(tables: Tables) -> Router {
         // A scheduler that answers is ready: it needs nothing else to accept jobs.
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(|| async { "ok\n" }))
+        .layer(Extension(counts))
         .with_state(tables)
 }
 

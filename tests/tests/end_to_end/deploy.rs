@@ -8,6 +8,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -448,6 +449,49 @@ fn a_transient_cluster_ends_with_the_code_of_its_script() {
 }
 
 #[test]
+fn an_autoscaler_starts_executors_for_work_that_waits_and_drains_idle_ones() {
+    if !is_there("python3") {
+        return;
+    }
+    let cluster = Cluster::start_with(Setup {
+        scheduler_args: vec!["--insecure".to_owned()],
+        ..Setup::default()
+    });
+    let work = cluster.dir().join("scaled").display().to_string();
+    let mut scaler = Command::new("python3");
+    scaler
+        .arg(root().join("deploy/autoscaler/volley-autoscaler"))
+        .args(["--scheduler", cluster.address(), "--min", "1", "--max", "3"])
+        .args(["--slots", "1", "--interval", "0.5", "--idle", "2", "--"])
+        .arg(binary("volley-executor"))
+        .args(["--scheduler", cluster.address(), "--id", "{id}"])
+        .args(["--vcores", "1", "--insecure", "--work-dir"])
+        .arg(format!("{work}/{{id}}"));
+    let mut scaler = Process::start(&mut scaler, &cluster.dir().join("scaler.log"));
+    cluster.await_executors(1);
+    // Of three trainings of one rank, two wait for more executors, and use them.
+    let table = write_table(cluster.dir(), 2000);
+    thread::scope(|scope| {
+        let runs = ["a", "b", "c"].map(|model| {
+            let train = create_model(model, ", ranks = 1, epochs = 100");
+            let (cluster, table) = (&cluster, &table);
+            scope.spawn(move || cluster.run(&["-c", table, "-c", &train]))
+        });
+        for run in runs.map(|run| run.join().unwrap()) {
+            assert_eq!(run.code, Some(0), "{}", run.stderr);
+        }
+    });
+    assert!(scaler.output().contains("3 of 3"), "{}", scaler.output());
+    cluster.await_executors(1);
+    assert!(scaler.output().contains("1 suffice"), "{}", scaler.output());
+    assert!(scaler.is_running());
+    scaler.terminate();
+    let ended = eventually("the autoscaler to end", SOON, || scaler.ended());
+    assert!(ended.success(), "{}", scaler.output());
+    assert_eq!(cluster.registered(), Some(vec![]));
+}
+
+#[test]
 fn alert_rules_are_valid() {
     if !is_there("promtool") {
         return;
@@ -557,6 +601,13 @@ fn metrics_that_are_named_exist() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let alerts = read("deploy/prometheus/alerts.yaml");
     assert!(exists(metrics(&alerts), "an alert") > 10);
+
+    for file in [
+        "deploy/autoscaler/volley-autoscaler",
+        "deploy/kubernetes/keda.yaml",
+    ] {
+        assert!(exists(metrics(&read(file)), file) >= 3, "{file}");
+    }
 
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/volley.json")).unwrap();
     let targets = with_field(&dashboard, "expr");
