@@ -103,22 +103,25 @@ impl Cluster {
             true => free_address(),
             false => "127.0.0.1:0".to_owned(),
         };
-        let mut schedulers = vec![start_scheduler(&setup, &bind, dir.path(), 0)];
+        let mut schedulers = vec![start_scheduler(&setup, &bind, dir.path(), (0, 0))];
         let mut dialled = eventually("the scheduler's address", START, || {
             std::fs::read_to_string(dir.path().join("address")).ok()
         });
         let address = match &setup.spread {
             None => dialled.clone(),
             Some(spread) => {
-                assert_eq!(dialled, spread.scheduler());
+                assert_eq!(dialled, spread.scheduler(0));
                 format!("{}:{PORT}", spread.hosts.ipv4(Spread::SCHEDULER))
             }
         };
         keep_tokens(&setup, dir.path(), &address);
         if setup.pair {
-            let other = free_address();
-            schedulers.push(start_scheduler(&setup, &other, dir.path(), 1));
-            dialled = format!("{address},{other}");
+            let other = match &setup.spread {
+                None => free_address(),
+                Some(spread) => spread.scheduler(1),
+            };
+            schedulers.push(start_scheduler(&setup, &other, dir.path(), (1, 1)));
+            dialled = format!("{dialled},{other}");
         }
         let executors = setup.executors;
         let mut cluster = Self {
@@ -205,7 +208,7 @@ impl Cluster {
     pub fn restart_scheduler(&mut self) {
         self.scheduler().kill();
         let number = self.schedulers.len();
-        let scheduler = start_scheduler(&self.setup, &self.address, self.dir.path(), number);
+        let scheduler = start_scheduler(&self.setup, &self.address, self.dir.path(), (0, number));
         self.schedulers.push(scheduler);
         eventually("the scheduler to listen again", START, || {
             TcpStream::connect(&self.address).ok()
@@ -223,15 +226,19 @@ impl Cluster {
     /// # Panics
     /// When it does not by the deadline.
     pub fn await_leader(&mut self, number: usize) {
-        let mut addresses = self.dialled.split(',');
-        self.address = addresses.nth(number).expect("a pair").to_owned();
+        self.address = match &self.setup.spread {
+            None => self.scheduler_of_pair(number),
+            Some(spread) => {
+                let host = spread.hosts.ipv4(Spread::SCHEDULERS[number]);
+                format!("{host}:{PORT}")
+            }
+        };
         eventually("the other scheduler to lead", START, || self.registered());
     }
 
     /// Starts one of a pair of schedulers again, by its number.
     pub fn start_scheduler_again(&mut self, number: usize) {
-        let mut addresses = self.dialled.split(',');
-        let address = addresses.nth(number).expect("a pair").to_owned();
+        let address = self.scheduler_of_pair(number);
         let log = (2..).find(|log| {
             !self
                 .dir
@@ -240,7 +247,14 @@ impl Cluster {
                 .exists()
         });
         let log = log.expect("there is no end of them");
-        self.schedulers[number] = start_scheduler(&self.setup, &address, self.dir.path(), log);
+        let dir = self.dir.path();
+        self.schedulers[number] = start_scheduler(&self.setup, &address, dir, (number, log));
+    }
+
+    /// Returns the address at which executors and clients reach one of a pair of schedulers.
+    fn scheduler_of_pair(&self, number: usize) -> String {
+        let mut addresses = self.dialled.split(',');
+        addresses.nth(number).expect("a pair").to_owned()
     }
 
     /// Returns the folder of the record of jobs.
@@ -511,7 +525,13 @@ pub fn executor_id(number: usize) -> String {
     format!("executor-{number}")
 }
 
-fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Process {
+/// Starts a scheduler, by its number in a pair, with the log of this number.
+fn start_scheduler(
+    setup: &Setup,
+    bind: &str,
+    dir: &Path,
+    (number, log): (usize, usize),
+) -> Process {
     let program = binary("volley-scheduler");
     let (mut scheduler, listen) = match &setup.spread {
         None => (
@@ -519,7 +539,7 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
             vec!["--bind".to_owned(), bind.to_owned()],
         ),
         Some(spread) => {
-            let host = Spread::SCHEDULER;
+            let host = Spread::SCHEDULERS[number];
             let listen = spread.listen(host, &format!(":{PORT}"));
             (spread.hosts.command(host, &[], &program), listen.to_vec())
         }
@@ -530,8 +550,8 @@ fn start_scheduler(setup: &Setup, bind: &str, dir: &Path, number: usize) -> Proc
         .arg(dir.join("address"))
         .arg("--record")
         .arg(dir.join(RECORD))
-        .args(setup.tls(Spread::SCHEDULER))
+        .args(setup.tls(Spread::SCHEDULERS[number]))
         .args(&setup.scheduler_args)
         .envs(setup.environment());
-    Process::start(&mut scheduler, &dir.join(format!("scheduler-{number}.log")))
+    Process::start(&mut scheduler, &dir.join(format!("scheduler-{log}.log")))
 }

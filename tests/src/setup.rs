@@ -127,7 +127,8 @@ pub struct RemoteStore {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// Cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`.
+/// Cluster over hosts: the scheduler on `a`, executors on `b` and `c` by turns, clients on `d`, and there the second one of a
+/// pair of schedulers.
 #[derive(Debug, Clone)]
 pub struct Spread {
     /// Hosts of the cluster.
@@ -150,6 +151,8 @@ pub enum Dialled {
 impl Spread {
     pub(crate) const SCHEDULER: &str = "a";
     pub(crate) const CLIENT: &str = "d";
+    /// Hosts of a pair of schedulers.
+    pub(crate) const SCHEDULERS: [&str; 2] = [Self::SCHEDULER, Self::CLIENT];
 
     /// Names of the hosts that are needed.
     pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -184,8 +187,9 @@ impl Spread {
         ]
     }
 
-    pub(crate) fn scheduler(&self) -> String {
-        let host = self.advertised(Self::SCHEDULER);
+    /// Returns the address of a scheduler, by its number, as processes dial it.
+    pub(crate) fn scheduler(&self, number: usize) -> String {
+        let host = self.advertised(Self::SCHEDULERS[number]);
         match self.dialled {
             Dialled::Ipv6 => format!("[{host}]:{PORT}"),
             Dialled::Name | Dialled::Ipv4 => format!("{host}:{PORT}"),

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use volley_tests::{
@@ -77,6 +77,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     (
         "a host comes back with another address",
         comes_back_elsewhere,
+    ),
+    (
+        "the scheduler is killed, and one on another host takes over",
+        taken_over,
     ),
     ("the doctor of a cluster with a pulled cable", examined),
     (
@@ -422,5 +426,40 @@ fn examined() {
     cluster.hosts().join("b", "c");
     let run = cluster.examine();
     assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+    scene::is_well(&cluster, 2);
+}
+
+/// Time within which a scheduler on another host leads.
+const TAKEOVER: Duration = Duration::from_secs(10);
+
+/// A host cannot see that a process of another one has ended: it waits for the lease.
+fn taken_over() {
+    let hosts = Hosts::start(&Spread::NAMES).expect("there were some before");
+    let spread = Spread {
+        hosts: Arc::new(hosts),
+        dialled: Dialled::Name,
+    };
+    let mut cluster = Cluster::start_with(Setup {
+        spread: Some(spread),
+        pair: true,
+        ..scene::setup(2)
+    });
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let mut fit = setup("m", "ranks = 2").start(&cluster);
+    fit.await_epoch(2);
+    // The job is recorded, as one that outlives its client.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let killed = Instant::now();
+        cluster.schedulers()[from].kill();
+        cluster.await_leader(to);
+        let took = killed.elapsed();
+        assert!(took < TAKEOVER, "it took {took:?}");
+        cluster.await_executors(2);
+        cluster.start_scheduler_again(from);
+    }
+    let (_, run) = fit.trained(&cluster);
+    let firsts = run.stderr.matches("epoch 1: ").count();
+    assert_eq!(firsts, 1, "it started over: {}", run.stderr);
+    question(Phase::Shuffle, &cluster, &numbers).answered(&cluster);
     scene::is_well(&cluster, 2);
 }

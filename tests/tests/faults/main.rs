@@ -28,6 +28,7 @@ mod growth;
 mod hosts;
 mod limits;
 mod main_job;
+mod moments;
 mod network;
 mod predictions;
 mod queries;
@@ -107,6 +108,11 @@ fn remote_store() {
 #[test]
 fn schedulers() {
     fault::each("scheduler", schedulers::FAULTS);
+}
+
+#[test]
+fn moments() {
+    fault::each("the scheduler is killed while", moments::FAULTS);
 }
 
 #[test]
