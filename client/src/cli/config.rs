@@ -29,6 +29,7 @@ use super::args::{
     GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
     SessionArgs, StoreArgs, StoreClusterArgs, StoreCommand, TlsArgs, TokenArgs,
 };
+use super::cluster::FoundCluster;
 use super::format::Format;
 use super::progress::Style;
 
@@ -120,8 +121,8 @@ pub(crate) struct Surroundings {
     pub(super) stdout_is_terminal: bool,
     /// Command line of the pager that the user prefers; empty for none.
     pub(super) pager: Option<String>,
-    /// Address of the scheduler that `volley cluster up` has started, if it is alive.
-    pub(super) cluster: Option<String>,
+    /// Cluster that `volley cluster up` has started, if it is alive.
+    pub(super) cluster: Option<FoundCluster>,
     /// Home directory of the user.
     pub(super) home: Option<PathBuf>,
     /// Directory for state that is neither data nor cache, by the XDG rules.
@@ -247,7 +248,11 @@ pub(super) enum NewToken {
         role: Role,
     },
     /// Token that a scheduler has made, by its `host:port`.
-    Show(String),
+    Show {
+        scheduler: String,
+        /// True if nobody named it.
+        is_found: bool,
+    },
 }
 
 /// Certificates to make.
@@ -278,6 +283,8 @@ pub(super) struct ClusterUp {
 pub(crate) struct Remote {
     /// Address of the scheduler, `host:port`.
     pub(super) scheduler: String,
+    /// True if nobody named the scheduler: `volley cluster up` has started it.
+    pub(super) is_found: bool,
     pub(super) tls: Option<TlsFiles>,
     pub(super) credential: Credential,
     pub(super) timeout: Duration,
@@ -421,8 +428,9 @@ impl Connection {
     /// Returns a note about a cluster that nobody named.
     pub(super) fn note(&self) -> Option<String> {
         match &self.engine {
-            EngineConfig::Found(address) => Some(format!(
-                "on the cluster at {address}, which `volley cluster up` has started (--executors N runs one in this process)"
+            EngineConfig::Found(scheduler) => Some(format!(
+                "{} (--executors N runs one in this process)",
+                FoundCluster::note(scheduler)
             )),
             EngineConfig::Embedded(_) | EngineConfig::Scheduler(_) => None,
         }
@@ -619,13 +627,19 @@ impl Remote {
             ))
         };
         check_format(args.format, around)?;
+        let given = tls.resolve(around)?;
+        let (scheduler, is_found, tls) = match (args.scheduler, &around.cluster) {
+            (Some(scheduler), _) => (checked_address(scheduler)?, false, given),
+            (None, Some(found)) => {
+                let tls = given.or_else(|| found.tls.clone());
+                (found.scheduler.clone(), true, tls)
+            }
+            (None, None) => return Err(missing()),
+        };
         Ok(Self {
-            scheduler: match (args.scheduler, &around.cluster) {
-                (Some(scheduler), _) => checked_address(scheduler)?,
-                (None, Some(found)) => found.clone(),
-                (None, None) => return Err(missing()),
-            },
-            tls: tls.resolve(around)?,
+            scheduler,
+            is_found,
+            tls,
             credential: {
                 let (token, token_file) = (args.token, args.token_file);
                 credential(TokenArgs { token, token_file }, around)
@@ -652,6 +666,7 @@ impl Remote {
         };
         Ok(Some(Self {
             scheduler: checked_address(scheduler)?,
+            is_found: false,
             tls: tls.resolve(around)?,
             credential: credential(token, around),
             timeout: Duration::from_secs(5),
@@ -660,11 +675,15 @@ impl Remote {
         }))
     }
 
-    /// Returns the scheduler, with its TLS files and credential.
+    /// Returns the scheduler, with its TLS files and credential. Says on standard error which cluster it is if nobody
+    /// named it.
     ///
     /// # Errors
     /// When a file cannot be used.
     pub(super) fn open(&self) -> volley::Result<SchedulerAddress> {
+        if self.is_found && !self.quiet {
+            eprintln!("{}", FoundCluster::note(&self.scheduler));
+        }
         SchedulerAddress::open(&self.scheduler, self.tls.as_ref(), &self.credential)
     }
 }
@@ -704,9 +723,15 @@ impl Cluster {
             ClusterCommand::Token(args) => {
                 let token = match (args.scheduler, args.name, args.role) {
                     (_, Some(name), Some(role)) => NewToken::Make { name, role },
-                    (Some(scheduler), ..) => NewToken::Show(checked_address(scheduler)?),
+                    (Some(scheduler), ..) => NewToken::Show {
+                        scheduler: checked_address(scheduler)?,
+                        is_found: false,
+                    },
                     _ => match &around.cluster {
-                        Some(found) => NewToken::Show(found.clone()),
+                        Some(found) => NewToken::Show {
+                            scheduler: found.scheduler.clone(),
+                            is_found: true,
+                        },
                         None => {
                             return Err(mistake(
                                 "cluster token: expected --name and --role, or --scheduler HOST:PORT: no cluster of \

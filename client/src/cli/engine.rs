@@ -70,10 +70,10 @@ async fn connect(
     scheduler: String,
 ) -> anyhow::Result<(Session, SchedulerAddress)> {
     let Connection { tls, .. } = connection;
-    // A cluster of this process, or of this user's `volley cluster up`, has made its own token.
+    // A cluster inside this process has made its own token; one that is given is meant for another cluster.
     let credential = match &connection.engine {
-        EngineConfig::Scheduler(_) => &connection.credential,
-        EngineConfig::Embedded(_) | EngineConfig::Found(_) => &Credential::Found,
+        EngineConfig::Scheduler(_) | EngineConfig::Found(_) => &connection.credential,
+        EngineConfig::Embedded(_) => &Credential::Found,
     };
     let session = Session::connect(SessionConfig {
         scheduler: scheduler.clone(),

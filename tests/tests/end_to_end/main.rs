@@ -19,6 +19,7 @@ mod doctor;
 mod errors;
 mod examples;
 mod files;
+mod found;
 mod jwt;
 mod labels;
 mod limits;

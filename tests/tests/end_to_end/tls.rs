@@ -257,6 +257,8 @@ fn a_local_cluster_is_started_with_development_certificates() {
             .output()
             .unwrap()
     });
+    let mut found = volley(&["--format", "csv", "-q", "-c", "SELECT 1 AS one"]);
+    let found = found.env("VOLLEY_CLUSTER_DIR", &state).output().unwrap();
     let mut down = volley(&["cluster", "down", "--dir"]);
     let down = down.arg(&state).output().unwrap();
     assert!(up.status.success(), "{said}{errors}");
@@ -268,6 +270,8 @@ fn a_local_cluster_is_started_with_development_certificates() {
         "one\n1\n",
         "{errors}"
     );
+    let errors = String::from_utf8_lossy(&found.stderr);
+    assert_eq!(found.stdout, b"one\n1\n", "{errors}");
     let doctor = doctor.unwrap();
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(

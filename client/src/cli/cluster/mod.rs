@@ -19,6 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use volley_proto::tls::TlsFiles;
 
 use self::process::stop_all;
 use self::state::{Component, Process, State};
@@ -51,14 +52,38 @@ pub(super) async fn run(cluster: &Cluster) -> anyhow::Result<Ended> {
     }
 }
 
-/// Returns the scheduler's address of a cluster that was started in a directory and is alive. One that speaks TLS is not
-/// used without its certificates.
-pub(super) fn find(dir: &Path) -> Option<String> {
+/// Cluster that `volley cluster up` has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoundCluster {
+    /// Address of its scheduler, `host:port`.
+    pub(super) scheduler: String,
+    /// Certificates of its authority, if it speaks TLS.
+    pub(super) tls: Option<TlsFiles>,
+}
+
+impl FoundCluster {
+    /// Returns the note that it is used.
+    pub(super) fn note(scheduler: &str) -> String {
+        format!("on the cluster at {scheduler}, which `volley cluster up` has started")
+    }
+}
+
+/// Returns the cluster that was started in a directory, if it is alive. One that speaks TLS is not found if the version
+/// that started it did not record its authority.
+pub(super) fn find(dir: &Path) -> Option<FoundCluster> {
     let state = State::read(dir).ok().flatten()?;
     let mut schedulers = state.processes.iter();
     let scheduler = schedulers.find(|process| process.component == Component::Scheduler)?;
-    let address = scheduler.address.clone()?;
-    (state.tls == Some(false) && scheduler.is_alive()).then_some(address)
+    let tls = match (state.tls?, state.tls_ca) {
+        (false, _) => None,
+        (true, Some(ca)) => Some(TlsFiles { ca, identity: None }),
+        (true, None) => return None,
+    };
+    let found = FoundCluster {
+        scheduler: scheduler.address.clone()?,
+        tls,
+    };
+    scheduler.is_alive().then_some(found)
 }
 
 fn status(dir: &Path) -> anyhow::Result<Ended> {

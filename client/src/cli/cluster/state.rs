@@ -16,6 +16,9 @@ pub(super) struct State {
     /// True if it speaks TLS only; `None` if another version started it.
     #[serde(default)]
     pub(super) tls: Option<bool>,
+    /// Certificates of its authority, if it speaks TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) tls_ca: Option<PathBuf>,
     pub(super) processes: Vec<Process>,
 }
 
@@ -165,6 +168,7 @@ mod tests {
         assert_eq!(State::read(dir.path()).unwrap(), None);
         let state = State {
             tls: Some(false),
+            tls_ca: None,
             processes: vec![executor(dir.path())],
         };
         state.write(dir.path()).unwrap();
@@ -183,6 +187,7 @@ mod tests {
         };
         let state = State {
             tls: Some(false),
+            tls_ca: None,
             processes: vec![executor(dir.path()), foreign],
         };
         state.write(dir.path()).unwrap();
@@ -195,6 +200,7 @@ mod tests {
     fn the_table_is_aligned() {
         let state = State {
             tls: Some(false),
+            tls_ca: None,
             processes: vec![executor(Path::new("/d"))],
         };
         let expected = "\

@@ -5,6 +5,7 @@ use volley_proto::access::{LocalTokens, Token};
 
 use super::super::Ended;
 use super::super::config::NewToken;
+use super::FoundCluster;
 
 /// Makes or shows a token.
 ///
@@ -17,7 +18,13 @@ pub(super) fn run(asked: &NewToken) -> anyhow::Result<Ended> {
             eprintln!("the token of {name}, shown only now:\n{}", token.reveal());
             println!("{name} {role} {}", token.hash());
         }
-        NewToken::Show(scheduler) => {
+        NewToken::Show {
+            scheduler,
+            is_found,
+        } => {
+            if *is_found {
+                eprintln!("{}", FoundCluster::note(scheduler));
+            }
             let found = LocalTokens::find(scheduler);
             let found = found.with_context(|| {
                 format!(

@@ -41,7 +41,7 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
             let page = url(scheduler, up.tls.is_some());
             match &up.tls {
                 Some(tls) => println!(
-                    "\nUse it with:\n  export VOLLEY_SCHEDULER={scheduler}\n  export VOLLEY_TLS_CA={}\nIt answers to you only. Its \
+                    "\nUse it with `volley`, which finds it, or name it:\n  export VOLLEY_SCHEDULER={scheduler}\n  export VOLLEY_TLS_CA={}\nIt answers to you only. Its \
                      page, {page}/, asks for a token: volley cluster token --scheduler {scheduler}",
                     tls.ca.display()
                 ),
@@ -101,6 +101,7 @@ impl<'a> Starting<'a> {
             programs,
             state: State {
                 tls: Some(up.tls.is_some()),
+                tls_ca: up.tls.as_ref().map(|tls| tls.ca.clone()),
                 ..State::default()
             },
             children: Vec::new(),

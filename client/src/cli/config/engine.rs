@@ -24,7 +24,7 @@ impl EngineConfig {
             args.executors.is_some() || args.vcores.is_some() || args.device.is_some();
         let engine = match (args.scheduler, &around.cluster) {
             (Some(scheduler), _) => Self::Scheduler(checked_address(scheduler)?),
-            (None, Some(found)) if !is_embedded => Self::Found(found.clone()),
+            (None, Some(found)) if !is_embedded => Self::Found(found.scheduler.clone()),
             (None, _) if !cfg!(feature = "standalone") => {
                 return Err(mistake(
                     "this build has no cluster inside: give --scheduler HOST:PORT",
@@ -39,7 +39,11 @@ impl EngineConfig {
                 })
             }
         };
-        let tls = args.tls.resolve_for(&engine, around)?;
+        let given = args.tls.resolve_for(&engine, around)?;
+        let tls = match (&engine, &around.cluster) {
+            (Self::Found(_), Some(found)) => given.or_else(|| found.tls.clone()),
+            _ => given,
+        };
         Ok((engine, tls, credential(args.token, around)))
     }
 }

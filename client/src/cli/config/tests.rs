@@ -59,14 +59,24 @@ fn a_terminal_gets_a_prompt_with_timing() {
 
 #[test]
 fn a_cluster_that_is_up_is_used_unless_another_is_named() {
+    let tls = TlsFiles {
+        ca: "/certs/ca.pem".into(),
+        identity: None,
+    };
     let up = Surroundings {
-        cluster: Some("127.0.0.1:7".into()),
+        cluster: Some(FoundCluster {
+            scheduler: "127.0.0.1:7".into(),
+            tls: Some(tls.clone()),
+        }),
         ..around()
     };
-    let engine = |line: &str| match resolve_in(&up, line).unwrap() {
-        Config::Query(query) => query.connection.engine,
+    let connection = |line: &str| match resolve_in(&up, line).unwrap() {
+        Config::Query(query) => query.connection,
         other => panic!("{other:?}"),
     };
+    let engine = |line: &str| connection(line).engine;
+    assert_eq!(connection("volley").tls, Some(tls.clone()));
+    assert_eq!(connection("volley --scheduler h:1").tls, None);
     assert_eq!(engine("volley"), EngineConfig::Found("127.0.0.1:7".into()));
     assert_eq!(
         engine("volley --scheduler h:1"),
@@ -80,6 +90,7 @@ fn a_cluster_that_is_up_is_used_unless_another_is_named() {
         panic!("not jobs")
     };
     assert_eq!(jobs.remote.scheduler, "127.0.0.1:7");
+    assert!(jobs.remote.is_found && jobs.remote.tls == Some(tls));
     assert!(resolve_in(&up, "volley cluster token").is_ok());
     assert!(refused("volley cluster token").contains("--name and --role"));
 }
