@@ -53,6 +53,18 @@ pub enum Error {
         /// A suggestion, starting with "; ", or nothing.
         hint: String,
     },
+    /// The input lacks several columns.
+    #[error("{input} lacks {count} columns {need}: {columns}")]
+    MissingColumns {
+        /// The input.
+        input: &'static str,
+        /// Number of the missing columns.
+        count: usize,
+        /// Reason why it needs them.
+        need: &'static str,
+        /// The first of them, with similar ones that the input has.
+        columns: String,
+    },
     /// A column's type does not suit its role.
     #[error(
         "column {column:?} cannot be used as {role}: its type is {actual}, expected {expected}"

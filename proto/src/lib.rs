@@ -40,5 +40,5 @@ pub mod wire;
 
 pub use error::{Error, Result};
 pub use gpu::{Capability, Gpu, GpuId};
-pub use name::{ModelName, ModelRef, PreparedId, TrainId, did_you_mean};
+pub use name::{ModelName, ModelRef, PreparedId, TrainId, did_you_mean, nearest};
 pub use secret::Secret;

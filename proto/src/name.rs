@@ -155,19 +155,22 @@ pub(crate) mod url_text {
 
 /// Returns `; did you mean "…"?` for the nearest candidate, or nothing when none is near.
 pub fn did_you_mean<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    match nearest(typed, candidates).first() {
+        Some(candidate) => format!("; did you mean {candidate:?}?"),
+        None => String::new(),
+    }
+}
+
+/// Returns the candidates that are near, the nearest first.
+pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let lower = typed.to_lowercase();
-    candidates
-        .into_iter()
-        .map(|candidate| {
-            (
-                strsim::jaro_winkler(&lower, &candidate.to_lowercase()),
-                candidate,
-            )
-        })
-        .filter(|(score, _)| *score > 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| format!("; did you mean {candidate:?}?"))
-        .unwrap_or_default()
+    let scored = candidates.into_iter().map(|candidate| {
+        let score = strsim::jaro_winkler(&lower, &candidate.to_lowercase());
+        (score, candidate)
+    });
+    let mut near: Vec<_> = scored.filter(|(score, _)| *score > 0.8).collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    near.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 #[cfg(test)]
@@ -191,5 +194,9 @@ mod tests {
             "; did you mean \"Sales\"?"
         );
         assert_eq!(did_you_mean("zzz", ["Store", "Sales"]), "");
+        assert_eq!(
+            nearest("epoch", ["patience", "epochs_done", "epochs"]),
+            ["epochs", "epochs_done"]
+        );
     }
 }

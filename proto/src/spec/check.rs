@@ -9,7 +9,7 @@ use super::{
     BatchSize, Device, Elastic, EmbeddingWidth, FeatureKind, Keep, Layer, Linear, Output, Ranks,
     RateScaling, Rule, Split, Start, TrainSpec,
 };
-use crate::{Error, Result, did_you_mean};
+use crate::{Error, Result, did_you_mean, nearest};
 
 impl TrainSpec {
     /// Checks the spec's numbers and its columns against the input's schema.
@@ -336,6 +336,45 @@ pub fn named_field<'a>(input: &'a Schema, column: &str, role: &'static str) -> R
             role,
             hint: did_you_mean(column, names),
         }
+    })
+}
+
+/// Number of missing columns that an error names.
+const NAMED: usize = 20;
+
+/// Checks that an input has all columns, if it lacks more than one; a single one is for [`named_field`] to name.
+///
+/// # Errors
+/// Names the columns that are missing, each with a similar one that the input has.
+pub(crate) fn check_columns<'a>(
+    columns: impl Iterator<Item = &'a str>,
+    input: &Schema,
+    role: &'static str,
+    need: &'static str,
+) -> Result<()> {
+    let missing: Vec<_> = columns
+        .filter(|column| input.field_with_name(column).is_err())
+        .collect();
+    if missing.len() < 2 {
+        return Ok(());
+    }
+    let names = || input.fields().iter().map(|field| field.name().as_str());
+    let named = missing
+        .iter()
+        .take(NAMED)
+        .map(|column| match nearest(column, names()).first() {
+            Some(similar) => format!("{column:?} (it has {similar:?})"),
+            None => format!("{column:?}"),
+        });
+    let mut columns = named.collect::<Vec<_>>().join(", ");
+    if missing.len() > NAMED {
+        columns += &format!(" and {} more", missing.len() - NAMED);
+    }
+    Err(Error::MissingColumns {
+        input: role,
+        count: missing.len(),
+        need,
+        columns,
     })
 }
 

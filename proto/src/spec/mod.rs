@@ -26,6 +26,7 @@ pub mod split;
 mod transform;
 mod vocabulary;
 
+pub(crate) use check::check_columns;
 pub(crate) use check::value_type;
 use check::{check_column, is_category};
 pub use check::{is_ordered, named_field};

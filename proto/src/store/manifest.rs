@@ -10,7 +10,7 @@ use super::classes::{Classes, PredictedColumns};
 use super::quantiles::Quantiles;
 use crate::spec::{
     EmbeddingWidth, Feature, FeatureKind, LabelTransform, RankDevice, TrainSpec, Transform,
-    named_field, value_type,
+    check_columns, named_field, value_type,
 };
 use crate::{Error, Result};
 
@@ -348,8 +348,15 @@ impl Manifest {
     /// Checks that rows of this schema can be predicted.
     ///
     /// # Errors
-    /// Names the feature column that is missing or has a type that the model was not trained on.
+    /// Names all feature columns that are missing, else the first with a type that the model was not trained on.
     pub fn check_input(&self, input: &Schema) -> Result<()> {
+        let columns = self.spec.features.iter().map(|feature| &*feature.column);
+        check_columns(
+            columns,
+            input,
+            "the prediction's input",
+            "that the model was trained on",
+        )?;
         for (Feature { column, kind }, summary) in self.spec.features.iter().zip(&self.features) {
             let role = "the prediction's input (the model was trained on it)";
             let field = named_field(input, column, role)?;

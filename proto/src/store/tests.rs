@@ -1,8 +1,10 @@
 //! Tests of published versions and of checkpoints, in a folder and among objects in memory.
 
+use arrow::datatypes::{DataType, Field, Schema};
+
 use super::scene::{Scene, state, steps};
 use super::{FeatureSummary, FoundCheckpoint, Manifest, WrittenFile};
-use crate::spec::IfExists;
+use crate::spec::{Feature, FeatureKind, IfExists};
 use crate::{Error, TrainId};
 
 #[tokio::test]
@@ -390,4 +392,24 @@ async fn a_model_that_another_run_published_meanwhile_is_not_replaced_unasked() 
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1]);
         assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 2);
     }
+}
+
+#[test]
+fn all_columns_that_an_input_lacks_are_named() {
+    let mut manifest = Scene::memory().manifest(TrainId::generate(), IfExists::Fail);
+    let feature = |column: &str| Feature {
+        column: column.into(),
+        kind: FeatureKind::Continuous,
+    };
+    manifest.spec.features = ["promo", "store", "week"].map(feature).into();
+    let field = Field::new("stores", DataType::Float64, false);
+    match manifest.check_input(&Schema::new(vec![field])) {
+        Err(Error::MissingColumns {
+            count: 3, columns, ..
+        }) => assert_eq!(columns, r#""promo", "store" (it has "stores"), "week""#),
+        other => panic!("{other:?}"),
+    }
+    manifest.spec.features = (0..25).map(|n| feature(&format!("f{n}"))).collect();
+    let error = manifest.check_input(&Schema::empty()).unwrap_err();
+    assert!(error.to_string().ends_with("\"f19\" and 5 more"), "{error}");
 }
