@@ -87,7 +87,7 @@ pub use model::{DataFrameExt, Evaluation, FeatureImportance, FeatureInfo, Model}
 pub use scheduler::SchedulerAddress;
 pub use session::{FileOptions, Output, QueryJob, Session};
 pub use sql::{
-    Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,
+    Dropout, EarlyStopOptions, Excerpt, LossName, LossOptions, NetworkOptions, OptimizerName,
     OptimizerOptions, OptionValue, QuantileLevels, ScheduleName, SplitMethod, Statement,
     TrainOption, TrainOptions, VocabularyOptions, WarmStart, train_options,
 };

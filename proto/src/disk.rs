@@ -4,7 +4,10 @@
 //! all; then its folder is synced, and so is the parent of each new folder. This relies on a file system whose rename
 //! is atomic and whose fsync(2) returns once the data is on disk. Calls block, and are not for files that do not fit in
 //! memory.
+//!
+//! A file that is missing is told with a similar one of its folder.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -12,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, did_you_mean};
 
 /// Writes a file into an existing folder, replacing the file of that name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -53,6 +56,37 @@ pub fn move_folder(from: &Path, to: &Path) -> io::Result<bool> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// Number of files in a folder that are compared with one that is not there.
+const NEARBY: usize = 10_000;
+
+/// Says where a file is missing: its folder, and a file of a similar name there.
+pub fn missing(file: &Path) -> String {
+    let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    // The outermost part that is not there.
+    let gone = path.ancestors().take_while(|part| !part.exists()).last();
+    let gone = gone.unwrap_or(&path);
+    let (Some(folder), Some(name)) = (gone.parent(), gone.file_name()) else {
+        return "no such file".to_owned();
+    };
+    match similar_in(folder, name) {
+        Ok(similar) if gone == path => format!("no such file in {}{similar}", folder.display()),
+        Ok(similar) => format!("there is no folder {}{similar}", gone.display()),
+        Err(error) => format!("no such file: {}: {error}", folder.display()),
+    }
+}
+
+/// Returns `; did you mean "…"?` for the file in a folder with the most similar name, or nothing when none is similar.
+///
+/// # Errors
+/// When the folder cannot be listed.
+pub fn similar_in(folder: &Path, name: &OsStr) -> io::Result<String> {
+    let entries = fs::read_dir(folder)?.take(NEARBY).flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names: Vec<_> = names.collect();
+    let similar = did_you_mean(&name.to_string_lossy(), names.iter().map(String::as_str));
+    Ok(similar)
 }
 
 /// Makes a folder and its parents.

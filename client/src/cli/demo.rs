@@ -86,14 +86,13 @@ async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::
     ];
     for (name, text) in phases {
         let started = Instant::now();
-        let statements =
-            Named::new(format!("{name}.sql"), text, defines)?.parse(&engine.session)?;
+        let script = Named::new(format!("{name}.sql"), text, defines)?;
+        let statements = script.parse(&engine.session)?;
         let count = statements.len();
         let mut rows = Vec::new();
         for (place, statement) in statements {
-            rows = collect(engine, statement, Style::of(false, false))
-                .await
-                .context(place)?;
+            let done = collect(engine, statement, Style::of(false, false)).await;
+            rows = done.map_err(|error| place.of(error.into()))?;
         }
         phase(
             name,

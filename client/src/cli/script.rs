@@ -1,11 +1,13 @@
 //! Scripts: parsed as a whole, then run up to the first error.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow, bail};
-use volley::{Error, Session, Statement};
+use unicode_width::UnicodeWidthStr;
+use volley::{Error, Excerpt, Session, Statement};
+use volley_proto::disk::missing;
 
 use super::Ended;
 use super::config::{Defines, Query, Source};
@@ -19,6 +21,15 @@ use super::signals::Interrupts;
 pub(super) struct Named {
     name: String,
     script: Script,
+}
+
+/// Place of a statement in a script.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    script: &'a Named,
+    excerpt: Excerpt,
+    /// The statement without credentials.
+    shown: String,
 }
 
 /// Reads the scripts and replaces their variables.
@@ -56,12 +67,12 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
             .transpose()?;
         let mut sink = Sink::stdout();
         for (place, statement) in statements {
-            execute(&engine, statement, &query.output, &mut sink)
-                .await
-                .context(place)?;
+            let ran = execute(&engine, statement, &query.output, &mut sink).await;
+            ran.map_err(|error| place.of(error))?;
         }
         if let Some((place, statement)) = left {
-            submit(&engine, statement).await.context(place)?;
+            let submitted = submit(&engine, statement).await;
+            submitted.map_err(|error| place.of(error))?;
         }
         anyhow::Ok(())
     });
@@ -74,8 +85,10 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
 }
 
 /// Takes off the last statement, the `CREATE MODEL` to leave to the cluster.
-fn take_last(statements: &mut Vec<(String, Statement)>) -> anyhow::Result<(String, Statement)> {
-    let trains = |(_, statement): &(String, Statement)| statement.train_id().is_some();
+fn take_last<'a>(
+    statements: &mut Vec<(Place<'a>, Statement)>,
+) -> anyhow::Result<(Place<'a>, Statement)> {
+    let trains = |(_, statement): &(Place<'_>, Statement)| statement.train_id().is_some();
     match statements.pop_if(|last| trains(last)) {
         Some(last) if !statements.iter().any(trains) => Ok(last),
         _ => bail!("--detach: expected one CREATE MODEL, as the last statement"),
@@ -107,7 +120,7 @@ impl Named {
     ///
     /// # Errors
     /// When the script has a syntax error; the error names the position.
-    pub(super) fn parse(&self, session: &Session) -> anyhow::Result<Vec<(String, Statement)>> {
+    pub(super) fn parse(&self, session: &Session) -> anyhow::Result<Vec<(Place<'_>, Statement)>> {
         let Self { name, script } = self;
         let statements = session.parse(&script.text).map_err(|error| match error {
             Error::Syntax {
@@ -123,17 +136,52 @@ impl Named {
             }
             other => anyhow::Error::from(other).context(name.clone()),
         })?;
-        let place = |statement: &Statement| {
-            format!(
-                "{name}:{}: {}",
-                script.origin(statement.line()),
-                shorten(&statement.to_string())
-            )
+        let place = |statement: &Statement| Place {
+            script: self,
+            excerpt: statement.excerpt(),
+            shown: statement.to_string(),
         };
         Ok(statements
             .into_iter()
             .map(|statement| (place(&statement), statement))
             .collect())
+    }
+}
+
+impl Place<'_> {
+    /// Says with an error of the statement where it stands: at the name that the error is about, or at the statement.
+    pub(super) fn of(&self, error: anyhow::Error) -> anyhow::Error {
+        let Named { name, script } = self.script;
+        match self.pointed(&error) {
+            Some((line, column, pointed)) => {
+                let line = script.origin(self.excerpt.line() + line - 1);
+                anyhow!("{name}:{line}:{column}: {error}{pointed}")
+            }
+            None => {
+                let line = script.origin(self.excerpt.line());
+                let statement = shorten(&self.shown);
+                error.context(format!("{name}:{line}: {statement}"))
+            }
+        }
+    }
+
+    /// Points at the name that an error is about, if there is one; for a script that was just typed.
+    pub(super) fn point(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.pointed(&error) {
+            Some((.., pointed)) => anyhow!("{error}{pointed}"),
+            None => error,
+        }
+    }
+
+    /// Returns the line in the statement of the name that an error is about, the column in the script's line, and the line
+    /// with a caret below it.
+    fn pointed(&self, error: &anyhow::Error) -> Option<(u64, u64, String)> {
+        let Self { excerpt, shown, .. } = self;
+        let (line, column) = excerpt.position(error.downcast_ref::<Error>()?)?;
+        // Credentials are not shown.
+        let pointed = (excerpt.text() == shown).then(|| pointed(shown, line, column));
+        let before = if line == 1 { excerpt.column() - 1 } else { 0 };
+        Some((line, before + column, pointed.unwrap_or_default()))
     }
 }
 
@@ -153,8 +201,12 @@ impl Source {
     pub(super) fn read(&self) -> anyhow::Result<String> {
         let mut text = match self {
             Self::Command(text) => text.clone(),
-            Self::File(path) => fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?,
+            Self::File(path) => match fs::read_to_string(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    bail!("cannot read {}: {}", path.display(), missing(path))
+                }
+                read => read.with_context(|| format!("cannot read {}", path.display()))?,
+            },
             Self::Stdin => io::read_to_string(io::stdin()).context("cannot read standard input")?,
         };
         // Editors on Windows write a byte-order mark.
@@ -181,7 +233,8 @@ fn pointed(text: &str, line: u64, column: u64) -> String {
     let first = before.saturating_sub(AROUND);
     let shown: String = line.chars().skip(first).take(2 * AROUND).collect();
     let shown = shown.replace('\t', " ");
-    format!("\n  {}\n  {:2$}^", shown.trim_end(), "", before - first)
+    let skipped: String = shown.chars().take(before - first).collect();
+    format!("\n  {}\n  {:2$}^", shown.trim_end(), "", skipped.width())
 }
 
 /// Returns a statement on one line, shortened to 60 characters.
@@ -233,7 +286,10 @@ mod tests {
     fn missing_files_and_variables_are_named() {
         let file = |path: &str| Source::File(path.into());
         let error = load(&[file("/nowhere/a.sql")], &Defines::new()).unwrap_err();
-        assert_eq!(error.to_string(), "cannot read /nowhere/a.sql");
+        assert_eq!(
+            error.to_string(),
+            "cannot read /nowhere/a.sql: there is no folder /nowhere"
+        );
         let command = Source::Command("SELECT 1;\nSELECT ${x}".into());
         let error = load(&[command], &Defines::new()).unwrap_err();
         assert!(

@@ -14,6 +14,7 @@ mod call;
 mod class_queries;
 mod derived;
 mod evaluate;
+mod excerpt;
 mod feature_info;
 #[cfg(test)]
 mod fuzz;
@@ -31,6 +32,7 @@ mod values;
 
 pub(crate) use call::{Reference, named_models};
 pub(crate) use derived::quoted;
+pub use excerpt::Excerpt;
 pub(crate) use known::Known;
 pub use options::{
     Dropout, EarlyStopOptions, LossName, LossOptions, NetworkOptions, OptimizerName,

@@ -53,6 +53,7 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
         statements.push(Statement {
             text,
             line: start.line,
+            column: start.column,
             kind,
             read_as: dialect.options.clone(),
         });

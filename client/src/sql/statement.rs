@@ -8,13 +8,14 @@ use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::object_stores::redacted;
 use volley_proto::{ModelName, PreparedId, TrainId};
 
-use super::{Clause, TrainOptions};
+use super::{Clause, Excerpt, TrainOptions};
 
 /// One statement, with its text.
 #[derive(Debug)]
 pub struct Statement {
     pub(crate) text: String,
     pub(crate) line: u64,
+    pub(crate) column: u64,
     pub(crate) kind: Kind,
     /// Options it was parsed with: a `SET` before it may have changed them.
     pub(crate) read_as: SqlParserOptions,
@@ -65,6 +66,15 @@ impl Statement {
     /// Returns the line of the script where it starts, from 1.
     pub fn line(&self) -> u64 {
         self.line
+    }
+
+    /// Returns the text with its place in the script.
+    pub fn excerpt(&self) -> Excerpt {
+        Excerpt {
+            text: self.text.clone(),
+            line: self.line,
+            column: self.column,
+        }
     }
 
     /// Returns the ID of the training run that `CREATE MODEL` will start, for watching its progress.

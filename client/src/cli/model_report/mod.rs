@@ -50,7 +50,7 @@ pub(super) async fn run(report: &ModelReport) -> anyhow::Result<Ended> {
         for script in &scripts {
             for (place, statement) in script.parse(session)? {
                 let done = collect(&engine, statement, Style::Off).await;
-                done.context(place)?;
+                done.map_err(|error| place.of(error.into()))?;
             }
         }
         let manifest = model.manifest();

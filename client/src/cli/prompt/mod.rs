@@ -282,9 +282,9 @@ impl<'a> Prompt<'a> {
                 let script = Named::new(name, &text, &self.query.defines)?;
                 let run = async {
                     for (place, statement) in script.parse(&self.engine.session)? {
-                        execute(self.engine, statement, &self.output, &mut self.sink)
-                            .await
-                            .context(place)?;
+                        let (output, sink) = (&self.output, &mut self.sink);
+                        let ran = execute(self.engine, statement, output, sink).await;
+                        ran.map_err(|error| place.of(error))?;
                     }
                     anyhow::Ok(())
                 };
@@ -372,8 +372,9 @@ async fn run_all(
     sink: &mut Sink,
 ) -> anyhow::Result<()> {
     let script = Named::new("input".into(), sql, &query.defines)?;
-    for (_, statement) in script.parse(&engine.session)? {
-        execute(engine, statement, output, sink).await?;
+    for (place, statement) in script.parse(&engine.session)? {
+        let ran = execute(engine, statement, output, sink).await;
+        ran.map_err(|error| place.point(error))?;
     }
     Ok(())
 }

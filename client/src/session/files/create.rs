@@ -225,7 +225,15 @@ async fn inferred(statement: &CreateExternalTable, state: &SessionState) -> Resu
         files = list(&places, &store, state).await?;
     }
     if files.is_empty() {
-        return Err(none_found(&urls, &ending, &store, state).await);
+        let places = statement
+            .locations
+            .iter()
+            .map(|location| Place::of_table(location));
+        let absent = places.flatten().find_map(|place| place.absence());
+        return Err(match absent {
+            Some(absent) => absent.into(),
+            None => none_found(&urls, &ending, &store, state).await,
+        });
     }
     let mut options = ListingOptions::new(Arc::clone(&format)).with_file_extension("");
     let mut partition_columns = statement.table_partition_cols.clone();

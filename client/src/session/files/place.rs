@@ -11,7 +11,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use glob::{MatchOptions, Pattern};
 use object_store::{ObjectMeta, ObjectStore};
 use url::Url;
-use volley_proto::did_you_mean;
+use volley_proto::disk::{missing, similar_in};
 use volley_proto::object_stores::SCHEMES;
 
 use super::delta::{LOG, Snapshot};
@@ -25,9 +25,6 @@ pub(super) const MATCH: MatchOptions = MatchOptions {
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
-
-/// Number of files in a folder that are compared with one that is not there.
-const NEARBY: usize = 10_000;
 
 /// A place in the file system, absolute, or in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,26 +215,37 @@ impl Place {
 
     /// Returns the reason why there is no file, with a file of a similar name in its folder.
     fn missing(&self) -> String {
-        if self.is_pattern {
-            return "no file that can be read matches".to_owned();
+        if !self.is_pattern {
+            return match self.path.is_dir() {
+                true => "the folder has no file that can be read".to_owned(),
+                false => missing(&self.path),
+            };
         }
-        if self.path.is_dir() {
-            return "the folder has no file that can be read".to_owned();
+        // Wildcards begin below a folder.
+        let is_plain = |part: &Component<'_>| {
+            let name = part.as_os_str().to_string_lossy();
+            !name.contains(['*', '?', '['])
+        };
+        let folder: PathBuf = self.path.components().take_while(is_plain).collect();
+        if !folder.exists() {
+            return missing(&self.path);
         }
-        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
-            return "no such file".to_owned();
+        let below: Vec<_> = self.path.components().skip_while(is_plain).collect();
+        let (place, similar) = match below[..] {
+            [name] => ("in", similar_in(&folder, name.as_os_str())),
+            _ => ("below", Ok(String::new())),
         };
-        let entries = match fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) => return format!("no such file: {}: {error}", folder.display()),
-        };
-        let names = entries
-            .take(NEARBY)
-            .flatten()
-            .map(|entry| entry.file_name());
-        let names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
-        let similar = did_you_mean(&name.to_string_lossy(), names.iter().map(String::as_str));
-        format!("no such file in {}{similar}", folder.display())
+        let similar = similar.unwrap_or_default();
+        format!(
+            "no file that can be read {place} {} matches{similar}",
+            folder.display()
+        )
+    }
+
+    /// Returns the error of a place on this host without a file, unless it is a folder.
+    pub(super) fn absence(&self) -> Option<Error> {
+        let is_file = self.remote.is_none() && !self.path.is_dir();
+        is_file.then(|| self.files().err()).flatten()
     }
 
     /// Returns the paths that the pattern matches. The `glob` crate would do, but panics at names that are not UTF-8.
@@ -460,6 +468,42 @@ mod tests {
         assert_eq!(found(dir, "s/../a.csv"), ["a.csv"]);
         assert_eq!(found(dir, "[1].csv"), ["[1].csv"], "a file is so called");
         assert_eq!(found(dir, "*.parquet"), [""; 0]);
+    }
+
+    #[test]
+    fn places_without_files_say_where_they_were_looked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        files(dir, &["data/sales.csv", "data/weather.csv"]);
+        let folder = dir.join("data").display().to_string();
+        let similar = r#"; did you mean "sales.csv"?"#;
+        let outer = dir.display();
+        for (place, due) in [
+            (
+                "data/salse.csv",
+                format!("no such file in {folder}{similar}"),
+            ),
+            (
+                "data/salse*.csv",
+                format!("no file that can be read in {folder} matches{similar}"),
+            ),
+            (
+                "data/*/x.csv",
+                format!("no file that can be read below {folder} matches"),
+            ),
+            (
+                "dta/*.csv",
+                format!(r#"there is no folder {outer}/dta; did you mean "data"?"#),
+            ),
+        ] {
+            let place = Place::of(&format!("{outer}/{place}")).unwrap().unwrap();
+            match place.absence() {
+                Some(Error::NoFiles { reason, .. }) => assert_eq!(reason, due),
+                other => panic!("{other:?}"),
+            }
+        }
+        let there = Place::of(&format!("{folder}/sales.csv")).unwrap().unwrap();
+        assert!(there.absence().is_none());
     }
 
     #[test]
