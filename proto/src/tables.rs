@@ -171,8 +171,10 @@ rows! {
         started: Option<u64> = time(),
         /// Time at which its last task was done, once it has ended.
         ended: Option<u64> = time(),
-        /// Rows of input so far: of files, and of the stages that it reads.
-        rows_read: Option<u64> = UInt64,
+        /// Rows that its tasks have read so far, of files and of other stages.
+        rows_read: u64 = UInt64,
+        /// Rows that they read in all, estimated before the last one has ended; `None` if nothing tells.
+        rows_to_read: Option<u64> = UInt64,
         /// Bytes of input so far: read from files, as far as their readers count them, and written by the stages that it
         /// reads.
         bytes_read: Option<u64> = UInt64,
@@ -301,7 +303,7 @@ rows! {
         ranks: u64 = UInt64,
         /// The epoch under way, from 1.
         epoch: u64 = UInt64,
-        /// Number of epochs to train.
+        /// Maximum number of epochs to train, including those of a refit that follows.
         epochs: u64 = UInt64,
         /// Steps done in the epoch.
         step: u64 = UInt64,
@@ -682,7 +684,8 @@ mod tests {
             tasks_failed: 0,
             started: Some(1_700_000_000_000),
             ended: None,
-            rows_read: Some(9),
+            rows_read: 9,
+            rows_to_read: None,
             bytes_read: None,
             rows: Some(7),
             rows_written: None,

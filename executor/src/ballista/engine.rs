@@ -150,6 +150,7 @@ impl VolleyEngine {
         let input = filter(input, session.options())?;
         let input = rewrite(input, session.options())?;
         let input = stop(input, &running)?;
+        running.runs(&input);
         let below = Arc::clone(&input);
         let result = result.map(|result| TaskResult {
             plan: Arc::new(ReadAhead::new(Arc::clone(&input))),

@@ -222,7 +222,8 @@ pub(crate) async fn start(
         .max_decoding_message_size(MESSAGE_LIMIT);
     register(config, &mut scheduler, &executor).await?;
     tracing::info!("listens for tasks on port {tasks_port} and for rows on port {flight_port}");
-    services.spawn(report(channel, config.id.clone(), reported));
+    let reports = report(channel, config.id.clone(), tasks.clone(), reported);
+    services.spawn(reports);
     let mut heart = JoinSet::new();
     heart.spawn(heartbeats(scheduler.clone(), executor, config.heartbeat));
     Ok(Process {

@@ -1,4 +1,5 @@
-//! Runs tasks, reports them and the rows of small results to the scheduler, and sends heartbeats.
+//! Runs tasks, reports them and the rows of small results to the scheduler, tells it what running tasks have read, and
+//! sends heartbeats.
 //!
 //! ```text
 //!   task server ──► tasks ──► threads of their own ──► reports ──► scheduler, many at once
@@ -26,15 +27,16 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use volley_proto::access::Authorized;
 use volley_proto::limits::{MESSAGE_LIMIT, STACK};
 use volley_proto::wire::tasks_client::TasksClient;
-use volley_proto::wire::{ReportRequest, TaskRows};
+use volley_proto::wire::{Reading, ReportRequest, TaskRows};
 
 use super::engine::VolleyEngine;
 use super::shuffle_dir;
 use super::small_results::SmallResult;
+use super::tasks::Tasks;
 use crate::counts::Counts;
 
 /// Number of consecutive failed heartbeats after which the executor gives up.
@@ -43,6 +45,8 @@ const MISSED: usize = 5;
 const AT_ONCE: usize = 256;
 /// Bytes of rows in a request above which no other report is added.
 const BYTES_AT_ONCE: usize = MESSAGE_LIMIT / 4;
+/// Interval at which the scheduler is told what running tasks have read.
+const READING: Duration = Duration::from_millis(500);
 /// Niceness of task threads, so that they yield to the threads that answer the scheduler.
 const NICE: i32 = 10;
 /// `PRIO_PROCESS`, used with 0 for the calling thread.
@@ -251,16 +255,46 @@ fn now() -> u64 {
     })
 }
 
-/// Reports ended tasks to the scheduler, many at once. Returns when the scheduler does not accept them.
+/// Reports ended tasks to the scheduler, many at once, and what running ones have read. Returns when the scheduler does not
+/// accept that tasks have ended.
 pub(super) async fn report(
     channel: Authorized,
     executor_id: String,
+    tasks: Tasks,
     mut reports: mpsc::Receiver<Report>,
 ) {
     let mut scheduler = TasksClient::new(channel)
         .max_encoding_message_size(MESSAGE_LIMIT)
         .max_decoding_message_size(MESSAGE_LIMIT);
-    while let Some(first) = reports.recv().await {
+    let mut reading = interval(READING);
+    reading.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_told = true;
+    loop {
+        let first = tokio::select! {
+            biased;
+            first = reports.recv() => first,
+            _ = reading.tick() => {
+                let running = tasks.reading();
+                // That nothing runs any more is told once.
+                if !running.is_empty() || !is_told {
+                    is_told = running.is_empty();
+                    let reading = Reading {
+                        executor_id: executor_id.clone(),
+                        tasks: running,
+                    };
+                    let request = ReportRequest {
+                        reading: Some(reading),
+                        ..ReportRequest::default()
+                    };
+                    if let Err(status) = scheduler.report(request).await {
+                        let reason = status.message();
+                        tracing::debug!(reason, "the scheduler was not told what tasks have read");
+                    }
+                }
+                continue;
+            }
+        };
+        let Some(first) = first else { break };
         let mut bytes = first.bytes();
         let mut ended = vec![first];
         while ended.len() < AT_ONCE
@@ -290,6 +324,7 @@ pub(super) async fn report(
         let request = ReportRequest {
             statuses: statuses.encode_to_vec(),
             rows,
+            reading: None,
         };
         if let Err(status) = scheduler.report(request).await {
             let reason = status.message();

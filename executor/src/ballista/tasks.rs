@@ -15,10 +15,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use volley_engine::runtime::TaskIdentity;
+use volley_proto::wire::TaskReading;
 
 use crate::attendance::TaskKey;
 
@@ -76,6 +78,7 @@ impl Tasks {
             cancel,
             failure: OnceLock::new(),
             memory: OnceLock::new(),
+            plan: OnceLock::new(),
         });
         known.running.insert(key.clone(), Arc::clone(&state));
         drop(known);
@@ -98,6 +101,22 @@ impl Tasks {
     pub(crate) fn reserved(&self) -> usize {
         let known = self.shared.known.lock();
         known.running.values().map(|state| state.reserved()).sum()
+    }
+
+    /// Returns the rows that each running task has read so far.
+    pub(super) fn reading(&self) -> Vec<TaskReading> {
+        let known = self.shared.known.lock();
+        let running = known.running.iter();
+        let running: Vec<_> = running
+            .map(|(key, state)| (key.clone(), Arc::clone(state)))
+            .collect();
+        drop(known);
+        let reading = running.into_iter().map(|(key, state)| TaskReading {
+            job_id: key.attempt,
+            stage_id: key.stage,
+            rows: state.rows_read() as u64,
+        });
+        reading.collect()
     }
 
     /// Stops tasks. Reports those that are not running as ended.
@@ -153,6 +172,7 @@ struct State {
     /// Error that the task fails with when it is to stop; otherwise it is cancelled.
     failure: OnceLock<String>,
     memory: OnceLock<Weak<dyn MemoryPool>>,
+    plan: OnceLock<Weak<dyn ExecutionPlan>>,
 }
 
 impl State {
@@ -160,6 +180,24 @@ impl State {
     fn reserved(&self) -> usize {
         let memory = self.memory.get().and_then(Weak::upgrade);
         memory.map_or(0, |memory| memory.reserved())
+    }
+
+    /// Returns the rows that the operators which read have put out.
+    fn rows_read(&self) -> usize {
+        let plan = self.plan.get().and_then(Weak::upgrade);
+        plan.map_or(0, |plan| read_by(plan.as_ref()))
+    }
+}
+
+/// Returns the rows that the leaves of a plan have put out.
+fn read_by(plan: &dyn ExecutionPlan) -> usize {
+    let inputs = plan.children();
+    match inputs.is_empty() {
+        true => {
+            let rows = plan.metrics().and_then(|metrics| metrics.output_rows());
+            rows.unwrap_or(0)
+        }
+        false => inputs.iter().map(|input| read_by(input.as_ref())).sum(),
     }
 }
 
@@ -186,6 +224,11 @@ impl Running {
     /// Sets the memory that the task holds.
     pub(super) fn holds(&self, memory: &Arc<dyn MemoryPool>) {
         self.held.state.memory.set(Arc::downgrade(memory)).ok();
+    }
+
+    /// Sets the plan that the task runs.
+    pub(super) fn runs(&self, plan: &Arc<dyn ExecutionPlan>) {
+        self.held.state.plan.set(Arc::downgrade(plan)).ok();
     }
 
     /// Marks the task as succeeded.
@@ -237,6 +280,9 @@ pub(super) fn running() -> Running {
 #[cfg(test)]
 mod tests {
     use datafusion::execution::memory_pool::{MemoryConsumer, UnboundedMemoryPool};
+    use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+    use datafusion::physical_plan::collect;
+    use datafusion::prelude::{CsvReadOptions, SessionContext};
 
     use super::*;
 
@@ -268,6 +314,37 @@ mod tests {
         assert!(ended.try_recv().is_err(), "it computes");
         drop(computes);
         assert_eq!(ended.try_recv().ok(), Some(key(0)));
+    }
+
+    #[tokio::test]
+    async fn running_tasks_tell_the_rows_that_they_have_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("n.csv");
+        std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
+        let session = SessionContext::new();
+        let read = session.read_csv(file.to_str().unwrap(), CsvReadOptions::new());
+        let read = read.await.unwrap().create_physical_plan().await.unwrap();
+        let plan: Arc<dyn ExecutionPlan> = Arc::new(CoalescePartitionsExec::new(read));
+        let (tasks, _ended) = Tasks::new(CancellationToken::new());
+        let running = tasks.begin(&identity(0));
+        let rows = |tasks: &Tasks| {
+            tasks
+                .reading()
+                .into_iter()
+                .map(|task| task.rows)
+                .sum::<u64>()
+        };
+        assert_eq!((tasks.reading().len(), rows(&tasks)), (1, 0));
+        running.runs(&plan);
+        collect(Arc::clone(&plan), session.task_ctx())
+            .await
+            .unwrap();
+        assert_eq!(rows(&tasks), 7);
+        // The plan is not kept for it.
+        drop(plan);
+        assert_eq!(rows(&tasks), 0);
+        drop(running);
+        assert!(tasks.reading().is_empty());
     }
 
     #[test]

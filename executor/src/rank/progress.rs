@@ -56,9 +56,13 @@ pub(super) struct Reporter {
     reports: mpsc::UnboundedSender<Report>,
     writes: mpsc::Sender<Write>,
     rank: usize,
+    /// True in the run's first generation.
+    is_first: bool,
     untold: Mutex<Untold>,
     /// Time when the store last accepted a checkpoint, or was reported busy.
     last_checkpoint: Mutex<Instant>,
+    /// Epochs before a refit, and in all, that were told last.
+    length: Mutex<Option<[usize; 2]>>,
     counts: Arc<Counts>,
 }
 
@@ -140,8 +144,10 @@ pub(super) fn reporter(
         reports,
         writes,
         rank: seat.rank,
+        is_first: seat.generation == 1,
         untold: Mutex::new(Untold::from(Duration::ZERO)),
         last_checkpoint: Mutex::new(Instant::now()),
+        length: Mutex::default(),
         counts,
     };
     let work = async move {
@@ -192,6 +198,25 @@ impl Reporter {
         self.reports.send(report).ok();
     }
 
+    /// Tells of a refit that follows, and of its beginning.
+    fn tell_length(&self, step: &Step) {
+        let Step {
+            selecting, epochs, ..
+        } = *step;
+        let mut length = self.length.lock();
+        let before = length.replace([selecting, epochs]);
+        let note = match before {
+            None if selecting < epochs && self.is_first => format!(
+                "at most {selecting} epochs, then a refit on all rows for as many epochs as were the best"
+            ),
+            Some([selected, all]) if selected < all && selecting == epochs => {
+                format!("refit on all rows, to epoch {epochs}")
+            }
+            _ => return,
+        };
+        self.send(Report::Note(note));
+    }
+
     /// Sends the checkpoint of a rank that ends, after which none follows: it waits for earlier ones.
     pub(super) fn last_checkpoint(&self, position: Position, state: Bytes) {
         // The writing future is gone if the store has not answered in time.
@@ -231,6 +256,7 @@ impl Observer for Reporter {
         if self.rank == 0 {
             // They are those of all ranks.
             self.counts.trained_rows.add(step.rows);
+            self.tell_length(step);
         }
         let mut untold = self.untold.lock();
         untold.rows += step.rows;

@@ -37,6 +37,7 @@ use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
 use super::permissions::Permissions;
+use super::reading::Reading;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::task_metrics::keep_metrics_of_stage;
@@ -63,6 +64,7 @@ pub(crate) struct JobGateway {
     pub(super) control: Control,
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
+    pub(super) reading: Reading,
     pub(super) permissions: Permissions,
     pub(super) stores: Stores,
     pub(super) secret: ClusterSecret,

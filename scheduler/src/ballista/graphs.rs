@@ -1,20 +1,26 @@
 //! Job graphs as rows of a table: the stages of an attempt, and the progress of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::task_status::Status;
 use ballista_scheduler::cluster::JobState;
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, TaskInfo};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode,
+};
 use datafusion::physical_plan::metrics::MetricsSet;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use volley_engine::TrainExec;
 use volley_proto::tables::{Operator, Stage, StageExecutor, StageKind, StageState};
 
 use super::BallistaScheduler;
 use super::job_state::VolleyJobState;
+use super::reading::Reading;
 use crate::tables::{AttemptOf, StageRows};
 use volley_engine::stages::{Description, find, in_stages, is_writer};
 
@@ -23,11 +29,20 @@ use volley_engine::stages::{Description, find, in_stages, is_writer};
 pub(crate) struct Graphs {
     ballista: BallistaScheduler,
     ended: Arc<VolleyJobState>,
+    reading: Reading,
 }
 
 impl Graphs {
-    pub(crate) fn new(ballista: BallistaScheduler, ended: Arc<VolleyJobState>) -> Self {
-        Self { ballista, ended }
+    pub(super) fn new(
+        ballista: BallistaScheduler,
+        ended: Arc<VolleyJobState>,
+        reading: Reading,
+    ) -> Self {
+        Self {
+            ballista,
+            ended,
+            reading,
+        }
     }
 
     /// Returns the source of stages for the tables.
@@ -48,13 +63,14 @@ impl Graphs {
         } = of;
         let (job, train_id) = (job.as_str(), train.map(|train| train.to_string()));
         let train_id = train_id.as_deref();
+        let reading = self.reading.of(&attempt, Instant::now());
         let attempt = JobId::from(attempt);
         let running = self.ballista.state.task_manager.get_running_job_cache();
         let mut stages = if let Some(info) = running.get(&attempt) {
-            rows(job, train_id, &*info.execution_graph.read().await)
+            rows(job, train_id, &*info.execution_graph.read().await, &reading)
         } else {
             match self.ended.get_execution_graph(&attempt).await {
-                Ok(Some(graph)) => rows(job, train_id, &graph),
+                Ok(Some(graph)) => rows(job, train_id, &graph, &reading),
                 Ok(None) | Err(_) => Vec::new(),
             }
         };
@@ -77,7 +93,13 @@ struct Advance<'a> {
     metrics: Option<&'a [MetricsSet]>,
 }
 
-fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Stage> {
+/// Returns the stages of a graph; `reading` has the rows that running tasks have read, by stage.
+fn rows(
+    job: &str,
+    train_id: Option<&str>,
+    graph: &ExecutionGraphBox,
+    reading: &HashMap<u64, u64>,
+) -> Vec<Stage> {
     let mut stages: Vec<_> = graph.stages().iter().collect();
     // A stage has a higher number than those that it reads.
     stages.sort_by_key(|(id, _)| **id);
@@ -111,6 +133,18 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             .bytes_scanned
             .map_or(of_stages, |of_files| of_files + of_stages);
         written.insert(*id as u64, tasks.bytes);
+        let mut rows_read = operators.rows_read.unwrap_or(0);
+        let rows_to_read = match state {
+            StageState::Succeeded => Some(rows_read),
+            // Text files do not say how many rows they have: the tasks that are done tell.
+            _ => to_read(plan).or_else(|| {
+                let of_done = rows_read.checked_mul(partitions as u64)?;
+                of_done.checked_div(done as u64)
+            }),
+        };
+        if state == StageState::Running {
+            rows_read += reading.get(&(*id as u64)).copied().unwrap_or(0);
+        }
         let has_ended = matches!(state, StageState::Succeeded | StageState::Failed);
         rows.push(Stage {
             job_id: job.to_owned(),
@@ -125,7 +159,8 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
             tasks_failed: tasks.failed,
             started: tasks.started,
             ended: tasks.finished.filter(|_| has_ended),
-            rows_read: operators.rows_read,
+            rows_read,
+            rows_to_read,
             bytes_read: (bytes_read > 0).then_some(bytes_read),
             rows: metrics
                 .first()
@@ -149,6 +184,28 @@ fn rows(job: &str, train_id: Option<&str>, graph: &ExecutionGraphBox) -> Vec<Sta
         described.insert(*id, description);
     }
     rows
+}
+
+/// Returns the rows that a plan reads, by the statistics of files and of stages that are done. `None` if one has none, or if
+/// each task reads a whole side of a join.
+fn to_read(plan: &dyn ExecutionPlan) -> Option<u64> {
+    let inputs = plan.children();
+    let is_partitioned = |join: &HashJoinExec| *join.partition_mode() == PartitionMode::Partitioned;
+    let reads_whole_sides = match plan.downcast_ref::<HashJoinExec>() {
+        Some(join) => !is_partitioned(join),
+        None => plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>(),
+    };
+    if reads_whole_sides {
+        return None;
+    }
+    match inputs.is_empty() {
+        true => {
+            let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+            let rows = statistics.ok()?.num_rows.get_value().copied();
+            rows.map(|rows| rows as u64)
+        }
+        false => inputs.iter().map(|input| to_read(input.as_ref())).sum(),
+    }
 }
 
 pub(super) fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {

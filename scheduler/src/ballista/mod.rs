@@ -29,6 +29,7 @@ mod permissions;
 mod planner;
 mod prepared;
 mod queries;
+mod reading;
 mod small_results;
 mod start;
 mod submissions;

@@ -4,14 +4,14 @@
 //! ```text
 //!   client ── Submit ──► gateway.submit ─► the job's id, and its outcome if it ends soon
 //!          ── Ask ─────► gateway.status ─► outcome: status, rows of a small result
-//!   executor ─ Report ─► rows are kept, then gateway.update_task_status
+//!   executor ─ Report ─► rows are kept, then gateway.update_task_status; what running tasks have read is noted
 //! ```
 //!
 //! Not here: checks of callers, jobs and their attempts, which are the gateway's.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
@@ -92,7 +92,17 @@ impl Tasks for QueryService {
         &self,
         request: Request<ReportRequest>,
     ) -> Result<Response<ReportResponse>, Status> {
-        let ReportRequest { statuses, rows } = request.into_inner();
+        let ReportRequest {
+            statuses,
+            rows,
+            reading,
+        } = request.into_inner();
+        if let Some(told) = reading {
+            self.0.reading.take(told, Instant::now());
+        }
+        if statuses.is_empty() {
+            return Ok(Response::new(ReportResponse {}));
+        }
         let statuses: UpdateTaskStatusParams = decode(&statuses)?;
         let (control, kept) = (&self.0.control, &self.0.small_results);
         let runs = |attempt: &str| control.look(|control| !control.jobs().is_over(attempt));

@@ -23,6 +23,7 @@ use super::job_ids::JobIds;
 use super::job_state::VolleyJobState;
 use super::permissions::Permissions;
 use super::planner::session_builder;
+use super::reading::Reading;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::{BallistaScheduler, Driver, JobGateway};
@@ -124,12 +125,14 @@ pub(crate) async fn start(
             control.on(Event::ResubmissionFailed { job, error });
         }
     }
+    let reading = Reading::default();
     Ok(Ballista {
         gateway: JobGateway {
             ballista: scheduler.clone(),
             control: control.clone(),
             submissions: submissions.clone(),
             small_results: small_results.clone(),
+            reading: reading.clone(),
             permissions,
             stores,
             secret: access.secret().clone(),
@@ -142,7 +145,7 @@ pub(crate) async fn start(
             small_results,
             record,
         },
-        stages: Graphs::new(scheduler.clone(), jobs).into_rows(),
+        stages: Graphs::new(scheduler.clone(), jobs, reading).into_rows(),
         scheduler,
     })
 }

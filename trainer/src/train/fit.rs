@@ -30,6 +30,7 @@ use super::metrics::{EpochTotals, Sums};
 use super::optimizer::{Optimizer, split};
 use super::pace;
 use super::rank::{Observer, Step};
+use super::refit;
 use super::schedule::{Epoch, Place, Schedule, steps_per_epoch};
 use super::shuffle::Shuffle;
 use super::state::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
@@ -69,6 +70,8 @@ pub(super) struct Fit<'a, C: Compute> {
     spills: bool,
     /// Maximum number of passes over the rows.
     epochs: usize,
+    /// Number of epochs at most, including those of a refit that follows.
+    announced: usize,
     /// Rows that all ranks together train on in an epoch.
     manifest: Covered,
 
@@ -190,6 +193,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             score: kept.score,
             weights: kept.weights,
         });
+        let epochs = pace::last_epoch(spec, steps, selected, &history);
+        let refits = selected.is_none() && refit::follows(spec, world);
         Ok(Self {
             spec,
             architecture,
@@ -198,7 +203,9 @@ impl<'a, C: Compute> Fit<'a, C> {
             schedule,
             shuffle: Shuffle::new(shards),
             spills: world.spills,
-            epochs: pace::last_epoch(spec, steps, selected, &history),
+            epochs,
+            // A refit takes no more epochs than those that are chosen from.
+            announced: if refits { 2 * epochs } else { epochs },
             manifest: world.train,
             basis,
             global_batch,
@@ -374,7 +381,8 @@ impl<'a, C: Compute> Fit<'a, C> {
                 observer.step(&Step {
                     next,
                     steps_per_epoch: self.schedule.steps(),
-                    epochs: self.epochs,
+                    epochs: self.announced,
+                    selecting: self.epochs,
                     rows,
                     loss,
                     reducing: communicator.counters().time,

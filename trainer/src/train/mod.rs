@@ -267,7 +267,7 @@ fn run<C: Compute>(
         C::new(&architecture, values, &device)
     };
 
-    if state.selected.is_none() && spec.refit.is_due(all_rows, all_eval > 0) {
+    if state.selected.is_none() && refit::follows(spec, &world) {
         let network = network(&mut state).map_err(lost)?;
         let fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
         let mut fit = fit.map_err(lost)?;

@@ -40,8 +40,10 @@ pub struct Step {
     pub next: Position,
     /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Maximum number of epochs.
+    /// Maximum number of epochs, including those of a refit that follows.
     pub epochs: usize,
+    /// Maximum number of epochs before a refit that follows; `epochs` if none does.
+    pub selecting: usize,
     /// Rows of all ranks.
     pub rows: u64,
     /// Sum of their losses, without the L2 term.

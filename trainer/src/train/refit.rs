@@ -1,8 +1,9 @@
 //! The rows of a refit: training rows and evaluation rows, merged into one part.
 //!
-//! It does not decide when a refit happens, nor for how many epochs.
+//! It does not decide for how many epochs it trains.
 
 use tokio_util::sync::CancellationToken;
+use volley_proto::spec::TrainSpec;
 
 use super::agree::World;
 use super::coverage::Covered;
@@ -10,6 +11,16 @@ use super::fit::check;
 use super::state::ShardRows;
 use crate::Result;
 use crate::encode::Settled;
+
+/// Checks whether a refit follows the training of these rows.
+pub(super) fn follows(spec: &TrainSpec, world: &World) -> bool {
+    let evaluated = match spec.cross_validates() {
+        true => world.train.rows,
+        false => world.eval.rows,
+    };
+    let all = world.train.rows + world.eval.rows;
+    spec.refit.is_due(all, evaluated > 0)
+}
 
 /// Turns evaluation rows into training rows, with the weights of their classes, in this rank's shards.
 /// Returns these shards and the new row counts of all ranks; statistics of numbers stay as fitted.

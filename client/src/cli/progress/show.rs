@@ -1,16 +1,25 @@
 //! Display of progress: drawn as bars, written as lines, or written as JSON.
+//!
+//! The bar of a query is the mean of its stages' shares: of the rows that a stage reads, as far as their number is known or
+//! estimated, else of its partitions. The time left follows from the share and the time elapsed; both are estimates, and marked
+//! with `~`.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
+use volley_proto::limits::grouped;
 use volley_proto::tables::{Rank, Run, RunState, Stage, StageKind, StageState};
 
 use super::Snapshot;
 
 /// Interval of progress lines where bars cannot be drawn.
 const LINES: Duration = Duration::from_secs(5);
+/// Length of the bar of a query, whose position is a share.
+const WHOLE: u64 = 1000;
+/// Share of the work and time from which the time left is estimated.
+const TELLING: (f64, Duration) = (0.05, Duration::from_secs(1));
 /// Maximum number of ranks with their own line on a terminal.
 const RANKS: usize = 16;
 
@@ -49,6 +58,8 @@ pub(super) struct Show {
     stages: Option<ProgressBar>,
     run: Option<ProgressBar>,
     ranks: Vec<ProgressBar>,
+    /// Time at which the work began.
+    began: Instant,
     /// Time and text of the last line.
     last: (Instant, String),
 }
@@ -61,6 +72,7 @@ impl Show {
             stages: None,
             run: None,
             ranks: Vec::new(),
+            began: Instant::now(),
             last: (Instant::now(), String::new()),
         }
     }
@@ -91,7 +103,7 @@ impl Show {
             Style::Bars => self.draw(snapshot),
             Style::Lines | Style::Json if self.last.0.elapsed() < LINES => {}
             Style::Lines => {
-                let line = line(snapshot);
+                let line = line(snapshot, self.began.elapsed());
                 // A line that has not changed, such as one of a waiting job, is not repeated.
                 if line != self.last.1 {
                     eprintln!("{line}");
@@ -105,12 +117,16 @@ impl Show {
                     run,
                     ranks,
                 } = snapshot;
-                let queries = Queries::of(stages);
+                let queries = Queries::of(stages, self.began.elapsed());
                 let progress = json!({
                     "stages": queries.stages,
                     "stages_done": queries.stages_done,
                     "partitions": queries.partitions,
                     "partitions_done": queries.done,
+                    "rows_read": queries.rows_read,
+                    "rows_to_read": queries.rows_to_read,
+                    "seconds": queries.elapsed.as_secs_f64(),
+                    "seconds_left": queries.left().map(|left| left.as_secs_f64()),
                     "waits": waits,
                     "training": run,
                     "ranks": ranks,
@@ -138,7 +154,7 @@ impl Show {
             ranks,
         } = snapshot;
         let run = run.as_ref().filter(|run| run.generation > 0);
-        let queries = Queries::of(stages);
+        let queries = Queries::of(stages, self.began.elapsed());
         let add = |template: &str| {
             let bar = self.bars.add(ProgressBar::new(1));
             bar.set_style(
@@ -150,8 +166,8 @@ impl Show {
         };
         if run.is_none() || !queries.is_done() {
             let bar = self.stages.get_or_insert_with(|| add(BAR));
-            bar.set_length(queries.partitions.max(1));
-            bar.set_position(queries.done);
+            bar.set_length(WHOLE);
+            bar.set_position((queries.share() * WHOLE as f64) as u64);
             bar.set_prefix("stages");
             bar.set_message(match waits {
                 Some(reason) => format!("waits: {reason}"),
@@ -192,17 +208,32 @@ struct Queries {
     stages_done: usize,
     partitions: u64,
     done: u64,
+    /// Sum of the stages' shares.
+    shares: f64,
+    /// Rows that stages have read.
+    rows_read: u64,
+    /// Rows that they read in all, unless that of one is not known.
+    rows_to_read: Option<u64>,
     running: Vec<String>,
+    elapsed: Duration,
 }
 
 impl Queries {
-    fn of(stages: &[Stage]) -> Self {
-        let mut all = Self::default();
+    fn of(stages: &[Stage], elapsed: Duration) -> Self {
+        let mut all = Self {
+            rows_to_read: Some(0),
+            elapsed,
+            ..Self::default()
+        };
         for stage in stages.iter().filter(|stage| stage.kind == StageKind::Query) {
             all.stages += 1;
             all.stages_done += usize::from(stage.state == StageState::Succeeded);
             all.partitions += stage.partitions;
             all.done += stage.partitions_done;
+            all.shares += share_of(stage);
+            all.rows_read += stage.rows_read;
+            let to_read = all.rows_to_read.zip(stage.rows_to_read);
+            all.rows_to_read = to_read.map(|(all, of_stage)| all + of_stage);
             if stage.running > 0 {
                 let operator = stage.operator.split([':', ' ']).next();
                 let operator = operator.unwrap_or_default();
@@ -215,6 +246,30 @@ impl Queries {
     fn is_done(&self) -> bool {
         self.stages_done == self.stages
     }
+
+    /// Returns the share of the work that is done.
+    fn share(&self) -> f64 {
+        self.shares / self.stages.max(1) as f64
+    }
+
+    /// Estimates the time that is left, once enough is done to tell.
+    fn left(&self) -> Option<Duration> {
+        let (least, early) = TELLING;
+        let share = self.share();
+        let tells = share >= least && self.elapsed >= early;
+        let left = self.elapsed.as_secs_f64() * (1.0 / share.max(least) - 1.0);
+        tells.then(|| Duration::from_secs_f64(left.max(0.0)))
+    }
+}
+
+/// Returns the share of a stage's work that is done.
+fn share_of(stage: &Stage) -> f64 {
+    let of = |part: u64, whole: u64| (part as f64 / whole.max(1) as f64).min(1.0);
+    match stage.rows_to_read {
+        _ if stage.state == StageState::Succeeded => 1.0,
+        Some(whole @ 1..) => of(stage.rows_read, whole),
+        _ => of(stage.partitions_done, stage.partitions),
+    }
 }
 
 impl std::fmt::Display for Queries {
@@ -222,27 +277,36 @@ impl std::fmt::Display for Queries {
         let Self {
             stages,
             stages_done,
-            partitions,
-            done,
+            rows_read,
             running,
+            ..
         } = self;
-        write!(
-            f,
-            "{stages_done} of {stages} done, {done} of {partitions} partitions"
-        )?;
+        write!(f, "{}", grouped(*rows_read))?;
+        match self.rows_to_read {
+            // Filters that files answer by themselves leave fewer rows than are expected, and a lost task reads again.
+            Some(rows) if !self.is_done() => {
+                write!(f, " of ~{}", grouped(rows.max(*rows_read)))?;
+            }
+            _ => {}
+        }
+        write!(f, " rows read, {stages_done} of {stages} stages done")?;
         if !running.is_empty() {
             write!(f, "; now {}", running.join(", "))?;
+        }
+        write!(f, "; {} s", self.elapsed.as_secs())?;
+        if let Some(left) = self.left().filter(|_| !self.is_done()) {
+            write!(f, ", ~{} s left", left.as_secs())?;
         }
         Ok(())
     }
 }
 
 /// Formats a snapshot as a line.
-fn line(snapshot: &Snapshot) -> String {
+fn line(snapshot: &Snapshot, elapsed: Duration) -> String {
     match (&snapshot.run, &snapshot.waits) {
         (Some(run), _) if run.generation > 0 => training(run),
         (_, Some(reason)) => format!("waits: {reason}"),
-        _ => format!("stages: {}", Queries::of(&snapshot.stages)),
+        _ => format!("stages: {}", Queries::of(&snapshot.stages, elapsed)),
     }
 }
 
@@ -267,7 +331,7 @@ fn training(run: &Run) -> String {
     line.extend(rate.map(|rate| format!(", {rate:.0} rows/s")));
     line.extend(run.eta_seconds.map(|left| {
         let left = Duration::from_secs_f64(left.clamp(0.0, 1e9));
-        format!(", {} left", HumanDuration(left))
+        format!(", ~{} left", HumanDuration(left))
     }));
     line
 }
@@ -319,7 +383,7 @@ mod tests {
 
     #[test]
     fn training_in_a_line() {
-        let line = "epoch 3 of 10, step 120 of 400, loss 0.01234, 5132 rows/s, 2 minutes left";
+        let line = "epoch 3 of 10, step 120 of 400, loss 0.01234, 5132 rows/s, ~2 minutes left";
         assert_eq!(training(&run(RunState::Training)), line);
         assert_eq!(training(&run(RunState::Loading)), "loading");
         let waits = Run {
@@ -344,8 +408,9 @@ mod tests {
             tasks_failed: 0,
             started: None,
             ended: None,
-            rows_read: None,
             bytes_read: None,
+            rows_read: 250_000 * done,
+            rows_to_read: (id != 3).then_some(1_000_000),
             rows: None,
             rows_written: None,
             bytes: 0,
@@ -368,14 +433,26 @@ mod tests {
             stage(2, StageKind::Query, StageState::Running, 1),
             stage(3, StageKind::Training, StageState::Waiting, 0),
         ];
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             stages,
             ..Snapshot::default()
         };
+        let at = |snapshot: &Snapshot, seconds| line(snapshot, Duration::from_secs(seconds));
         assert_eq!(
-            line(&snapshot),
-            "stages: 1 of 2 done, 5 of 8 partitions; now 2 HashJoinExec"
+            at(&snapshot, 5),
+            "stages: 1,250,000 of ~2,000,000 rows read, 1 of 2 stages done; now 2 HashJoinExec; 5 s, ~3 s left"
         );
+        // Within a task, too: no partition is done.
+        snapshot.stages[1].partitions_done = 0;
+        snapshot.stages[1].rows_read = 500_000;
+        assert_eq!(Queries::of(&snapshot.stages, Duration::ZERO).share(), 0.75);
+        // Of text files nobody knows how many rows they have.
+        snapshot.stages[1].rows_to_read = None;
+        assert_eq!(
+            at(&snapshot, 0),
+            "stages: 1,500,000 rows read, 1 of 2 stages done; now 2 HashJoinExec; 0 s"
+        );
+        assert_eq!(Queries::of(&snapshot.stages, Duration::ZERO).share(), 0.5);
     }
 
     #[test]
@@ -384,7 +461,10 @@ mod tests {
             waits: Some("training m holds both slots".into()),
             ..Snapshot::default()
         };
-        assert_eq!(line(&snapshot), "waits: training m holds both slots");
+        assert_eq!(
+            line(&snapshot, Duration::ZERO),
+            "waits: training m holds both slots"
+        );
     }
 
     #[test]
