@@ -16,6 +16,7 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use tokio::time::sleep;
 use volley_engine::{optimized, with_rules};
+use volley_proto::limits::grouped;
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
     Refit, Rule, Split, TrainSpec,
@@ -39,8 +40,12 @@ const STAGES_PAUSE: Duration = Duration::from_millis(50);
 const NUMBER: u64 = 4;
 
 impl Session {
-    /// Returns the needs of a `CREATE MODEL`, and its plan.
-    pub(super) async fn explain_create_model(&self, create: CreateModel) -> Result<Output> {
+    /// Returns the needs of a `CREATE MODEL`, and the plan of its rows if `verbose`.
+    pub(super) async fn explain_create_model(
+        &self,
+        create: CreateModel,
+        verbose: bool,
+    ) -> Result<Output> {
         let (target, rows, options) = self.target(create).await?;
         let (plan, spec) = plan_of(&rows, options, target, &self.context().state())?;
         let estimate = match plan.inputs().first() {
@@ -52,11 +57,17 @@ impl Session {
         let mut needs = describe(&spec, estimate, executors.as_deref());
         for (at, function) in rows.fitted().into_iter().enumerate() {
             let name = if at == 0 { "fitted before" } else { "" };
-            write!(needs, "\n{name:<22}{function}; the plan has 0 and 1 for it").ok();
+            write!(needs, "\n{name:<22}{function}").ok();
+            if verbose {
+                needs.push_str("; the plan has 0 and 1 for it");
+            }
         }
-        let optimized = optimized(&plan, &self.context().state())?;
-        let logical = optimized.display_indent().to_string();
-        explained(&[("training", needs), ("logical_plan", logical)])
+        let mut parts = vec![("training", needs)];
+        if verbose {
+            let optimized = optimized(&plan, &self.context().state())?;
+            parts.push(("logical_plan", optimized.display_indent().to_string()));
+        }
+        explained(&parts)
     }
 
     /// Estimates the maximum number of rows of a plan.
@@ -138,7 +149,8 @@ impl Session {
     }
 }
 
-/// Returns the stages of a query as a table, a line each.
+/// Returns the stages of a query as a table, a line each, of 80 characters unless a stage reads many. The skew is the slowest
+/// task's time over the median.
 fn table_of(stages: &[Stage]) -> String {
     let seconds = |seconds: Option<f64>| seconds.map(|seconds| format!("{seconds:.3}"));
     // One task has nobody to be slower than.
@@ -150,29 +162,16 @@ fn table_of(stages: &[Stage]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header([
-        "stage",
-        "state",
-        "partitions",
-        "tasks",
-        "rows",
-        "bytes",
-        "seconds",
-        "slowest",
-        "/ median",
-        "spilled",
-        "reads",
+        "stage", "tasks", "rows", "bytes", "seconds", "skew", "spilled", "reads",
     ]);
     for stage in stages {
         let inputs: Vec<_> = stage.inputs.iter().map(u64::to_string).collect();
         table.add_row([
             stage.stage_id.to_string(),
-            stage.state.to_string(),
-            stage.partitions.to_string(),
             stage.tasks_done.to_string(),
             stage.rows.map(grouped).unwrap_or_default(),
             bytes(stage.bytes),
             seconds(stage.seconds).unwrap_or_default(),
-            seconds(stage.slowest_seconds).unwrap_or_default(),
             skew(stage).unwrap_or_default(),
             match stage.spilled_bytes {
                 0 => String::new(),
@@ -183,7 +182,7 @@ fn table_of(stages: &[Stage]) -> String {
     }
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if (2..=9).contains(&at) {
+        if (1..=6).contains(&at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -454,19 +453,6 @@ fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKin
     }
 }
 
-/// Formats a number with commas between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn bytes(bytes: u64) -> String {
     bytesize::ByteSize(bytes).display().iec().to_string()
 }
@@ -476,6 +462,7 @@ mod tests {
     use arrow::util::pretty::pretty_format_batches;
 
     use volley_proto::spec::{EnsembleSize, NumericEmbedding, Precision};
+    use volley_proto::tables::{StageKind, StageState};
 
     use super::*;
     use crate::testing::{on_a_deep_stack, session};
@@ -618,28 +605,69 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_stages_fits_a_terminal() {
+        let stage = Stage {
+            job_id: "j".into(),
+            train_id: None,
+            stage_id: 12,
+            kind: StageKind::Query,
+            state: StageState::Succeeded,
+            partitions: 1_000,
+            partitions_done: 1_000,
+            running: 0,
+            attempts: 1,
+            tasks_failed: 0,
+            started: None,
+            ended: None,
+            rows_read: 0,
+            rows_to_read: None,
+            bytes_read: None,
+            rows: Some(1_234_567_890),
+            rows_written: None,
+            bytes: 123_456_789_012,
+            spilled_bytes: 123_456_789,
+            tasks_done: 1_000,
+            seconds: Some(1234.567),
+            fastest_seconds: Some(0.5),
+            median_seconds: Some(1.0),
+            slowest_seconds: Some(12.34),
+            task_histogram: vec![],
+            executors: vec![],
+            inputs: vec![10, 11],
+            description: String::new(),
+            operator: String::new(),
+            plan: String::new(),
+            operators: vec![],
+        };
+        let table = table_of(&[stage]);
+        assert_eq!(
+            table,
+            "stage  tasks           rows      bytes   seconds  skew    spilled  reads\n\
+             12      1000  1,234,567,890  115.0 GiB  1234.567  12.3  117.7 MiB  10, 11"
+        );
+    }
+
+    #[test]
     fn explains_without_a_cluster() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let sql = "EXPLAIN CREATE MODEL m OPTIONS (input_label_cols = ['Sales']) \
-                       AS SELECT * FROM sales";
-            let statement = session.parse(sql).unwrap().remove(0);
-            let rows = session
-                .run(statement)
-                .await
-                .unwrap()
-                .collect()
-                .await
-                .unwrap();
-            let shown = pretty_format_batches(&rows).unwrap().to_string();
-            for part in [
-                "training",
-                "a rank's memory",
-                "logical_plan",
-                "Train: model=m",
-            ] {
+            let explained = async |explain: &str| {
+                let sql = format!(
+                    "{explain} CREATE MODEL m OPTIONS (input_label_cols = ['Sales']) AS SELECT * FROM sales"
+                );
+                let statement = session.parse(&sql).unwrap().remove(0);
+                let rows = session.run(statement).await.unwrap();
+                let rows = rows.collect().await.unwrap();
+                pretty_format_batches(&rows).unwrap().to_string()
+            };
+            let plan = ["logical_plan", "Train: model=m"];
+            let shown = explained("EXPLAIN").await;
+            for part in ["training", "a rank's memory"] {
                 assert!(shown.contains(part), "{part} in\n{shown}");
             }
+            assert!(!plan.iter().any(|part| shown.contains(part)), "{shown}");
+            let shown = explained("EXPLAIN VERBOSE").await;
+            assert!(plan.iter().all(|part| shown.contains(part)), "{shown}");
         });
     }
 }

@@ -196,7 +196,9 @@ impl Session {
         let statement = self.read_anew(statement)?;
         match statement.kind {
             Kind::CreateModel(create) => self.create_model(*create, &statement.text).await,
-            Kind::ExplainCreateModel(create) => self.explain_create_model(*create).await,
+            Kind::ExplainCreateModel { create, verbose } => {
+                self.explain_create_model(*create, verbose).await
+            }
             Kind::ShowModels => self.show_models().await,
             Kind::DescribeModel { name } => self.describe_model(&name).await,
             Kind::DropModel {

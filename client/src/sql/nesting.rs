@@ -25,7 +25,7 @@ const SHORT: usize = 64;
 pub(super) fn bound(kind: &mut Kind) -> Result<()> {
     let mut nesting = Nesting { depth: 0 };
     let bounded = match kind {
-        Kind::CreateModel(create) | Kind::ExplainCreateModel(create) => {
+        Kind::CreateModel(create) | Kind::ExplainCreateModel { create, .. } => {
             let transform = create.transform.as_mut();
             let transform = transform.map_or(ControlFlow::Continue(()), |transform| {
                 transform.items.visit(&mut nesting)

@@ -100,9 +100,14 @@ impl<'a> StatementParser<'a> {
     }
 
     fn statement(mut self) -> Result<Kind> {
-        let kind = if self.at(0, "explain") && self.creates_model(1) {
-            self.skip(1);
-            Kind::ExplainCreateModel(Box::new(self.create_model()?))
+        let verbose = self.at(1, "verbose");
+        let explained = 1 + usize::from(verbose);
+        let kind = if self.at(0, "explain") && self.creates_model(explained) {
+            self.skip(explained);
+            Kind::ExplainCreateModel {
+                create: Box::new(self.create_model()?),
+                verbose,
+            }
         } else if self.creates_model(0) {
             Kind::CreateModel(Box::new(self.create_model()?))
         } else if self.at(0, "show") && self.at(1, "models") {
@@ -509,7 +514,11 @@ mod tests {
         ));
         assert!(matches!(
             one("EXPLAIN CREATE MODEL m AS SELECT 1"),
-            Kind::ExplainCreateModel(_)
+            Kind::ExplainCreateModel { verbose: false, .. }
+        ));
+        assert!(matches!(
+            one("EXPLAIN VERBOSE CREATE OR REPLACE MODEL m AS SELECT 1"),
+            Kind::ExplainCreateModel { verbose: true, .. }
         ));
     }
 

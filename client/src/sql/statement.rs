@@ -25,7 +25,11 @@ pub struct Statement {
 #[derive(Debug)]
 pub(crate) enum Kind {
     CreateModel(Box<CreateModel>),
-    ExplainCreateModel(Box<CreateModel>),
+    ExplainCreateModel {
+        create: Box<CreateModel>,
+        /// True to show the plan of its rows, too.
+        verbose: bool,
+    },
     ShowModels,
     DescribeModel {
         name: ModelName,

@@ -107,7 +107,7 @@ fn explain_analyze_tells_of_every_stage() {
         .collect();
     assert_eq!(stages, ["query", "stages", "stage 1", "stage 2"]);
     let told = parts[1]["plan"].as_str().unwrap();
-    assert!(told.starts_with("stage  state"), "{told}");
+    assert!(told.starts_with("stage  tasks"), "{told}");
     let first = parts[2]["plan"].as_str().unwrap();
     assert!(
         first.contains("AggregateExec") && first.contains("output_rows"),
