@@ -14,6 +14,7 @@ use futures::TryStreamExt;
 use terminal_size::{Height, Width, terminal_size};
 use tokio::io::AsyncWriteExt;
 use volley::Statement;
+use volley_proto::limits::grouped;
 
 use super::config::Output as Show;
 use super::engine::Engine;
@@ -190,9 +191,10 @@ async fn run(
 fn footer(count: &Count, elapsed: Option<Duration>) -> String {
     let mut parts = Vec::new();
     if let Some(rows) = count.rows {
-        let mut part = format!("{rows} {}", if rows == 1 { "row" } else { "rows" });
+        let number = |rows: usize| grouped(rows as u64);
+        let mut part = number(rows) + if rows == 1 { " row" } else { " rows" };
         if (1..rows).contains(&count.shown) {
-            part = format!("first {} of {part}", count.shown);
+            part = format!("first {} of {part}", number(count.shown));
         }
         parts.push(part);
     }
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!(footer(&count(None, 0, 0), None), "");
         let much = footer(&count(Some(2500), 1000, 13), time);
         assert!(
-            much.starts_with("(first 1000 of 2500 rows with 13 columns left out"),
+            much.starts_with("(first 1,000 of 2,500 rows with 13 columns left out"),
             "{much}"
         );
     }

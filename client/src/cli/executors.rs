@@ -56,7 +56,7 @@ async fn list(executors: &Executors, config: &Config) -> anyhow::Result<()> {
         .read(Table::Executors, Scope::All)
         .await?;
     let rows = shown(&Table::Executors.batch(&json)?)?;
-    let mut formatter = Formatter::new(config.remote.format);
+    let mut formatter = Formatter::new(config.remote.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
     Ok(())

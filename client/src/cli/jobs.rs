@@ -15,6 +15,8 @@ use anyhow::{Context, anyhow};
 use arrow::array::{
     ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray, UInt32Array,
 };
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
 use tokio::time::{Instant, sleep};
@@ -74,8 +76,11 @@ async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
             job.name = shorten(&job.name);
         }
     }
-    let rows = table(&list, SystemTime::now())?;
-    let mut formatter = Formatter::new(config.remote.format);
+    let mut rows = table(&list, SystemTime::now())?;
+    if config.remote.format.is_for_people() {
+        rows = for_people(&list, &rows)?;
+    }
+    let mut formatter = Formatter::new(config.remote.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
     Ok(())
@@ -198,7 +203,7 @@ async fn follow_to_end(jobs: &Jobs, job: &Job, quiet: bool) -> volley::Result<Jo
 
 async fn print_rows(jobs: &Jobs, id: &str, format: Format) -> anyhow::Result<()> {
     let mut rows = jobs.rows(id).await?;
-    let mut formatter = Formatter::new(format);
+    let mut formatter = Formatter::new(format).on_stdout();
     while let Some(batch) = rows.try_next().await? {
         write(&formatter.push(&batch).context("cannot format the rows")?).await?;
     }
@@ -244,6 +249,29 @@ fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
     ])
 }
 
+/// Leaves out what is the same for all jobs, and fractions of seconds: a table of jobs is as wide as a terminal.
+fn for_people(jobs: &[Job], rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let has_queues = jobs.windows(2).any(|pair| pair[0].queue != pair[1].queue);
+    let has_attempts = jobs.iter().any(|job| job.attempts.len() > 1);
+    let schema = rows.schema();
+    let columns = schema.fields().iter().zip(rows.columns());
+    let columns = columns.filter(|(field, _)| match field.name().as_str() {
+        "queue" => has_queues,
+        "attempts" => has_attempts,
+        _ => true,
+    });
+    let columns = columns.map(|(field, column)| {
+        let column = match column.data_type() {
+            DataType::Timestamp(_, zone) => {
+                cast(column, &DataType::Timestamp(TimeUnit::Second, zone.clone()))?
+            }
+            _ => Arc::clone(column),
+        };
+        Ok((field.name(), column))
+    });
+    RecordBatch::try_from_iter(columns.collect::<Result<Vec<_>, ArrowError>>()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,5 +304,7 @@ mod tests {
             "name",
         ];
         assert_eq!(names, expected);
+        let shown = for_people(&[], &rows).unwrap();
+        assert_eq!(shown.num_columns(), names.len() - 2);
     }
 }

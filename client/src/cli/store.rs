@@ -218,7 +218,7 @@ async fn copy(from: &ModelStore, to: &ModelStore, config: &Config) -> anyhow::Re
 
 async fn print(holdings: &[Holding], config: &Config) -> anyhow::Result<()> {
     let rows = table(holdings, SystemTime::now())?;
-    let mut formatter = Formatter::new(config.format);
+    let mut formatter = Formatter::new(config.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
     Ok(())

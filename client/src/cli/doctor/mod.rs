@@ -181,7 +181,7 @@ async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyho
             return Ok(false);
         }
     };
-    let mut table = Formatter::new(Format::Table);
+    let mut table = Formatter::new(Format::Table).on_stdout();
     write(&table.push(&rows(&links)?)?).await?;
     write(&table.finish()?).await?;
     let faults: Vec<_> = links.iter().flat_map(faults).collect();

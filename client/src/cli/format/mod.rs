@@ -17,8 +17,10 @@ use arrow::json::writer::LineDelimited;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clap::ValueEnum;
 use datafusion::parquet::arrow::ArrowWriter;
+use terminal_size::{Width, terminal_size_of};
 use volley_engine::{EmptyTextMark, train_schema};
 
+pub(super) use self::plan::cut;
 use self::table::{Borders, Printed};
 
 /// Number of rows of a table that are aligned together.
@@ -111,6 +113,13 @@ impl Formatter {
             left_out: 0,
             file: None,
         }
+    }
+
+    /// Keeps tables for people within the width of standard output, if that is a terminal.
+    pub(super) fn on_stdout(self) -> Self {
+        let width = terminal_size_of(std::io::stdout()).map(|(Width(width), _)| width.into());
+        let width = width.filter(|_| self.format.is_for_people());
+        self.within(width)
     }
 
     /// Keeps tables within the width of a terminal.
