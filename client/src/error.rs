@@ -166,14 +166,12 @@ pub enum Error {
         found: String,
     },
     /// An option of `CREATE MODEL` does not exist.
-    #[error("unknown option {option:?}{hint}; the options are: {known}")]
+    #[error("unknown option {option:?}{hint}; `volley help options` lists all of them")]
     UnknownOption {
         /// The option as typed.
         option: String,
-        /// A suggestion, starting with "; ", or nothing.
+        /// Up to three similar ones, starting with "; ", or nothing.
         hint: String,
-        /// All options.
-        known: String,
     },
     /// An option is given more than once.
     #[error("option {option} is given twice")]

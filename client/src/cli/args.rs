@@ -36,7 +36,13 @@ Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; the defa
 /// Runs SQL on a Volley cluster: DataFusion's SQL, and CREATE MODEL, ML.PREDICT, ML.EVALUATE and
 /// SHOW MODELS. Without -c or -f, a terminal gets a prompt and anything else is read as a script.
 #[derive(Debug, Parser)]
-#[command(name = "volley", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "volley",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) command: Option<Command>,
@@ -74,6 +80,13 @@ pub(super) enum Command {
     },
     /// Print the manual page: `volley man | man -l -`
     Man,
+    /// Print the help of a command, the syntax of a statement, or the entry of an option of CREATE MODEL
+    #[command(after_help = HELP)]
+    Help {
+        /// A command, a statement, a function or an option; `options` lists the options
+        #[arg(value_name = "TOPIC")]
+        topic: Vec<String>,
+    },
 }
 
 const COMPLETIONS: &str = "\
@@ -81,6 +94,13 @@ Install it:
   bash  volley completions bash > ~/.local/share/bash-completion/completions/volley
   zsh   volley completions zsh > \"${fpath[1]}/_volley\"
   fish  volley completions fish > ~/.config/fish/completions/volley.fish";
+
+const HELP: &str = "\
+Examples:
+  volley help jobs              the options of volley jobs
+  volley help create model      the syntax of CREATE MODEL
+  volley help options           the options of CREATE MODEL
+  volley help hidden_units      one of them";
 
 const REPORT: &str = "\
 Example, with errors on validation rows by store and month:

@@ -106,10 +106,12 @@ pub(crate) struct Doctor {
 }
 
 /// Format of the command's description.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Describe {
     Shell(clap_complete::Shell),
     Manual,
+    /// Words of a topic of the help.
+    Topic(Vec<String>),
 }
 
 /// Surroundings of the process.
@@ -420,6 +422,7 @@ impl Config {
             }
             Some(Command::Completions { shell }) => Ok(Self::Describe(Describe::Shell(shell))),
             Some(Command::Man) => Ok(Self::Describe(Describe::Manual)),
+            Some(Command::Help { topic }) => Ok(Self::Describe(Describe::Topic(topic))),
         }
     }
 }

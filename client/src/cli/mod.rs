@@ -71,7 +71,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// Prints a description of the command: a shell's completion script, or the manual page.
+/// Prints a description of the command: a shell's completion script, the manual page, or the help on a topic.
 async fn describe(whom: Describe) -> anyhow::Result<()> {
     let mut command = Args::command();
     let mut text = Vec::new();
@@ -80,6 +80,17 @@ async fn describe(whom: Describe) -> anyhow::Result<()> {
             clap_complete::generate(shell, &mut command, "volley", &mut text);
         }
         Describe::Manual => clap_mangen::Man::new(command).render(&mut text)?,
+        Describe::Topic(topic) => {
+            command.build();
+            let described = topic.iter().try_fold(&mut command, |command, word| {
+                command.find_subcommand_mut(word)
+            });
+            let help = match described {
+                Some(command) => format!("{}\n", command.render_long_help()),
+                None => prompt::syntax(&topic.join(" "))?,
+            };
+            text.extend(help.bytes());
+        }
     }
     execute::write(&text).await?;
     Ok(())

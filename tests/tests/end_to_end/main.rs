@@ -13,6 +13,7 @@ use volley_tests::{Cluster, Numbers};
 mod access;
 mod addresses;
 mod classes;
+mod configuration;
 mod delta;
 mod deploy;
 mod doctor;

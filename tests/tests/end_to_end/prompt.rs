@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex};
@@ -25,6 +26,15 @@ struct Terminal {
 
 impl Terminal {
     fn open(dir: &Path, columns: u16, arguments: &[&str]) -> Self {
+        Self::open_with(dir, columns, arguments, &[])
+    }
+
+    fn open_with(
+        dir: &Path,
+        columns: u16,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let size = Winsize {
             ws_row: 40,
             ws_col: columns,
@@ -42,6 +52,7 @@ impl Terminal {
             .env("PAGER", "cat")
             .env("HOME", dir)
             .env("VOLLEY_CLUSTER_DIR", dir)
+            .envs(environment.iter().copied())
             .stdin(terminal())
             .stdout(terminal())
             .stderr(terminal())
@@ -132,6 +143,11 @@ fn a_prompt_answers_what_people_type() {
     );
     assert!(
         terminal
+            .answers(r"\h ml.roc_curve")
+            .contains("FROM ML.ROC_CURVE(MODEL name")
+    );
+    assert!(
+        terminal
             .answers(r"\formt")
             .contains("did you mean \"format\"")
     );
@@ -178,7 +194,11 @@ fn a_prompt_answers_what_people_type() {
     assert!(terminal.answers(" limit 0;").contains("(0 rows"));
 
     // An error leaves the prompt as it was.
-    assert!(terminal.answers("SELECT nothing;").contains("error:"));
+    let error = terminal.answers("SELECT nothing FROM sales;");
+    assert!(
+        error.contains("error:") && error.contains("\n  SELECT nothing FROM sales\r\n         ^"),
+        "{error}"
+    );
     assert!(
         terminal
             .answers(r"\i nowhere.sql")
@@ -224,7 +244,7 @@ fn tables_fit_a_terminal() {
         terminal.answers(r"\x");
         let shown = terminal.answers("SELECT * FROM range(200000);");
         assert!(
-            shown.contains("(first 1000 of 200000 rows"),
+            shown.contains("(first 1,000 of 200,000 rows"),
             "{}",
             shown.lines().count()
         );
@@ -232,8 +252,78 @@ fn tables_fit_a_terminal() {
             shown.lines().filter(|line| line.starts_with('|')).count(),
             1001
         );
+
+        // Plans are trees within the width, and what a training takes is broken into lines.
+        let fits = |shown: &str| {
+            let wide = shown
+                .lines()
+                .map(|line| line.trim_end().chars().count())
+                .max();
+            wide.unwrap() <= columns.into()
+        };
+        let join = "SELECT a.value % 7 AS k, count(*) AS n, sum(b.value) AS s FROM range(1000) a \
+                    JOIN range(500) b ON a.value = b.value WHERE a.value % 3 = 1 GROUP BY 1;";
+        fs::write(dir.path().join("plan.sql"), format!("EXPLAIN {join}")).unwrap();
+        let plan = terminal.answers(r"\i plan.sql");
+        assert!(plan.contains("  └─ ") && fits(&plan), "{plan}");
+        fs::write(
+            dir.path().join("analyze.sql"),
+            format!("EXPLAIN ANALYZE {join}"),
+        )
+        .unwrap();
+        let stages = terminal.answers(r"\i analyze.sql");
+        let header = stages.lines().find(|line| line.contains("stage  "));
+        let header: Vec<_> = header.unwrap().split_whitespace().collect();
+        let due = [
+            "stage", "tasks", "rows", "bytes", "seconds", "skew", "spilled", "reads",
+        ];
+        assert_eq!(header, due, "{stages}");
+        assert!(fits(&stages), "{stages}");
+        let model = "EXPLAIN CREATE MODEL m OPTIONS (input_label_cols = ['y'])
+            AS SELECT value AS x, value * 2 AS y FROM range(1000);";
+        fs::write(dir.path().join("model.sql"), model).unwrap();
+        let needs = terminal.answers(r"\i model.sql");
+        assert!(needs.contains("a rank's memory") && fits(&needs), "{needs}");
+        assert!(!needs.contains("logical_plan"), "{needs}");
         terminal.quits();
     }
+}
+
+#[test]
+fn long_tables_are_paged_and_statements_edited() {
+    let dir = tempfile::tempdir().unwrap();
+    let editor = dir.path().join("editor");
+    let edited = "SELECT 41 + 1 AS edited;";
+    fs::write(
+        &editor,
+        format!("#!/bin/sh\ncat \"$1\" >> before\necho '{edited}' > \"$1\"\n"),
+    )
+    .unwrap();
+    fs::set_permissions(&editor, fs::Permissions::from_mode(0o755)).unwrap();
+    let environment = [
+        ("PAGER", "sed 's/^/page: /'"),
+        ("VISUAL", ""),
+        ("EDITOR", editor.to_str().unwrap()),
+    ];
+    let mut terminal = Terminal::open_with(dir.path(), 80, &[], &environment);
+    terminal.sees("volley> ");
+    let short = terminal.answers("SELECT * FROM range(5);");
+    assert!(!short.contains("page: "), "{short}");
+    let long = terminal.answers("SELECT * FROM range(100);");
+    assert_eq!(long.matches("page: |").count(), 101, "{long}");
+    assert!(long.contains("\n(100 rows"), "{long}");
+
+    // The last statement is edited, and the text is the next line.
+    terminal.press("\\e\r");
+    terminal.sees(edited);
+    let rows = terminal.answers("");
+    assert!(rows.contains("|     42 |"), "{rows}");
+    let before = fs::read_to_string(dir.path().join("before")).unwrap();
+    assert_eq!(before.trim(), "SELECT * FROM range(100);");
+    fs::write(&editor, "#!/bin/sh\nexit 3\n").unwrap();
+    let failed = terminal.answers(r"\e");
+    assert!(failed.contains("the statement is as it was"), "{failed}");
+    terminal.quits();
 }
 
 #[test]

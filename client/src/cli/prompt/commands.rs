@@ -11,7 +11,7 @@ use super::{formats, tokens};
 /// Commands of the prompt, as `\?` lists them.
 pub(super) const COMMANDS: [(&str, &str); 19] = [
     (r"\?", "this list, as help does"),
-    (r"\h [STATEMENT]", "the syntax of a statement"),
+    (r"\h [TOPIC]", "the syntax of a statement, or an option"),
     (r"\q", "quit, as quit, exit and Ctrl-D do"),
     (r"\d [TABLE]", "list the user's tables, or describe one"),
     (r"\dS", "list the system tables"),

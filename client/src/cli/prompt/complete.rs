@@ -307,15 +307,37 @@ fn of_text(text: &str, before: &str) -> Candidates {
     Candidates::Files { length: text.len() }
 }
 
+/// Returns the values that an option takes: its texts in quotes, and `true` and `false`.
+fn values_of(option: Option<&&str>) -> Vec<String> {
+    let mut options = train_options();
+    let named = |name: &&str| options.find(|known| known.name.eq_ignore_ascii_case(name));
+    let Some(option) = option.and_then(named) else {
+        return Vec::new();
+    };
+    let texts = option.values.split('\'').skip(1).step_by(2);
+    let switches = ["true", "false"].into_iter();
+    let switches = switches.filter(|switch| option.values.contains(switch));
+    texts
+        .map(|text| format!("'{text}'"))
+        .chain(switches.map(str::to_owned))
+        .collect()
+}
+
 fn of_word(word: &str, before: &str, names: &Names) -> Vec<String> {
     let tables = || names.tables.iter().map(|(name, _)| name.clone());
     let last = last_words(before);
     let last: Vec<_> = last.iter().map(|word| word.to_ascii_uppercase()).collect();
     let last: Vec<_> = last.iter().map(String::as_str).collect();
-    if is_in_options(before) && !before.trim_end().ends_with('=') {
-        return train_options()
-            .map(|option| format!("{} = ", option.name))
-            .collect();
+    if is_in_options(before) {
+        return match before.trim_end().strip_suffix('=') {
+            Some(before) => values_of(last_words(before).first()),
+            None => {
+                let options = train_options();
+                options
+                    .map(|option| format!("{} = ", option.name))
+                    .collect()
+            }
+        };
     }
     match last[..] {
         ["MODEL", ..] => return names.models.clone(),
@@ -494,6 +516,13 @@ mod tests {
     }
 
     #[test]
+    fn functions_on_models_have_help() {
+        for name in ML {
+            assert!(help::topics().contains(&format!("ML.{name}")), "{name}");
+        }
+    }
+
+    #[test]
     fn words_are_completed_by_what_stands_before() {
         for (typed, due) in [
             ("SEL", &["SELECT"][..]),
@@ -520,6 +549,12 @@ mod tests {
             (
                 "CREATE MODEL m OPTIONS (model_type = 'linear",
                 &["linear_reg'"],
+            ),
+            ("CREATE MODEL m OPTIONS (wide = ", &["false", "true"]),
+            ("CREATE MODEL m OPTIONS (wide = t", &["true"]),
+            (
+                "CREATE MODEL m OPTIONS (wide = true, batch_n",
+                &["batch_norm = "],
             ),
             ("SELECT 1; DROP MODEL fo", &["forecast"]),
             (

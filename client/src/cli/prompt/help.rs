@@ -1,13 +1,14 @@
 //! Help at the prompt: its commands, the syntax of statements, the options of `CREATE MODEL`.
 
 use anyhow::bail;
-use volley::train_options;
+use volley::{TrainOption, train_options};
 use volley_proto::did_you_mean;
 
+use super::super::format::cut;
 use super::commands::COMMANDS;
 
 /// Syntax of the statements, in the order in which one meets them.
-const STATEMENTS: [(&str, &str); 22] = [
+const STATEMENTS: [(&str, &str); 36] = [
     (
         "SELECT",
         "SELECT [DISTINCT] expressions FROM tables or 'files' [JOIN …] [WHERE …] [GROUP BY …] [HAVING …]\n  [QUALIFY …] [ORDER BY …] [LIMIT n];",
@@ -31,15 +32,15 @@ const STATEMENTS: [(&str, &str); 22] = [
     ("DESCRIBE", "DESCRIBE table;"),
     ("SHOW TABLES", "SHOW TABLES;"),
     ("SET", "SET key = value;"),
-    ("EXPLAIN", "EXPLAIN SELECT …;"),
+    ("EXPLAIN", "EXPLAIN [VERBOSE] SELECT …;"),
     ("EXPLAIN ANALYZE", "EXPLAIN ANALYZE SELECT …;"),
     (
         "CREATE MODEL",
-        "CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (expression AS column, …)]\n  OPTIONS (option = value, …) AS SELECT …;\n\n  \\h OPTION shows an option, such as \\h input_label_cols.",
+        "CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (expression AS column, …)]\n  OPTIONS (option = value, …) AS SELECT …;\n\n  \\h OPTIONS lists the options, and \\h OPTION shows one, such as \\h input_label_cols.",
     ),
     (
         "EXPLAIN CREATE MODEL",
-        "EXPLAIN CREATE MODEL name OPTIONS (…) AS SELECT …;",
+        "EXPLAIN [VERBOSE] CREATE MODEL name OPTIONS (…) AS SELECT …;",
     ),
     ("SHOW MODELS", "SHOW MODELS;"),
     ("DESCRIBE MODEL", "DESCRIBE MODEL name;"),
@@ -50,12 +51,68 @@ const STATEMENTS: [(&str, &str); 22] = [
         "SELECT * FROM ML.PREDICT(MODEL name [, version], (SELECT …) | TABLE t);",
     ),
     (
+        "ML.EXPLAIN_PREDICT",
+        "SELECT * FROM ML.EXPLAIN_PREDICT(MODEL name [, version], (SELECT …) | TABLE t [, top_k_features => n]);",
+    ),
+    (
         "ML.EVALUATE",
-        "SELECT * FROM ML.EVALUATE(MODEL name [, version], (SELECT …) | TABLE t);",
+        "SELECT * FROM ML.EVALUATE(MODEL name [, version], (SELECT …) | TABLE t [, BY column] …);",
+    ),
+    (
+        "ML.CONFUSION_MATRIX",
+        "SELECT * FROM ML.CONFUSION_MATRIX(MODEL name [, version], (SELECT …) | TABLE t);",
+    ),
+    (
+        "ML.ROC_CURVE",
+        "SELECT * FROM ML.ROC_CURVE(MODEL name [, version], (SELECT …) | TABLE t);",
+    ),
+    (
+        "ML.CALIBRATION",
+        "SELECT * FROM ML.CALIBRATION(MODEL name [, version], (SELECT …) | TABLE t);",
+    ),
+    (
+        "ML.GLOBAL_EXPLAIN",
+        "SELECT * FROM ML.GLOBAL_EXPLAIN(MODEL name [, version], (SELECT …) | TABLE t);",
+    ),
+    (
+        "ML.FEATURE_INFO",
+        "SELECT * FROM ML.FEATURE_INFO(MODEL name [, version] [, (SELECT …) | TABLE t]);",
     ),
     (
         "ML.TRAINING_INFO",
         "SELECT * FROM ML.TRAINING_INFO(MODEL name [, version]);",
+    ),
+    (
+        "ML.TRANSFORM",
+        "SELECT * FROM ML.TRANSFORM(MODEL name [, version], (SELECT …) | TABLE t);",
+    ),
+    (
+        "ML.STANDARD_SCALER",
+        "ML.STANDARD_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.MIN_MAX_SCALER",
+        "ML.MIN_MAX_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.MAX_ABS_SCALER",
+        "ML.MAX_ABS_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.ROBUST_SCALER",
+        "ML.ROBUST_SCALER(x [, [25, 75]] [, with_median] [, with_quantile_range]) OVER ()\n  in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.QUANTILE_BUCKETIZE",
+        "ML.QUANTILE_BUCKETIZE(x, buckets [, format]) OVER ()   in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.IMPUTER",
+        "ML.IMPUTER(x, 'mean' | 'median' | 'most_frequent') OVER ()   in TRANSFORM (…) of CREATE MODEL",
+    ),
+    (
+        "ML.BUCKETIZE",
+        "ML.BUCKETIZE(x, [point, …] [, exclude_boundaries] [, format])   in TRANSFORM (…) of CREATE MODEL",
     ),
 ];
 
@@ -74,18 +131,27 @@ pub(super) fn help() -> String {
     help
 }
 
-/// Returns the names of statements and options that have an entry.
+/// Topic of the list of options.
+const OPTIONS: &str = "OPTIONS";
+/// Width of that list, in characters.
+const WIDTH: usize = 100;
+
+/// Returns the names of statements, functions and options that have an entry.
 pub(super) fn topics() -> Vec<String> {
     let statements = STATEMENTS.iter().map(|(name, _)| (*name).to_owned());
     let options = train_options().map(|option| option.name.to_owned());
-    statements.chain(options).collect()
+    statements
+        .chain([OPTIONS.to_owned()])
+        .chain(options)
+        .collect()
 }
 
-/// Returns the syntax of the statements whose names begin with a text, or the entry of an option.
+/// Returns the syntax of the statements or functions whose names begin with a text, the entry of an option, or the list of
+/// options.
 ///
 /// # Errors
-/// When there is no such statement.
-pub(super) fn syntax(typed: &str) -> anyhow::Result<String> {
+/// When there is no such topic.
+pub(in super::super) fn syntax(typed: &str) -> anyhow::Result<String> {
     let typed = typed.split_whitespace().collect::<Vec<_>>().join(" ");
     let name = typed.to_uppercase();
     if name.is_empty() {
@@ -94,9 +160,12 @@ pub(super) fn syntax(typed: &str) -> anyhow::Result<String> {
             .map(|(name, _)| format!("  {name}\n"))
             .collect();
         return Ok(format!(
-            "\\h STATEMENT shows the syntax of:\n{}",
+            "\\h STATEMENT shows the syntax of:\n{}and \\h OPTIONS lists the options of CREATE MODEL\n",
             names.concat()
         ));
+    }
+    if name == OPTIONS {
+        return Ok(train_options().map(listed).collect());
     }
     let named = |exact: bool| {
         let mut text = String::new();
@@ -116,7 +185,7 @@ pub(super) fn syntax(typed: &str) -> anyhow::Result<String> {
         return Ok(text);
     }
     if let Some(option) = train_options().find(|option| option.name.eq_ignore_ascii_case(&typed)) {
-        let volley::TrainOption {
+        let TrainOption {
             name,
             values,
             default,
@@ -127,9 +196,17 @@ pub(super) fn syntax(typed: &str) -> anyhow::Result<String> {
             "{name}, an option of CREATE MODEL\n  values:  {values}\n  default: {default}\n  {about}\n"
         ));
     }
-    let statements = STATEMENTS.iter().map(|(name, _)| *name);
-    let hint = did_you_mean(&name, statements);
-    bail!(r"no statement or option {typed}{hint}; \h lists the statements")
+    let topics = topics();
+    let hint = did_you_mean(&typed, topics.iter().map(String::as_str));
+    bail!(
+        "no help on {typed}{hint}; there is help on statements, ML functions and options of CREATE MODEL"
+    )
+}
+
+/// Returns an option as a line of the list: its name and the beginning of its description.
+fn listed(option: &TrainOption) -> String {
+    let line = format!("  {:<22}{}", option.name, option.about);
+    format!("{}\n", cut(&line, WIDTH))
 }
 
 #[cfg(test)]
@@ -151,6 +228,9 @@ mod tests {
         for option in train_options() {
             assert!(syntax(option.name).unwrap().contains(option.about));
         }
+        let listed = syntax("options").unwrap();
+        assert_eq!(listed.lines().count(), train_options().count());
+        assert!(listed.lines().all(|line| line.chars().count() <= WIDTH));
         let error = syntax("SELCT").unwrap_err().to_string();
         assert!(error.contains("did you mean \"SELECT\""), "{error}");
     }

@@ -36,6 +36,7 @@ use super::script::Named;
 use commands::{Command, Line};
 use complete::Names;
 use edit::Helper;
+pub(super) use help::syntax;
 
 /// Prompt of a statement's first line, and of the others.
 const PROMPTS: [&str; 2] = ["volley> ", "   ...> "];

@@ -8,7 +8,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-use volley_proto::did_you_mean;
+use volley_proto::nearest;
 
 use data::DATA;
 use learning::LEARNING;
@@ -31,6 +31,9 @@ pub struct TrainOption {
     pub about: &'static str,
     set: Set,
 }
+
+/// Number of similar options that an error suggests.
+const SIMILAR: usize = 3;
 
 type Set = fn(&mut TrainOptions, &OptionValue) -> Result<(), Refusal>;
 
@@ -60,11 +63,16 @@ impl TrainOptions {
             });
         }
         let Some(known) = train_options().find(|known| known.name == name) else {
-            let names: Vec<_> = train_options().map(|known| known.name).collect();
+            let similar = nearest(option, train_options().map(|known| known.name));
             return Err(Error::UnknownOption {
                 option: option.to_owned(),
-                hint: did_you_mean(option, names.iter().copied()),
-                known: names.join(", "),
+                hint: match &similar[..similar.len().min(SIMILAR)] {
+                    [] => String::new(),
+                    [one] => format!("; did you mean {one}?"),
+                    [first @ .., last] => {
+                        format!("; did you mean {} or {last}?", first.join(", "))
+                    }
+                },
             });
         };
         (known.set)(self, value).map_err(|refusal| match refusal {
