@@ -1,4 +1,4 @@
-//! Events of a training run, as its scheduler reports them.
+//! Events of a training run, as its scheduler reports them, and its early end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use volley_proto::store::EpochRecord;
 use volley_proto::wire;
 use volley_proto::wire::training_client::TrainingClient;
 
-use crate::SchedulerAddress;
+use crate::{Error, Result, SchedulerAddress};
 
 /// Pause between two requests to the scheduler while there is nothing new.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -112,6 +112,36 @@ impl TrainingEvents {
                 }
             }
         }
+    }
+
+    /// Ends the run early: its ranks finish the epoch under way and publish the model, as after early stopping. Returns
+    /// once the scheduler has accepted it. A run that has ended already, or is in a refit, is unaffected.
+    ///
+    /// # Errors
+    /// When the scheduler does not answer within a minute, does not know the run (its job is not planned yet, or long
+    /// over), or does not let this client change it.
+    pub async fn stop(&mut self) -> Result<()> {
+        const REQUEST: &str = "end the training early";
+        let address = self.scheduler.as_str();
+        let client = match &mut self.client {
+            Some(client) => client,
+            client => {
+                let channel = self.scheduler.connect().await;
+                let channel = channel.map_err(|source| Error::Request {
+                    address: address.to_owned(),
+                    request: REQUEST,
+                    source,
+                })?;
+                client.insert(TrainingClient::new(channel))
+            }
+        };
+        let mut request = tonic::Request::new(wire::StopRequest {
+            train_id: self.request.train_id.clone(),
+        });
+        request.set_timeout(ANSWER);
+        let stopped = client.stop(request).await;
+        stopped.map_err(|status| Error::refused(address, REQUEST, status))?;
+        Ok(())
     }
 }
 

@@ -8,6 +8,8 @@ mod learning;
 mod network;
 mod running;
 
+use std::ops::ControlFlow;
+
 use datafusion::dataframe::DataFrame;
 use volley_proto::spec::IfExists;
 use volley_proto::stack::deeply;
@@ -81,16 +83,33 @@ impl Estimator {
     /// Trains like [`fit`](Self::fit), and calls `on_epoch` with each epoch's record: once, and in general within a second
     /// of the epoch's end. Records that did not arrive are passed on before this returns.
     ///
-    /// The callback observes only. To end training early and keep its result, use [`early_stop`](Self::early_stop); to
-    /// cancel it, drop the future, which publishes nothing.
+    /// [`ControlFlow::Break`] ends training after the epoch that is under way by then, as [`early_stop`](Self::early_stop)
+    /// does: the model is published, after a refit if one is due, and the callback is not called again. In a refit, it has
+    /// no effect. Dropping the future cancels training, and publishes nothing.
+    ///
+    /// ```no_run
+    /// use std::ops::ControlFlow;
+    /// # use volley::{Error, Estimator, Session, datafusion::prelude::DataFrame};
+    /// # async fn learn(session: &Session, rows: DataFrame) -> Result<(), Error> {
+    /// let model = Estimator::new("sales")
+    ///     .label("sales")
+    ///     .epochs(1000)
+    ///     .fit_with(session, rows, |epoch| match epoch.eval_mae {
+    ///         Some(error) if error < 5.0 => ControlFlow::Break(()),
+    ///         _ => ControlFlow::Continue(()),
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`fit`](Self::fit). A scheduler that does not report progress is none.
+    /// As [`fit`](Self::fit). A scheduler that does not report progress is not an error.
     pub async fn fit_with(
         self,
         session: &Session,
         rows: DataFrame,
-        on_epoch: impl FnMut(&EpochRecord) + Send,
+        on_epoch: impl FnMut(&EpochRecord) -> ControlFlow<()> + Send,
     ) -> Result<Model> {
         let mut events = TrainingEvents::of(session.scheduler(), self.train_id);
         let mut epochs = Epochs::new(on_epoch);

@@ -2,6 +2,7 @@
 //! thread wait. It waits only for the store to publish its model.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub(super) struct Reporter {
     /// True in the run's first generation.
     is_first: bool,
     untold: Mutex<Untold>,
+    /// True once the scheduler has answered that training is to end early.
+    stopped: Arc<AtomicBool>,
     /// Time when the store last accepted a checkpoint, or was reported busy.
     last_checkpoint: Mutex<Instant>,
     /// Epochs before a refit, and in all, that were told last.
@@ -107,9 +110,13 @@ pub(super) fn reporter(
     // One checkpoint can wait while another is written.
     let (writes, mut waiting) = mpsc::channel::<Write>(1);
     let (told, written) = (rendezvous.clone(), Arc::clone(&counts));
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stops = Arc::clone(&stopped);
     let send = async move {
         while let Some(report) = received.recv().await {
-            rendezvous.report(&seat, report).await;
+            if rendezvous.report(&seat, report).await {
+                stops.store(true, Ordering::Relaxed);
+            }
         }
     };
     let write = async move {
@@ -146,6 +153,7 @@ pub(super) fn reporter(
         rank: seat.rank,
         is_first: seat.generation == 1,
         untold: Mutex::new(Untold::from(Duration::ZERO)),
+        stopped,
         last_checkpoint: Mutex::new(Instant::now()),
         length: Mutex::default(),
         counts,
@@ -290,6 +298,10 @@ impl Observer for Reporter {
         if self.rank == 0 {
             self.send(Report::Epoch(Box::new(record.clone())));
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     fn checkpoint(&self, position: Position, state: Bytes) {

@@ -210,8 +210,9 @@ impl Rendezvous {
         }
     }
 
-    /// Reports the rank's progress. A lost report does not stop the rank.
-    pub(super) async fn report(&self, seat: &Seat, report: Report) {
+    /// Reports the rank's progress. Returns true if training is to end after the epoch under way. A lost report does not
+    /// stop the rank.
+    pub(super) async fn report(&self, seat: &Seat, report: Report) -> bool {
         let event = match report {
             Report::Streamed { shards, kept_bytes } => {
                 progress_request::Event::Streamed(wire::Streamed { shards, kept_bytes })
@@ -222,7 +223,8 @@ impl Rendezvous {
             Report::Epoch(record) => match serde_json::to_vec(&record) {
                 Ok(json) => progress_request::Event::Epoch(json),
                 Err(error) => {
-                    return tracing::warn!(%error, "an epoch's record cannot be encoded as JSON");
+                    tracing::warn!(%error, "an epoch's record cannot be encoded as JSON");
+                    return false;
                 }
             },
             Report::Steps(steps) => progress_request::Event::Steps(steps),
@@ -233,8 +235,12 @@ impl Rendezvous {
             event: Some(event),
         });
         request.set_timeout(REPORT_TIMEOUT);
-        if let Err(error) = self.client.clone().progress(request).await {
-            tracing::warn!(%error, "the scheduler did not accept a progress report");
+        match self.client.clone().progress(request).await {
+            Ok(answer) => answer.into_inner().stop,
+            Err(error) => {
+                tracing::warn!(%error, "the scheduler did not accept a progress report");
+                false
+            }
         }
     }
 

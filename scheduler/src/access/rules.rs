@@ -137,6 +137,7 @@ mod tests {
             (format!("{grpc}SomethingNew"), Role::Administer),
             ("/volley.v1.Jobs/Follow".to_owned(), Role::Read),
             ("/volley.v1.Training/Watch".to_owned(), Role::Read),
+            ("/volley.v1.Training/Stop".to_owned(), Role::Read),
             ("/api/volley/jobs".to_owned(), Role::Read),
             ("/reports/m/1/x".to_owned(), Role::Read),
             ("/api/executors".to_owned(), Role::Read),

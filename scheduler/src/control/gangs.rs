@@ -236,6 +236,11 @@ impl Controller {
         self.change_run(train, |run| run.loses(executor, now))?
     }
 
+    /// Ends a run after the epoch under way. Returns `None` for an unknown run.
+    pub(crate) fn stop_run(&mut self, train: TrainId, now: Now) -> Option<()> {
+        self.change_run(train, |run| run.stops(now))
+    }
+
     /// Records where the rank of an attempt's task can be reached. Returns its generation; `None` for an unknown run.
     pub(crate) fn join(
         &mut self,

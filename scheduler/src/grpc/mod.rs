@@ -3,7 +3,7 @@
 //! ```text
 //!   attendance   an executor is present for as long as its stream is open
 //!   rendezvous   ranks meet: generation, rank, peers; progress and failures
-//!   training     clients watch a run
+//!   training     clients watch a run, and end it early
 //!   jobs         clients follow jobs, and report that they read rows
 //!   cluster      the size of the cluster, the tables about its work, and probes of the links between its processes
 //! ```

@@ -151,7 +151,10 @@ impl Rendezvous for Service {
             generation,
             report,
         });
-        Ok(Response::new(wire::ProgressResponse {}))
+        let is_stopped =
+            |control: &Controller| control.run(train).is_some_and(|run| run.is_stopped());
+        let stop = self.control.look(is_stopped);
+        Ok(Response::new(wire::ProgressResponse { stop }))
     }
 
     async fn fail(

@@ -1,12 +1,13 @@
-//! The Training service: clients watch a run.
+//! The Training service: clients watch a run, and end it early.
 
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
+use volley_proto::TrainId;
 use volley_proto::wire::training_server::{Training, TrainingServer};
 use volley_proto::wire::{self, event};
 
-use super::train_id;
+use super::{train_id, unknown_run};
 use crate::access::Caller;
 use crate::control::{RunEvent, Shown, Topic};
 use crate::handle::Control;
@@ -33,13 +34,7 @@ impl Training for Service {
         let caller = Caller::of(&request)?;
         let watch = request.into_inner();
         let train = train_id(&watch.train_id)?;
-        let job = self.control.look(|control| {
-            let job = control.job_of_run(train)?;
-            Some((job.id.clone(), job.owner.clone()))
-        });
-        if let Some((job, owner)) = job {
-            caller.may_touch("watch", &job, &owner)?;
-        }
+        self.check(&caller, "watch", train)?;
         let news = self.control.wait(Topic::Run(train), WATCH, |control| {
             control.run(train)?.events_since(watch.seen)
         });
@@ -51,6 +46,35 @@ impl Training for Service {
         let events = events.into_iter().map(RunEvent::try_into);
         let events = events.collect::<Result<_, _>>()?;
         Ok(Response::new(wire::WatchResponse { events, seen }))
+    }
+
+    async fn stop(
+        &self,
+        request: Request<wire::StopRequest>,
+    ) -> Result<Response<wire::StopResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        let train = train_id(&request.into_inner().train_id)?;
+        self.check(&caller, "stop", train)?;
+        let stopped = self
+            .control
+            .ask(|control, now| control.stop_run(train, now));
+        stopped.ok_or_else(|| unknown_run(train))?;
+        Ok(Response::new(wire::StopResponse {}))
+    }
+}
+
+impl Service {
+    /// # Errors
+    /// When the run's job belongs to somebody else.
+    fn check(&self, caller: &Caller, action: &str, train: TrainId) -> Result<(), Status> {
+        let job = self.control.look(|control| {
+            let job = control.job_of_run(train)?;
+            Some((job.id.clone(), job.owner.clone()))
+        });
+        match job {
+            Some((job, owner)) => caller.may_touch(action, &job, &owner),
+            None => Ok(()),
+        }
     }
 }
 

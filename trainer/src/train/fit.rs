@@ -51,6 +51,9 @@ const EPOCHS_A_CHECKPOINT: usize = 10;
 /// Maximum number of retreats after a step that leaves evaluation rows without a finite loss.
 const MOST_RETREATS: usize = 20;
 
+/// Reason that the history gives for the end of a training by [`Observer::is_stopped`].
+const BY_CLIENT: &str = "a client ended training";
+
 /// Bytes of rows in files that are read ahead at a time.
 const READ_AHEAD: usize = 16 << 20;
 
@@ -93,6 +96,8 @@ pub(super) struct Fit<'a, C: Compute> {
     optimizer: Optimizer<C>,
     /// True if the last step found nothing to change.
     converged: bool,
+    /// True if a rank was told to end training after the last epoch.
+    stopped: bool,
     progress: EpochProgress,
     history: Vec<EpochRecord>,
     best: Option<Best>,
@@ -144,6 +149,8 @@ struct Best {
 struct Account {
     covered: Covered,
     seconds: f64,
+    /// True if the rank was told to end training after this epoch.
+    stopped: bool,
 }
 
 impl<'a, C: Compute> Fit<'a, C> {
@@ -222,6 +229,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             sparse,
             optimizer,
             converged: false,
+            stopped: selected.is_none()
+                && history
+                    .last()
+                    .is_some_and(|record| record.ended.as_deref() == Some(BY_CLIENT)),
             earlier: progress.covered,
             progress,
             history,
@@ -344,7 +355,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     fn has_stopped(&self) -> bool {
         let may_end = self.spec.early_stop.is_some() || self.optimizer.converges();
         let last = self.own_history().last().filter(|_| may_end);
-        last.is_some_and(|record| record.ended.is_some())
+        self.stopped || last.is_some_and(|record| record.ended.is_some())
     }
 
     /// Gathers the traces of all ranks, if tracing is on.
@@ -413,15 +424,18 @@ impl<'a, C: Compute> Fit<'a, C> {
         let account = Account {
             covered: self.own,
             seconds: start.elapsed().as_secs_f64(),
+            stopped: observer.is_stopped() && self.selected.is_none(),
         };
         let accounts = gather(&account, "account of an epoch", communicator)?;
         let mut record = self.record(&sums, &accounts)?;
         let all = self.history.iter().chain([&record]);
         let early_stop = self.spec.early_stop.filter(|_| self.selected.is_none());
         let stops = pace::stops(early_stop, all);
-        record.ended = match self.converged {
-            true => Some("the gradient has vanished".to_owned()),
-            false => stops,
+        self.stopped = accounts.iter().any(|account| account.stopped);
+        record.ended = match (self.converged, self.stopped) {
+            (true, _) => Some("the gradient has vanished".to_owned()),
+            (false, true) => stops.or_else(|| Some(BY_CLIENT.to_owned())),
+            (false, false) => stops,
         };
         self.check_weights()?;
         observer.epoch(&record);

@@ -28,6 +28,11 @@ pub trait Observer: Send + Sync {
     fn step(&self, step: &Step);
     /// Reports a finished epoch; the record is the same on every rank.
     fn epoch(&self, record: &EpochRecord);
+    /// Returns true if training is to end after the epoch under way, a refit excepted. One rank's true ends it on all.
+    /// Default: false.
+    fn is_stopped(&self) -> bool {
+        false
+    }
     /// Reports the state to store, [encoded](TrainingState::encode): on rank 0 only, after every epoch and as
     /// often as the spec says.
     fn checkpoint(&self, position: Position, state: Bytes);

@@ -66,6 +66,8 @@ pub(crate) struct Run {
     prepared: Option<(PreparedId, Vec<u64>)>,
     /// True once its last epoch is done.
     trained: bool,
+    /// True once a client has asked for its end after the epoch under way.
+    stopped: bool,
     /// Time since which there have been too few executors to begin.
     short_since: Option<Instant>,
     finished: bool,
@@ -309,6 +311,20 @@ impl Run {
     /// Logs a message for the user.
     pub(crate) fn notes(&mut self, note: String, now: Now) {
         self.tell(RunEvent::Note(note), now.time);
+    }
+
+    /// Ends training after the epoch under way, in whatever generation that is.
+    pub(crate) fn stops(&mut self, now: Now) {
+        if !self.stopped && !self.trained && !self.finished {
+            self.stopped = true;
+            let note = "a client ends training after this epoch".to_owned();
+            self.tell(RunEvent::Note(note), now.time);
+        }
+    }
+
+    /// Checks whether training is to end after the epoch under way.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// Logs that shards are assigned so that some ranks have many more rows than others, or that there are too few for

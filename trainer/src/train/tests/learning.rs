@@ -1,6 +1,7 @@
 //! Training learns, keeps the right epoch, and publishes what it evaluated.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{AsArray, Float64Array, StringArray};
 use arrow::compute::{concat_batches, filter_record_batch};
@@ -8,16 +9,16 @@ use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
     BatchSize, ClassWeights, EarlyStop, EnsembleSize, Keep, LabelTransform, Loss, NumericTransform,
-    Output, Rule, TrainSpec,
+    Output, Refit, Rule, TrainSpec,
 };
-use volley_proto::store::Classes;
+use volley_proto::store::{Classes, EpochRecord, Position};
 
 use super::worlds::assert_same_weights;
-use crate::Error;
 use crate::testing::{
-    classifier, dense, load_split, model, rows, spec, told_apart, train_split, train_world,
-    two_labels, with_visits,
+    Deaf, Seat, classifier, dense, load_split, model, rows, spec, told_apart, train_seats,
+    train_split, train_world, two_labels, with_visits,
 };
+use crate::{Beginning, Error, Observer, Step};
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
     let parts = batch["part"]
@@ -491,6 +492,73 @@ fn training_ends_early_once_it_no_longer_learns() {
     let (last, earlier) = history.split_last().unwrap();
     assert!(last.ended.as_ref().unwrap().contains("for 3 epochs"));
     assert!(earlier.iter().all(|epoch| epoch.ended.is_none()));
+}
+
+/// Observer that is told to end training during an epoch.
+struct Told {
+    during: u64,
+    stopped: AtomicBool,
+}
+
+impl Observer for Told {
+    fn loaded(&self, _: u64, _: f64) {}
+    fn started(&self, _: Beginning) {}
+    fn fell_back(&self, _: volley_proto::spec::RankDevice, _: &str) {}
+    fn step(&self, step: &Step) {
+        let is_due = step.next.epoch as u64 == self.during;
+        self.stopped.fetch_or(is_due, Ordering::Relaxed);
+    }
+    fn epoch(&self, _: &EpochRecord) {}
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+    fn checkpoint(&self, _: Position, _: bytes::Bytes) {}
+}
+
+#[test]
+fn one_rank_that_is_told_ends_training_for_all() {
+    let spec = TrainSpec {
+        epochs: Some(50),
+        ..spec()
+    };
+    let told = Told {
+        during: 3,
+        stopped: AtomicBool::new(false),
+    };
+    let loaded = load_split(&spec, &rows(0..300), 2).into_iter();
+    let seats = loaded.enumerate().map(|(rank, loaded)| Seat {
+        observer: if rank == 1 { &told } else { &Deaf },
+        ..Seat::fresh(loaded)
+    });
+    let mut ends = train_seats(&spec, seats.collect()).into_iter();
+    let manifest = ends.next().unwrap().unwrap().artifacts.unwrap().manifest;
+    assert_eq!(manifest.history.len(), 3);
+    let ended = manifest.history[2].ended.as_deref();
+    assert_eq!(ended, Some("a client ended training"));
+    assert_eq!(ends.next().unwrap().unwrap().report.epochs, 3);
+}
+
+/// A refit repeats the epochs before it, whenever training was told to end.
+#[test]
+fn a_refit_follows_training_that_was_told_to_end() {
+    let spec = TrainSpec {
+        epochs: Some(50),
+        keep: Keep::Last,
+        refit: Refit::Always,
+        ..spec()
+    };
+    let told = Told {
+        during: 2,
+        stopped: AtomicBool::new(false),
+    };
+    let loaded = load_split(&spec, &rows(0..300), 1).into_iter();
+    let seats = loaded.map(|loaded| Seat {
+        observer: &told,
+        ..Seat::fresh(loaded)
+    });
+    let end = train_seats(&spec, seats.collect()).pop().unwrap().unwrap();
+    assert_eq!(end.artifacts.unwrap().manifest.history.len(), 4);
+    assert!(end.report.refit_rows.is_some());
 }
 
 #[test]

@@ -118,7 +118,10 @@ fn a_late_task_of_a_dead_attempt_takes_no_seat() {
     let mut run = joined(now);
     run.starts("k", ranks(&[(0, "a"), (1, "b")]), now);
     let late = run.joins(("j", 0), "a", "dead".into()).unwrap_err();
-    assert_eq!(late, "its attempt is over: generation 2 is of attempt k");
+    assert_eq!(
+        late,
+        "its attempt is over: generation 2 is of attempt k"
+    );
     assert_eq!(run.missing(), "rank 0 on executor a, rank 1 on executor b");
     assert_eq!(
         run.joins(("k", 0), "a", "A".into()).map(|of| of.number),
@@ -373,4 +376,27 @@ fn waiting_is_said_once() {
     assert!(!run.waits("a".into(), now));
     assert!(run.waits("b".into(), now));
     assert_eq!(run.events().iter().count(), 2);
+}
+
+#[test]
+fn a_client_ends_training_in_whatever_generation() {
+    let now = Now::read();
+    let mut run = joined(now);
+    assert!(!run.is_stopped());
+    run.stops(now);
+    run.stops(now);
+    again(&mut run, now);
+    assert!(run.is_stopped());
+    let note = |event: &RunEvent| matches!(event, RunEvent::Note(note) if note.contains("after this epoch"));
+    let events = run.events_since(0).unwrap().events;
+    assert_eq!(events.iter().filter(|event| note(event)).count(), 1);
+}
+
+#[test]
+fn a_run_that_has_ended_is_not_stopped() {
+    let now = Now::read();
+    let mut run = joined(now);
+    run.finishes();
+    run.stops(now);
+    assert!(!run.is_stopped());
 }
