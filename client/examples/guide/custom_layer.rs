@@ -1,7 +1,4 @@
-//! A layer of one's own, `custom('square')`: y = x². In a cluster of processes, the executor program has it: see
-//! `examples/custom-layer`.
-
-use std::path::Path;
+//! A custom layer, `custom('square')`: y = x². For a cluster of processes, see `examples/custom-layer`.
 
 use volley::Estimator;
 use volley::spec::{Device, Layer};
@@ -10,9 +7,8 @@ use volley::standalone::{Standalone, StandaloneConfig};
 
 use crate::Result;
 
-/// The layer, and its operation for rows of this many numbers.
 #[derive(Debug, Default)]
-struct Square(usize);
+struct Square(usize); // numbers per row
 
 impl CustomLayer for Square {
     fn build(&self, width: usize, _arguments: &[f64]) -> Result<Box<dyn CustomOperation>> {
@@ -37,31 +33,26 @@ impl CustomOperation for Square {
         dx: &mut [f32],
         _gradients: Option<&mut [&mut [f32]]>,
     ) {
-        let known = batch.x.iter().zip(dy);
-        dx.iter_mut()
-            .zip(known)
-            .for_each(|(dx, (x, dy))| *dx = 2.0 * x * dy);
+        let slopes = batch.x.iter().map(|x| 2.0 * x);
+        let gradients = slopes.zip(dy).map(|(slope, dy)| slope * dy);
+        dx.iter_mut().zip(gradients).for_each(|(dx, g)| *dx = g);
     }
 }
 
-pub(crate) async fn run(folder: &Path) -> Result {
+pub(crate) async fn run(folder: &std::path::Path) -> Result {
     check_layer(Square::default(), 3, &[])?; // its gradient is right
     let config = StandaloneConfig {
         layers: CustomLayers::new().with("square", Square::default()),
-        device: Device::Cpu,
         ..StandaloneConfig::default()
     };
     let cluster = Standalone::start(config).await?;
     let session = crate::connect(&cluster, &folder.join("own")).await?;
     let rows = "SELECT value / 50.0 - 1 AS x, power(value / 50.0 - 1, 2) AS y FROM range(100)";
     let (name, arguments) = ("square".to_owned(), vec![]);
-    let model = Estimator::new("parabola")
-        .label("y")
-        .continuous(["x"])
-        .layers([Layer::Dense(4), Layer::Custom { name, arguments }])
-        .epochs(2)
-        .fit(&session, session.sql(rows).await?)
-        .await?;
+    let layers = [Layer::Dense(4), Layer::Custom { name, arguments }];
+    let network = Estimator::new("parabola").layers(layers).label("y");
+    let training = network.epochs(2).device(Device::Cpu); // custom layers compute on CPUs
+    let model = training.fit(&session, session.sql(rows).await?).await?;
     assert!(model.history().iter().all(|epoch| epoch.loss.is_finite()));
     cluster.stop().await;
     Ok(())
