@@ -59,6 +59,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// The programs of the page about Rust, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rust.md")]
+mod rust_page {}
+
 mod cluster;
 mod config;
 mod error;

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
+use cargo_metadata::{MetadataCommand, Package};
 use volley_tests::{Cluster, ExecutorSetup, Process, eventually};
 
 const SHOPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/shops");
@@ -53,6 +54,46 @@ fn the_guide_to_the_library_runs() {
     let mut guide = Process::start(&mut Command::new(guide), &log);
     let ended = eventually("its end", Duration::from_secs(300), || guide.ended());
     assert!(ended.success(), "{ended}");
+}
+
+/// The programs of the page are doc tests of the client.
+#[test]
+fn the_project_to_copy_resolves_to_the_tested_versions() {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(checkout.join("docs/rust.md")).unwrap();
+    let block = |language: &str| {
+        let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
+        rest.split_once("```").unwrap().0
+    };
+    let (manifest, dependency) = (block("toml"), "\"../volley/client\"");
+    assert!(manifest.contains(dependency), "{manifest}");
+    let client = format!("{:?}", checkout.join("client"));
+    let project = tempfile::tempdir().unwrap();
+    let file = |name: &str| project.path().join(name);
+    fs::create_dir(file("src")).unwrap();
+    fs::write(file("src/main.rs"), block("rust")).unwrap();
+    fs::write(file("Cargo.toml"), manifest.replace(dependency, &client)).unwrap();
+    fs::copy(checkout.join("Cargo.lock"), file("Cargo.lock")).unwrap();
+
+    let platform = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let options = ["--offline", "--filter-platform", &platform].map(str::to_owned);
+    let mut command = MetadataCommand::new();
+    command.manifest_path(file("Cargo.toml"));
+    let project = command.other_options(options.to_vec()).exec().unwrap();
+    let lock = fs::read_to_string(checkout.join("Cargo.lock")).unwrap();
+    let is_other = |package: &&Package| {
+        let line = format!(
+            "name = \"{}\"\nversion = \"{}\"\n",
+            package.name, package.version
+        );
+        package.name != "first" && !lock.contains(&line)
+    };
+    let others: Vec<_> = project.packages.iter().filter(is_other).collect();
+    assert!(others.is_empty(), "{others:?}");
+    assert!(
+        project.packages.len() > 100,
+        "all of Volley's packages are among them"
+    );
 }
 
 #[test]
