@@ -80,6 +80,21 @@ pub enum StandaloneError {
 }
 
 /// A running embedded cluster; dropping it stops it.
+///
+/// ```no_run
+/// # use volley::standalone::{Standalone, StandaloneConfig, StandaloneError};
+/// # async fn start() -> Result<(), StandaloneError> {
+/// let config = StandaloneConfig {
+///     executors: 3,
+///     vcores: 2,
+///     ..StandaloneConfig::default()
+/// };
+/// let cluster = Standalone::start(config).await?;
+/// println!("the scheduler listens at {}", cluster.scheduler());
+/// cluster.stop().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Standalone {
     parts: Parts,

@@ -26,6 +26,27 @@ use crate::{Model, Result, Session, TrainOptions, TrainingEvents};
 /// Only [`label`](Self::label) is needed. Methods check nothing; [`fit`](Self::fit) reports invalid options.
 ///
 /// A clone is a training of its own.
+///
+/// ```no_run
+/// use volley::spec::{Loss, Ranks};
+/// # use volley::{Error, Estimator, Session};
+/// # async fn learn(session: &Session) -> Result<(), Error> {
+/// let rows = session.sql("SELECT store, day, promo, sales FROM 'sales.parquet'").await?;
+/// let model = Estimator::new("sales")
+///     .replace()
+///     .label("sales")
+///     .categorical(["store", "promo"])
+///     .continuous(["day"])
+///     .hidden_units([128, 64])
+///     .loss(Loss::Mae)
+///     .split_last("day", 0.2)
+///     .ranks(Ranks::Exactly(4))
+///     .fit(session, rows)
+///     .await?;
+/// println!("version {}", model.manifest().version);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, PartialEq)]
 pub struct Estimator {
     name: String,

@@ -20,6 +20,24 @@ use crate::sql::predict;
 use crate::{Result, Session};
 
 /// Published version of a model.
+///
+/// ```no_run
+/// # use volley::{DataFrameExt, Error, Model, Session};
+/// # async fn judge(session: &Session) -> Result<(), Error> {
+/// let model = Model::load(session, "sales").await?;
+/// let held_out = session.sql("SELECT * FROM 'sales.parquet' WHERE day >= '2024-06-01'").await?;
+///
+/// let evaluation = model.evaluate(session, held_out.clone()).await?;
+/// println!("r² {:?}, mean absolute error {:?}", evaluation.r2_score, evaluation.mean_absolute_error);
+/// for of in model.explain(session, held_out.clone()).await? {
+///     println!("{}: {:?}", of.feature, of.attribution);
+/// }
+///
+/// // The rows, with a column `predicted_LABEL`.
+/// held_out.predict(&model)?.show().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     store: Url,

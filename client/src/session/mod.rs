@@ -66,6 +66,31 @@ use crate::{Error, Result, SchedulerAddress, SessionConfig};
 ///
 /// It keeps the state of DataFusion's context: tables, views and settings. Its connections belong to the runtime that
 /// first runs something in it.
+///
+/// ```no_run
+/// # use volley::store::ModelStore;
+/// # use volley::{Error, FileOptions, Session, SessionConfig};
+/// # async fn work() -> Result<(), Error> {
+/// let models = ModelStore::directory_url("models".as_ref())?;
+/// let session = Session::connect(SessionConfig::new("scheduler:50050", models)).await?;
+///
+/// // One query, or a file, as a DataFrame, which runs on the cluster when its rows are read.
+/// session.sql("SELECT count(*) FROM 'sales/*.parquet'").await?.show().await?;
+/// let sales = session.read_csv("sales.csv", FileOptions::new()).await?;
+/// assert!(sales.count().await? > 0);
+///
+/// // A script of any statements, those about models included.
+/// let script = "CREATE EXTERNAL TABLE sales STORED AS CSV LOCATION 'sales.csv';
+///               CREATE MODEL m OPTIONS (input_label_cols = ['amount']) AS SELECT * FROM sales";
+/// for statement in session.parse(script)? {
+///     let output = session.run(statement).await?;
+///     let message = output.message.clone();
+///     let rows = output.collect().await?;
+///     println!("{}: {} batches of rows", message.unwrap_or_default(), rows.len());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Session {
     context: SessionContext,
     store: ModelStore,
