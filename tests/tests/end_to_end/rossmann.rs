@@ -109,6 +109,21 @@ fn from_seven_tables_to_a_submission() {
     assert_eq!(rows("train_rows") + rows("eval_rows"), sold as u64);
 }
 
+/// The tutorial's first model is far better than the mean of sales, and tells why.
+#[test]
+fn the_first_model_explains_its_sales() {
+    let job = Rossmann::of_six_stores();
+    let tables = ["tables.sql", "features.sql"];
+    let options = [("epochs", "5"), ("ranks", "2"), ("seed", "1")];
+    job.run(&[&tables[..], &["first.sql"]].concat(), &options);
+    let judged = job.run(&[&tables[..], &["first-judge.sql"]].concat(), &[]);
+    let r2 = judged[0]["r2_score"].as_f64().unwrap();
+    assert!(r2 > 0.6, "{judged:?}");
+    // Sales depend on the store most of all.
+    assert_eq!(judged[1]["feature"], "Store", "{judged:?}");
+    assert!(judged[1]["attribution"].as_f64() > Some(0.2), "{judged:?}");
+}
+
 #[test]
 fn the_recipe_s_networks_are_scored_together() {
     let job = Rossmann::of_six_stores();
