@@ -29,6 +29,8 @@ pub struct TrainOption {
     pub default: &'static str,
     /// Description of its effect.
     pub about: &'static str,
+    /// Example within `OPTIONS (…)`, with the options that it needs, besides the label.
+    pub example: &'static str,
     set: Set,
 }
 
@@ -87,19 +89,3 @@ impl TrainOptions {
 }
 
 const NOT_SUPPORTED: &[(&str, &str)] = &[("max_iterations", "use epochs")];
-
-const fn option(
-    name: &'static str,
-    values: &'static str,
-    default: &'static str,
-    about: &'static str,
-    set: Set,
-) -> TrainOption {
-    TrainOption {
-        name,
-        values,
-        default,
-        about,
-        set,
-    }
-}

@@ -57,6 +57,60 @@ fn every_option_takes_its_documented_default() {
     }
 }
 
+/// Sets the options of an example, and returns their names.
+fn set_example(example: &str, options: &mut TrainOptions) -> Vec<String> {
+    use datafusion::sql::sqlparser::{ast::Expr, dialect::GenericDialect, parser::Parser};
+    let parser = Parser::new(&GenericDialect {}).try_with_sql(example);
+    let pairs = parser.unwrap().parse_comma_separated(Parser::parse_expr);
+    let pairs = pairs.unwrap().into_iter();
+    let pairs = pairs.map(|pair| match pair {
+        Expr::BinaryOp { left, right, .. } => {
+            let name = left.to_string();
+            let value = OptionValue::of(&right).unwrap();
+            options.set(&name, &value).unwrap();
+            name
+        }
+        other => panic!("{example}: {other}"),
+    });
+    pairs.collect()
+}
+
+#[test]
+fn examples_are_complete() {
+    let column = |(name, kind): (&str, &DataType)| Field::new(name, kind.clone(), true);
+    let (number, text, day) = (DataType::Float64, DataType::Utf8, DataType::Date32);
+    let columns = [
+        ("sales", &number),
+        ("customers", &number),
+        ("price", &number),
+        ("store", &text),
+        ("city", &text),
+        ("day", &day),
+    ];
+    let input = Schema::new(columns.map(column).to_vec());
+    let target = Target {
+        train_id: TrainId::generate(),
+        model: "m".parse().unwrap(),
+        if_exists: IfExists::Fail,
+        store: "file:///tmp/models".parse().unwrap(),
+        start: Start::Fresh,
+    };
+    for option in train_options() {
+        let mut options = TrainOptions::default();
+        let names = set_example(option.example, &mut options);
+        assert!(names.iter().any(|name| name == option.name), "{option:?}");
+        if options.labels.is_empty() {
+            let label = match options.task {
+                Task::Regression => "sales",
+                Task::Classification => "city",
+            };
+            options.labels = vec![label.to_owned()];
+        }
+        let spec = options.spec(target.clone(), &input, &input);
+        assert!(spec.is_ok(), "{}: {spec:?}", option.example);
+    }
+}
+
 #[test]
 fn documented_learning_rates_are_the_optimizers() {
     use OptimizerName::{Adagrad, Ftrl, Lbfgs, Sgd};
