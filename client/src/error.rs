@@ -119,9 +119,9 @@ pub enum Error {
     },
     /// The name of a file does not tell its format.
     #[error(
-        "the name of {file} does not say what is in it: .csv, .tsv, .json, .jsonl and .ndjson (then .gz, \
-         .zst, .bz2 or .xz where it is compressed), .parquet, .avro and .arrow do; CREATE EXTERNAL TABLE t \
-         STORED AS format LOCATION 'file' says it of any other"
+        "the name of {file} does not tell its format: expected .csv, .tsv, .json, .jsonl or .ndjson (then \
+         .gz, .zst, .bz2 or .xz if it is compressed), .parquet, .avro or .arrow; for another name, CREATE \
+         EXTERNAL TABLE t STORED AS format LOCATION 'file'"
     )]
     FileName {
         /// The file.
@@ -139,8 +139,8 @@ pub enum Error {
     },
     /// A table in memory has too many rows.
     #[error(
-        "table {table} would have more than {limit} MiB of rows, and a table in memory goes along with \
-         each query of it: write the rows to files, COPY (SELECT …) TO 'folder/' STORED AS PARQUET, and \
+        "table {table} would have more than {limit} MiB of rows, and a table in memory is sent with each \
+         query that reads it: write the rows to files, COPY (SELECT …) TO 'folder/' STORED AS PARQUET, and \
          query these, SELECT … FROM 'folder/*.parquet'"
     )]
     TableTooLarge {
@@ -237,8 +237,7 @@ pub enum Error {
     /// A query does not fit into a message to the scheduler.
     #[error(
         "the query is too large: it takes {} when it is sent to the scheduler, and the limit is {}; \
-         long lists of values (IN (…), VALUES) belong into a table, a file for example, that the \
-         query joins",
+         long lists of values (IN (…), VALUES) belong in a table, such as a file, that the query joins",
         size(*bytes),
         size(*limit)
     )]
@@ -287,7 +286,7 @@ pub enum Error {
         if *training {
             "CREATE MODEL with resume = true continues from the last checkpoint"
         } else {
-            "run it again, but where it writes, look first at what is written already"
+            "run it again; if it writes, first check what was written"
         }
     )]
     SchedulerRestarted {
@@ -344,7 +343,7 @@ impl Error {
             address: address.to_owned(),
             request,
             source: match status.code() {
-                tonic::Code::Unimplemented => "it is of a version that cannot".into(),
+                tonic::Code::Unimplemented => "its version does not support that".into(),
                 _ => status.message().to_owned().into(),
             },
         }

@@ -1,4 +1,4 @@
--- Joins and windows: what is known of a shop's day before it begins, and how it is split.
+-- Joins and windows: the features of a shop's day that are known before it begins, and how rows are split.
 
 CREATE OR REPLACE VIEW features AS
 SELECT

@@ -342,7 +342,7 @@ impl Attendance {
             signs,
             patience,
             secret: secret.ok_or_else(|| {
-                tonic::Status::unavailable("it does not say who is of its cluster")
+                tonic::Status::unavailable("it did not send the cluster's secret")
             })?,
         })
     }

@@ -60,7 +60,7 @@ impl Notices {
             }
             // Not logged as a warning, which would itself become a notice.
             while let Err(error) = send(&config, &notices).await {
-                tracing::debug!(%error, "the scheduler is not told of warnings");
+                tracing::debug!(%error, "cannot report warnings to the scheduler");
                 sleep(PAUSE).await;
             }
             notices.clear();

@@ -18,8 +18,8 @@ pub enum Error {
     },
     /// A table has no form on the wire.
     #[error(
-        "table {table} cannot be read on the cluster: it is neither of files (CREATE EXTERNAL TABLE, \
-         FROM 'x.parquet') nor of rows in memory (CREATE TABLE, VALUES), and only this process has it"
+        "table {table} cannot be read on the cluster: it has neither files (CREATE EXTERNAL TABLE, FROM \
+         'x.parquet') nor rows in memory (CREATE TABLE, VALUES), and exists only in this process"
     )]
     UnsendableTable {
         /// The table as the statement names it.
@@ -112,7 +112,8 @@ pub enum Error {
     },
     /// A store has a version of another run under the number of the one to be copied.
     #[error(
-        "version {version} of model {name:?} in {store} is of another run: copy to an empty store, or drop the model there"
+        "version {version} of model {name:?} in {store} belongs to another run: copy to an empty store, or \
+         drop the model there"
     )]
     OtherVersion {
         /// The model.

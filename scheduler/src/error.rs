@@ -27,7 +27,7 @@ pub enum Error {
     /// Local tokens beyond loopback, where the scheduler cannot tell whom it makes them for.
     #[error(
         "tokens are made for the same user on loopback only: give --tokens FILE, with lines that `volley cluster token` \
-         prints, or say --insecure where whoever reaches the scheduler may do everything"
+         prints, or give --insecure if everyone who can reach the scheduler may do everything"
     )]
     NoTokens,
     /// The file of tokens cannot be used.

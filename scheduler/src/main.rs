@@ -160,8 +160,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let least = READER_SIGN * 3 / 2;
     anyhow::ensure!(
         args.rows_timeout >= least && args.reader_timeout >= least,
-        "--rows-timeout and --reader-timeout: expected at least {}, found {} and {}: who reads rows \
-         says so every {}",
+        "--rows-timeout and --reader-timeout: expected at least {}, found {} and {}: readers of rows report \
+         every {}",
         format_duration(least),
         format_duration(args.rows_timeout),
         format_duration(args.reader_timeout),

@@ -234,8 +234,8 @@ impl Tables {
             let rows = async { ModelStore::open(&url)?.rows().await };
             match timeout(STORE, rows).await {
                 Ok(Ok(rows)) => models.extend(rows),
-                Ok(Err(error)) => tracing::debug!(%url, %error, "a store's models are not told"),
-                Err(_) => tracing::debug!(%url, ?STORE, "a store has not told its models in time"),
+                Ok(Err(error)) => tracing::debug!(%url, %error, "cannot list a store's models"),
+                Err(_) => tracing::debug!(%url, ?STORE, "a store did not list its models in time"),
             }
         }
         models
@@ -264,7 +264,7 @@ impl Tables {
                 Ok(None) => {}
                 Ok(Some(Ok(report))) => return report,
                 Ok(Some(Err(error))) => tracing::debug!(%url, %error, "a report is not shown"),
-                Err(_) => tracing::debug!(%url, ?STORE, "a store has not told of a report in time"),
+                Err(_) => tracing::debug!(%url, ?STORE, "a store did not list a report in time"),
             }
         }
         None

@@ -119,7 +119,7 @@ impl Cluster {
         };
         let Some(Message::Answer(answer)) = first else {
             return Err(engine(
-                "the scheduler does not say whether it takes the query",
+                "the scheduler neither accepted nor refused the query",
             ));
         };
         match decode::<ExecuteQueryResult>(&answer)?.result {
@@ -137,10 +137,10 @@ impl Cluster {
                     | Failure::SqlParsingFailure(text)
                     | Failure::SessionNotFound(text),
                 ) => engine(&text),
-                None => engine("the scheduler does not take the query"),
+                None => engine("the scheduler refused the query"),
             }),
             None => Err(engine(
-                "the scheduler does not say whether it takes the query",
+                "the scheduler neither accepted nor refused the query",
             )),
         }
     }

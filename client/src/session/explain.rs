@@ -223,7 +223,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         "ranks",
         match able {
             Some(able) => format!("{asked}; {able} can run one now"),
-            None => format!("{asked}; the scheduler does not say how many there are"),
+            None => format!("{asked}; the number of executors is unknown"),
         },
     );
     let by = if spec.shard_by.is_empty() {
@@ -237,7 +237,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         match rows {
             Rows::Exact(rows) => format!("{} in all splits", grouped(rows)),
             Rows::Estimated(rows) => format!("~{} in all splits", grouped(rows)),
-            Rows::Unknown => "not known before they are read".to_owned(),
+            Rows::Unknown => "unknown until they are read".to_owned(),
         },
     );
     let categorical = spec.count(FeatureKind::Categorical);
@@ -277,13 +277,13 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             )
         }
         _ => format!(
-            " at least, and more by how many values the {categorical} categorical features have"
+            " at least, and more for each distinct value of the {categorical} categorical features"
         ),
     };
     // Only executors know the parameters of custom layers.
     let customs = Layer::customs(&network.layers);
     let not_known = || match customs.first() {
-        Some(layer) => format!("not known here: {layer} is its executors' own"),
+        Some(layer) => format!("unknown here: only executors have {layer}"),
         None => "not known".to_owned(),
     };
     let parameters = dense.map(|dense| format!("{}{embeddings}", grouped(dense)));
@@ -351,7 +351,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             (split, _) => split.to_string(),
         },
     );
-    let refit = "on all rows, for as many epochs as were the best";
+    let refit = "on all rows, up to the best epoch's number";
     match (spec.refit, rows.number()) {
         (Refit::Small, None) => line(
             "refit",
@@ -490,7 +490,7 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with("refit"));
             line.map(|line| line["refit".len()..].trim_start().to_owned())
         };
-        let due = "on all rows, for as many epochs as were the best";
+        let due = "on all rows, up to the best epoch's number";
         let small = Rows::Exact(Refit::SMALL);
         let large = Rows::Exact(Refit::SMALL + 1);
         let unknown = format!("{due}, of at most 50,000 rows");
@@ -525,14 +525,14 @@ mod tests {
         let binned = describe(&spec, Rows::Unknown, None);
         let due = format!("parameters            {}, and 10", grouped(dense));
         assert!(binned.contains(&due), "{due} in\n{binned}");
-        assert!(text.contains("not known before they are read"), "{text}");
+        assert!(text.contains("unknown until they are read"), "{text}");
         spec.network.layers.push(Layer::Custom {
             name: "rbf".to_owned(),
             arguments: vec![16.0],
         });
         let text = describe(&spec, Rows::Unknown, None);
         for line in ["parameters            ", "a rank's memory       "] {
-            let line = format!("{line}not known here: custom('rbf', 16) is its executors' own");
+            let line = format!("{line}unknown here: only executors have custom('rbf', 16)");
             assert!(text.contains(&line), "{line} in\n{text}");
         }
     }

@@ -51,16 +51,14 @@ pub(super) enum Verdict {
 /// read before.
 pub(super) fn judge(kind: PlanKind, attempt: usize, rows_read: usize) -> Verdict {
     let advice = match kind {
-        PlanKind::Writes => {
-            "it has written what it was to write, so it is not run again".to_owned()
-        }
+        PlanKind::Writes => "its files are written, so it is not run again".to_owned(),
         PlanKind::Trains => "SHOW MODELS tells whether the model is published".to_owned(),
         PlanKind::Reads if rows_read > 0 => format!(
             "{rows_read} of them were read already; run the query again, or write its rows to \
              files with COPY"
         ),
         PlanKind::Reads if attempt >= ATTEMPTS => {
-            format!("so it went {attempt} times; see that executors stay, and run it again")
+            format!("this happened {attempt} times; keep the executors running, and run it again")
         }
         PlanKind::Reads => return Verdict::RunAgain,
     };

@@ -74,7 +74,7 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
         }
         LogicalPlan::Ddl(DdlStatement::CreateFunction(_) | DdlStatement::DropFunction(_)) => {
             return Err(Error::NotSupported {
-                what: "functions of one's own in SQL: SHOW FUNCTIONS tells what there is"
+                what: "user-defined functions in SQL: SHOW FUNCTIONS lists the built-in ones"
                     .to_owned(),
             });
         }

@@ -483,7 +483,7 @@ mod tests {
                 PlanKind::Reads,
                 &[&[Lost], &[Lost], &[Lost], again],
                 0,
-                "so it went 3 times",
+                "this happened 3 times",
             ),
             (
                 PlanKind::Reads,
@@ -491,7 +491,12 @@ mod tests {
                 1,
                 "1 of them were read",
             ),
-            (PlanKind::Writes, &[&[Lost], again], 0, "it has written"),
+            (
+                PlanKind::Writes,
+                &[&[Lost], again],
+                0,
+                "its files are written",
+            ),
             (PlanKind::Trains, &[&[Lost], again], 0, "SHOW MODELS"),
             (PlanKind::Reads, &[&[Broken], again], 0, "boom"),
         ];

@@ -58,31 +58,30 @@ const FIXED: [(&str, &str, &str); 7] = [
     (
         BALLISTA_CLIENT_PULL,
         "true",
-        "pushed, a job's id arrives with the first change of its state, and what has no id cannot \
-         be cancelled: it stays on",
+        "without it, a job's id arrives only with its first change of state, and the job cannot be cancelled \
+         before: it stays on",
     ),
     (
         BALLISTA_SCHEDULER_SHARE_FILE_STATISTICS_CACHE,
         "true",
-        "the scheduler plans in copies of one session, which share what is known of files; one that \
-         has changed is read again: it stays on",
+        "the scheduler plans in copies of one session, which share file statistics, and reads a changed file \
+         again: it stays on",
     ),
     (
         SCALAR_SUBQUERIES,
         "true",
-        "the engine's other way repeats rows where a subquery in the place of a value has several: \
-         it stays on",
+        "the alternative repeats rows when a scalar subquery returns several: it stays on",
     ),
     (
         WORK_STEALING,
         "false",
-        "a scan of the engine's whose threads take files from each other finds none when a join reads it \
-         once more: it stays off",
+        "a scan whose threads take files from each other is empty when a join reads it a second time: it \
+         stays off",
     ),
     (
         PIECEWISE_MERGE_JOINS,
         "false",
-        "DataFusion 55 has no message for that operator, and mistakes the order of its rows: it stays off",
+        "DataFusion 55 has no message for that operator, and assumes a wrong order of its rows: it stays off",
     ),
     (
         WINDOW_TOPN,
@@ -362,7 +361,7 @@ impl ExtensionOptions for VolleySettings {
                 let priority = priority(value).map_err(expected);
                 priority.map(|priority| self.job.priority = priority)
             }
-            JOB => Err("it is made of the others".to_owned()),
+            JOB => Err("it is derived from the other settings".to_owned()),
             _ => {
                 let known = [
                     ON_CLIENT_LOSS,
@@ -380,9 +379,9 @@ impl ExtensionOptions for VolleySettings {
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        let on_client_loss = "What becomes of a job whose client is gone: auto (training runs on, queries are \
-                              cancelled), cancel or keep";
-        let trace = "Whether ranks note what they do when, where a model's options do not say";
+        let on_client_loss = "Action when a job's client is gone: auto (training continues, queries are \
+            cancelled), cancel or keep";
+        let trace = "Records a timeline of each rank, unless the model's option trace is given";
         let Self { trace: traces, job } = self;
         let entries = [
             (
@@ -507,7 +506,11 @@ mod tests {
                 "SET volley.priority = high: expected a whole number from -100 to 100",
             ),
             (QUEUE, "", "SET volley.queue = : expected a queue's name"),
-            (JOB, "{}", "SET volley.job = {}: it is made of the others"),
+            (
+                JOB,
+                "{}",
+                "SET volley.job = {}: it is derived from the other settings",
+            ),
         ] {
             let error = set(&mut config, key, value).unwrap_err();
             assert_eq!(error.to_string(), message);

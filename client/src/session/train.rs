@@ -434,9 +434,9 @@ fn disagreement(rows: &RecordBatch) -> Option<String> {
     let disagrees = evaluated > DISAGREES * trained && evaluated > f64::from(f32::EPSILON);
     disagrees.then(|| {
         format!(
-            "; warning: training ended at a loss of {trained:.5}, but the model as it predicts comes to {evaluated:.5} on \
-             rows it was trained on: more steps (epochs, or a smaller global_batch_size) let its statistics settle, or \
-             use batch_norm = false"
+            "; warning: training ended at a loss of {trained:.5}, but the published model's loss on training rows \
+             is {evaluated:.5}: more steps (epochs, or a smaller global_batch_size) let its statistics settle, or use \
+             batch_norm = false"
         )
     })
 }
@@ -456,8 +456,8 @@ fn judged(rows: &RecordBatch) -> Option<String> {
             false => ": it is no better than that; other features or another learn_rate may help",
         };
         return Some(format!(
-            "; accuracy {accuracy:.3} on {evaluated} evaluated rows, where the most frequent class alone comes to \
-             {majority:.3}{worse}"
+            "; accuracy {accuracy:.3} on {evaluated} evaluated rows, where always predicting the most \
+             frequent class gives {majority:.3}{worse}"
         ));
     }
     let r2 = first("eval_r2")?;
@@ -468,7 +468,7 @@ fn judged(rows: &RecordBatch) -> Option<String> {
         }
     };
     Some(format!(
-        "; r² {r2:.3} on {evaluated} evaluated rows, where their mean alone comes to 0{worse}"
+        "; r² {r2:.3} on {evaluated} evaluated rows, where predicting their mean gives 0{worse}"
     ))
 }
 

@@ -125,16 +125,16 @@ fn planned(expr: SqlExpr, typed: &str, rows: &DFSchema, state: &SessionState) ->
         expr.exists(|expr| Ok(is(expr)))
     };
     if has(|expr| matches!(expr, Expr::AggregateFunction(_)))? {
-        let reason = "an aggregate is of many rows: compute it in the query, or use a function that is fitted, such as \
+        let reason = "an aggregate needs many rows: compute it in the query, or use a function that is \
+            fitted, such as \
                       ML.STANDARD_SCALER(x) OVER ()";
         return Err(refuse(reason));
     }
     if has(|expr| matches!(expr, Expr::WindowFunction(_) | Expr::Unnest(_)))? {
-        return Err(refuse("it is not of a row alone: compute it in the query"));
+        return Err(refuse("it depends on other rows: compute it in the query"));
     }
     if expr.is_volatile() {
-        let reason =
-            "it has another value each time, and prediction would compute another than training";
+        let reason = "its value changes with every call, so predictions would not match training";
         return Err(refuse(reason));
     }
     // Checks that functions accept their arguments.
@@ -393,8 +393,8 @@ mod tests {
             };
             let scaled = "ML.STANDARD_SCALER(\"Distance\") OVER () AS d";
             for (transform, options, said) in [
-                ("sum(\"Store\") AS s", "", "an aggregate is of many rows"),
-                ("random() AS r", "", "another value each time"),
+                ("sum(\"Store\") AS s", "", "an aggregate needs many rows"),
+                ("random() AS r", "", "changes with every call"),
                 ("ln(\"Promo\") AS l", "", "TRANSFORM: ln(\"Promo\")"),
                 ("nonsense(\"Store\") AS l", "", "nonsense"),
                 (

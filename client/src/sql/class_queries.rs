@@ -50,7 +50,7 @@ pub(super) fn query(
         }
         Function::RocCurve if classes.len() != 2 => {
             return refuse(format!(
-                "it is of models with two classes, this one has {}",
+                "expected a model with two classes, and this one has {}",
                 classes.len()
             ));
         }

@@ -113,8 +113,8 @@ pub(super) fn groups(
     let group = |column: &Ident| -> crate::Result<String> {
         let column = names.normalize(column.clone());
         if column == "label" && !manifest.spec.label.several().is_empty() {
-            let message = "not supported: BY label of a model with several labels, whose rows have a column of \
-                           this name: call it otherwise in a query";
+            let message = "not supported: BY label of a model with several labels, whose rows have a column \
+                of this name: rename it in a query";
             return Err(DataFusionError::Plan(message.to_owned()).into());
         }
         named_field(schema, &column, "BY")?;

@@ -146,8 +146,7 @@ impl RelationPlanner for MlPlanner {
                     }
                     None => {
                         let function = call.function.name().to_owned();
-                        let reason =
-                            "it is of models that predict classes, this one predicts numbers";
+                        let reason = "expected a classifier, and this model predicts numbers";
                         let reason = reason.to_owned();
                         return Err(Error::MlFunction { function, reason }.into());
                     }
@@ -202,7 +201,7 @@ impl RelationPlanner for MlPlanner {
                 let Some(of_rows) = &manifest.spec.transform else {
                     let function = call.function.name().to_owned();
                     let reason =
-                        "it is of models that were created with TRANSFORM (…), this one was not";
+                        "expected a model created with TRANSFORM (…), and this one was not";
                     let reason = reason.to_owned();
                     return Err(Error::MlFunction { function, reason }.into());
                 };

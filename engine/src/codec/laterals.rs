@@ -31,7 +31,7 @@ pub(crate) fn lift_lateral_conditions(
         match join.filter.as_ref().filter(|filter| !is_of(filter, join)) {
             Some(filter) => not_impl_err!(
                 "not supported: LATERAL whose condition {filter} reads a relation that neither its own join has nor an \
-                 inner join right around that"
+                 inner join directly around that"
             ),
             None => Ok(TreeNodeRecursion::Continue),
         }

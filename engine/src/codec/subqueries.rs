@@ -102,16 +102,17 @@ pub fn unjoined(plan: &LogicalPlan) -> Result<Option<String>> {
                 | Expr::InSubquery(_)
                 | Expr::SetComparison(_) => {
                     unjoined = Some(format!(
-                        "the subquery of {expr} where it stands; IN and EXISTS can be asked in WHERE, HAVING and \
-                         QUALIFY, and a subquery can depend on the query right around it, by equal columns below an \
-                         aggregate"
+                        "the subquery of {expr} at this place; IN and EXISTS can be in WHERE, HAVING and \
+                         QUALIFY, and a subquery can depend on the query directly around it, by equal columns \
+                         below an aggregate"
                     ));
                     Ok(TreeNodeRecursion::Stop)
                 }
                 Expr::OuterReferenceColumn(_, column) => {
                     unjoined = Some(format!(
-                        "LATERAL that reads {column} in what it selects, or in a WHERE under LIMIT, ORDER BY, HAVING or UNION; \
-                         compute with it in what is selected outside (a list's entries too: SELECT k, unnest(l) FROM t), and \
+                        "LATERAL that reads {column} in its SELECT list, or in a WHERE under LIMIT, ORDER BY, \
+                         HAVING or UNION; compute with it in the outer SELECT list (with a list's entries \
+                         too: SELECT k, unnest(l) FROM t), and \
                          number rows with row_number() OVER (PARTITION BY …)"
                     ));
                     Ok(TreeNodeRecursion::Stop)

@@ -196,8 +196,7 @@ impl Stores {
             Some(name) => {
                 touch(&mut self.known().declared, name).ok_or_else(|| Error::ObjectStoreUrl {
                     url: root(url),
-                    reason: "what its OPTIONS were is not known any more: CREATE the table again"
-                        .to_owned(),
+                    reason: "its OPTIONS are no longer known: create the table again".to_owned(),
                 })?
             }
         };

@@ -207,7 +207,7 @@ fn place_of_file(root: &str, location: &str) -> Result<Url> {
 
 fn unknown<T>(plan: &dyn ExecutionPlan) -> Result<T> {
     plan_err!(
-        "{} is not run where --allow-path is given: what it reads or writes is unknown",
+        "{} is refused under --allow-path: the files that it reads or writes are unknown",
         plan.name()
     )
 }

@@ -162,8 +162,8 @@ impl Written {
             && !moves.are_of(target)?
         {
             return exec_err!(
-                "what was decided of the files that executors wrote into {target} names files of others: somebody \
-                 else has written it"
+                "the record of files that executors wrote into {target} names other files: another program \
+                 has written it"
             );
         }
         // Listed last: a committer with another record has moved its files by now.
@@ -245,8 +245,8 @@ impl Written {
 fn missing_files(target: &Target, missing: u64, written: u64) -> Result<u64> {
     let missing = if missing > 0 { missing } else { written };
     exec_err!(
-        "{missing} of {written} files that executors wrote into {target} are not there for the \
-         one that commits them: the folder must be the same one on all hosts"
+        "{missing} of {written} files that executors wrote into {target} are invisible to the process that \
+         commits them: all hosts must see the same folder"
     )
 }
 

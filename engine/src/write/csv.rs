@@ -156,8 +156,8 @@ impl BatchSerializer for Serializer {
             if is_text && column.logical_null_count() > 0 {
                 let name = rows.schema_ref().field(0).name().clone();
                 return exec_err!(
-                    "column {name:?} is the only one of a CSV file, in which NULL is a line without characters, and is \
-                     passed over: OPTIONS ('format.null_value' 'NULL') writes a text for it"
+                    "column {name:?} is the only one of a CSV file, where NULL is an empty line, which \
+                     readers skip: OPTIONS ('format.null_value' 'NULL') writes a text instead"
                 );
             }
             if !is_text {

@@ -114,8 +114,8 @@ impl Splitter {
             let data_type = schema.field(column).data_type();
             if !has_name(data_type) {
                 return not_impl_err!(
-                    "{name:?} in PARTITIONED BY is of type {data_type}, whose values cannot be \
-                     names of folders; a number, a text, a date or a truth value can"
+                    "{name:?} in PARTITIONED BY is of type {data_type}, whose values cannot name folders: use \
+                     a number, a text, a date or a boolean"
                 );
             }
             by.push((column, name.clone()));
@@ -127,7 +127,7 @@ impl Splitter {
         };
         let kept: Vec<_> = (0..schema.fields().len()).filter(stays).collect();
         if kept.is_empty() {
-            return plan_err!("PARTITIONED BY names every column: none is left for the files");
+            return plan_err!("PARTITIONED BY names every column, and leaves none for the files");
         }
         let name = Uuid::new_v4().simple();
         Ok(Self {
@@ -175,15 +175,15 @@ impl Splitter {
                 }
                 ScalarValue::Date64(_) => {
                     return exec_err!(
-                        "{name:?} in PARTITIONED BY has a time of day in some rows, which no folder's name says: \
-                         CAST({name:?} AS DATE) has none"
+                        "{name:?} in PARTITIONED BY has a time of day in some rows, which a folder's name \
+                         cannot hold: use CAST({name:?} AS DATE)"
                     );
                 }
                 value => match value.to_string() {
                     text if text == NULL_PARTITION => {
                         return exec_err!(
-                            "{name:?} in PARTITIONED BY is the text '{NULL_PARTITION}' in some rows, whose folder would \
-                             be that of NULL"
+                            "{name:?} in PARTITIONED BY is the text '{NULL_PARTITION}' in some rows, which is \
+                             the folder name of NULL"
                         );
                     }
                     text => text,

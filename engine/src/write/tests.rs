@@ -216,14 +216,10 @@ async fn what_no_folder_can_be_called_is_an_error() {
         (
             "id, '__HIVE_DEFAULT_PARTITION__' AS odd",
             "odd",
-            "that of NULL",
+            "folder name of NULL",
         ),
-        (
-            "id, make_array(id) AS odd",
-            "odd",
-            "cannot be names of folders",
-        ),
-        ("id, now() AS odd", "odd", "cannot be names of folders"),
+        ("id, make_array(id) AS odd", "odd", "cannot name folders"),
+        ("id, now() AS odd", "odd", "cannot name folders"),
         (
             "id, arrow_cast(arrow_cast(90000000, 'Int64'), 'Date64') AS odd",
             "odd",
@@ -560,7 +556,7 @@ async fn a_record_of_somebody_else_moves_nothing() {
         fs::write(record, json.to_string()).unwrap();
         let error = collect(commit, session.task_ctx()).await.unwrap_err();
         assert!(
-            error.to_string().contains("files of others"),
+            error.to_string().contains("names other files"),
             "{from}: {error}"
         );
         assert!(secret.exists());

@@ -125,7 +125,7 @@ impl Uploads {
         let stores = Stores::of_task(context).external()?;
         let opened = stores.opened(target.folder().get_url()).external()?;
         let Some(multipart) = opened.multipart else {
-            return exec_err!("{target} is of a web server, which is only read from");
+            return exec_err!("{target} is on a web server, which is read-only");
         };
         Ok(Self {
             store: opened.store,

@@ -333,7 +333,7 @@ async fn say_ended(
         let told = attendance::end(&config, channel.clone(), std::mem::take(&mut tasks));
         if let Err(error) = told.await {
             // The scheduler asks again for tasks that it waits for.
-            tracing::debug!(%error, "the scheduler is not told that tasks have ended");
+            tracing::debug!(%error, "cannot report ended tasks to the scheduler");
         }
     }
     // The engine holds the sender for as long as the process exists.

@@ -160,7 +160,7 @@ impl Tasks {
 
     fn say_ended(&self, task: TaskKey) {
         if self.shared.ended.send(task).is_err() {
-            tracing::debug!("the executor stops: nobody is told that a task has ended");
+            tracing::debug!("the executor stops: a task's end is not reported");
         }
     }
 }

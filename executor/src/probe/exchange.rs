@@ -49,7 +49,7 @@ pub(super) async fn measure(mut stream: TcpStream, token: &str) -> io::Result<Fo
     stream.set_nodelay(true)?;
     stream.write_all(token.as_bytes()).await?;
     if stream.read_u8().await? != WELCOME {
-        return Err(nonsense("who answers is not the executor"));
+        return Err(nonsense("another process answers"));
     }
     let mut round_trips = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {

@@ -90,7 +90,7 @@ async fn answer_one(config: ExecutorConfig, channel: Authorized, Asked { id, pro
         },
     };
     if let Err(error) = attendance::probed(&config, channel, id, &probed).await {
-        tracing::debug!(id, %error, "the scheduler is not told what came of a probe");
+        tracing::debug!(id, %error, "cannot report a probe's result to the scheduler");
         return;
     }
     if let Some((listener, token, patience)) = listener {

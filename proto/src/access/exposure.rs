@@ -37,8 +37,8 @@ pub fn may_listen(
         (true, _) => "asked for their tokens over TLS (--tls-ca, --tls-cert, --tls-key)".to_owned(),
     };
     let expected = format!(
-        "others than this host's users reach it there, and are not {missing}: bind to 127.0.0.1, or say --insecure \
-         where only those reach it who may do everything"
+        "other hosts reach it there, and are not {missing}: bind to 127.0.0.1, or give --insecure if everyone \
+         who can reach it may do everything"
     );
     Err(Error::option(options.bind, bind.to_string(), expected))
 }

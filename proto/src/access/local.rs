@@ -114,7 +114,8 @@ impl LocalTokens {
     pub fn publish(&self, listens: SocketAddr) -> io::Result<TokenFile> {
         let folders = folders();
         let folder = folders.first().ok_or_else(|| {
-            let reason = "no folder of the user's own is known to keep tokens in: set VOLLEY_STATE_DIR, or HOME";
+            let reason =
+                "there is no folder of the user's to keep tokens in: set VOLLEY_STATE_DIR, or HOME";
             io::Error::new(io::ErrorKind::NotFound, reason)
         })?;
         self.publish_in(folder, listens)

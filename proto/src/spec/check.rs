@@ -176,7 +176,7 @@ impl TrainSpec {
             (self.l1 == 0.0, "expected without l1_reg; 'ftrl' takes it"),
             (
                 self.optimizer.clip_norm.is_none() && self.optimizer.clip_value.is_none(),
-                "expected without clip_norm and clip_value: it solves by the gradient as it is",
+                "expected without clip_norm and clip_value: it needs the gradient unclipped",
             ),
             (
                 self.batch_size.is_none(),
@@ -185,7 +185,7 @@ impl TrainSpec {
         ];
         if self.keep == Keep::Best {
             let expected =
-                "expected 'last' with optimizer = 'lbfgs': what it comes to is the solution";
+                "expected 'last' with optimizer = 'lbfgs': its last epoch is the solution";
             return Err(Error::option("keep", "'best'", expected));
         }
         match refused.into_iter().find(|(fits, _)| !fits) {
@@ -216,7 +216,7 @@ impl TrainSpec {
         }
         if self.device_share && self.device == Device::Cpu {
             let expected =
-                "expected false where device = 'cpu': only GPUs are dealt to one rank each";
+                "expected false where device = 'cpu': only a GPU is reserved for one rank";
             return Err(Error::option("device_share", "true", expected));
         }
         match self.ranks {
@@ -244,8 +244,8 @@ impl TrainSpec {
             return Err(Error::option(
                 "learn_rate_scaling",
                 value,
-                "expected with batch_size alone: where the rows of all ranks are given, ranks change nothing of what is \
-                 learnt",
+                "expected only with batch_size: with a global batch size, the number of ranks does not affect \
+                 training",
             ));
         }
         if let Some(early_stop) = &self.early_stop {

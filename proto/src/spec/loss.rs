@@ -134,7 +134,7 @@ impl Loss {
 
 fn check_shares(shares: &[f64]) -> Result<()> {
     let expected = if !(2..=MOST_QUANTILES).contains(&shares.len()) {
-        format!("expected 2 to {MOST_QUANTILES} shares; of one quantile, a number such as 0.9")
+        format!("expected 2 to {MOST_QUANTILES} shares; for one quantile, a number such as 0.9")
     } else if !shares.iter().all(|share| *share > 0.0 && *share < 1.0) {
         "expected 0 < share < 1 of each".to_owned()
     } else if !shares.is_sorted_by(|share, next| share < next) {

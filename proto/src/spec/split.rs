@@ -60,7 +60,7 @@ impl fmt::Display for Split {
             }
             Self::Random(share) => write!(f, "random, {share} evaluated"),
             Self::CrossValidation(_) => f.write_str(
-                "cross-validation: each member of the ensemble is evaluated by a fold of its own",
+                "cross-validation: each member of the ensemble is evaluated on its own fold",
             ),
         }
     }

@@ -421,7 +421,7 @@ impl ModelStore {
         };
         let (generation, steps) = (info.generation, info.position.steps);
         if info.train_id != run || (Key { generation, steps }) != key {
-            return Ok(Err("is corrupt: it is of another run or step".into()));
+            return Ok(Err("is corrupt: it belongs to another run or step".into()));
         }
         let [path, _] = self.checkpoint_paths(model, key, &info);
         let state = match self.read_at_most(&path, info.bytes).await? {

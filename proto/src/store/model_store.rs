@@ -115,8 +115,8 @@ impl ModelStore {
                 let again = self.objects.create(&probe, &second).await;
                 if again.map_err(|source| self.unwritten(&probe, source))? {
                     self.objects.delete(&probe).await.ok();
-                    let reason = "it puts an object over one that is there, though asked not to (If-None-Match: *): \
-                                  two runs could publish the same version; use a store that has conditional puts";
+                    let reason = "it overwrites an existing object despite If-None-Match: *, so two runs \
+                        could publish the same version; use a store with conditional puts";
                     return Err(Error::StoreUrl {
                         url: self.url.to_string(),
                         reason: reason.to_owned(),

@@ -218,7 +218,7 @@ pub fn disagreement(error: &(dyn std::error::Error + 'static)) -> Option<String>
         }
         if text.contains("received fatal alert") {
             return Some(format!(
-                "it does not take this process's certificate, or none ({text})"
+                "it rejects this process's certificate, or the lack of one ({text})"
             ));
         }
         next = error.source();

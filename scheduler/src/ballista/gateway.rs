@@ -120,7 +120,8 @@ impl JobGateway {
         let role = caller.principal.role.to_string();
         match self.control.look(Controller::query_slots) {
             0 => Err(Status::failed_precondition(format!(
-                "no executor of queries is there yet, and the limit query_memory of the role {role} is shared among their \
+                "no executor for queries has registered yet, and the limit query_memory of the role {role} is \
+                 shared among their \
                  slots: try again when one is"
             ))),
             slots => Ok(Some(MemoryLimit {
@@ -198,8 +199,7 @@ impl JobGateway {
             self.submissions.keep(&id, submission);
             self.control.on(Event::JobSubmitted(job));
             if outlives_client && let Err(error) = self.record.written().await {
-                let reason =
-                    format!("the job is not taken, because it cannot be recorded: {error}");
+                let reason = format!("the job is refused, because it cannot be recorded: {error}");
                 self.control.on(Event::AttemptFails {
                     attempt: id,
                     reason: reason.clone(),
@@ -257,7 +257,7 @@ impl JobGateway {
         }
         if told.is_none() && state == JobState::Succeeded {
             return Err(Status::failed_precondition(format!(
-                "job {id} has ended, and what it gave is not kept any more"
+                "job {id} has ended, and its result is no longer kept"
             )));
         }
         if told.is_none() && state.has_ended() {

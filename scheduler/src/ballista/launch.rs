@@ -16,8 +16,7 @@ pub(super) fn task_fits(stage: usize, bytes: usize) -> Result<(), String> {
     }
     Err(format!(
         "the query is too large: a task of its stage {stage} takes {} when it is sent to an \
-         executor, and the limit is {}; long lists of values (IN (…), VALUES) belong into a table, \
-         a file for example, that the query joins",
+         executor, and the limit is {}; long lists of values (IN (…), VALUES) belong in a table, such as a file, that the query joins",
         size(bytes),
         size(MESSAGE_LIMIT),
     ))

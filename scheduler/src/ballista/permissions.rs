@@ -48,7 +48,7 @@ impl Permissions {
             // A physical plan would run unchanged, past everything that makes plans correct here.
             Some(Query::PhysicalPlan(_)) => {
                 return Err(Status::invalid_argument(
-                    "physical plans are not taken: send the logical plan",
+                    "physical plans are not accepted: send the logical plan",
                 ));
             }
             // Ballista itself refuses a missing or unsupported query.
@@ -118,7 +118,7 @@ fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(
     }
     if let Some(unknown) = &effects.unknown {
         return Err(format!(
-            "{unknown} is not read where --allow-path is given: its files are unknown"
+            "{unknown} is refused under --allow-path: its files are unknown"
         ));
     }
     let mut places = effects.places.iter();

@@ -294,7 +294,7 @@ impl Slots {
                 ending.said = true;
                 lines.push(format!(
                     "task {} of stage {} still computes {STUBBORN:?} after its job ended, and \
-                     holds {}: an operator or function does not come to where it could be stopped",
+                     holds {}: an operator or function does not reach a point where it can stop",
                     task.number,
                     task.stage,
                     count(held.slots),

@@ -86,7 +86,7 @@ impl Cluster for Service {
             .ask(|control, _| control.drop_prepared(id, owner));
         if let Some(id) = id.filter(|_| dropped == 0) {
             return Err(Status::not_found(format!(
-                "unknown prepared rows {id}; SELECT * FROM volley.prepared lists those that there are"
+                "unknown prepared rows {id}; SELECT * FROM volley.prepared lists them"
             )));
         }
         Ok(Response::new(DropPreparedResponse {

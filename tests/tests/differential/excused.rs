@@ -194,7 +194,7 @@ pub(crate) fn writes_no_file(error: &str) -> bool {
 
 /// Returns the reason why Volley may give this error where the reference has an answer.
 pub(crate) fn refused(error: &str, no_rows: impl Fn() -> bool) -> Option<&'static str> {
-    let table = error.contains("and a table in memory goes along with each query of it");
+    let table = error.contains("and a table in memory is sent with each query that reads it");
     let no_file = writes_no_file(error) && no_rows();
     let two_orders = error.contains(TWO_ORDERS);
     match () {

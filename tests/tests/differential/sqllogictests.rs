@@ -52,7 +52,7 @@ struct Statement {
 const REFUSED: &[&str] = &[
     "not supported: Delete on a table in memory",
     "not supported: Update on a table in memory",
-    "not supported: functions of one's own in SQL",
+    "not supported: user-defined functions in SQL",
     "encrypted Parquet files on a cluster",
     ": it stays on",
     ": it stays off",
@@ -60,7 +60,7 @@ const REFUSED: &[&str] = &[
     "Invalid function 'file_row_index'",
     "Arrow IPC field metadata cannot encode direct dictionary-of-dictionary",
     "Deregistering new schemas is not supported",
-    "whose values cannot be names of folders",
+    "whose values cannot name folders",
     "a pattern that is computed: ~ takes regular expressions",
     // Appending to a file.
     "Inserting into a ListingTable backed by a single file is not supported",

@@ -184,7 +184,7 @@ fn the_newest_snapshot_says_which_files_are_rows() {
         ),
         (
             "CREATE EXTERNAL TABLE t STORED AS DELTA LOCATION '{t}-nothing/'",
-            &["there is no folder _delta_log"],
+            &["it has no folder _delta_log"],
         ),
     ] {
         if sql.contains("..") {

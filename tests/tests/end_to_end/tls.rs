@@ -140,7 +140,7 @@ fn who_does_not_speak_tls_or_has_the_wrong_files_is_refused_and_told_why() {
         // Forged: the client trusts the cluster, which does not trust the client's authority.
         (
             files(&both, &other, "127.0.0.1").to_vec(),
-            "does not take this process's certificate",
+            "rejects this process's certificate",
         ),
         (
             files(&own.join("ca.pem"), &own, "client").to_vec(),

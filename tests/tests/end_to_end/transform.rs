@@ -200,11 +200,11 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
         ),
         (
             "CREATE MODEL q TRANSFORM (avg(x) AS a, y) OPTIONS (input_label_cols = ['y']) AS SELECT * FROM rows",
-            "an aggregate is of many rows",
+            "an aggregate needs many rows",
         ),
         (
             "CREATE MODEL q TRANSFORM (random() AS a, y) OPTIONS (input_label_cols = ['y']) AS SELECT * FROM rows",
-            "another value each time",
+            "changes with every call",
         ),
         (
             "CREATE MODEL q TRANSFORM (ln(text) AS a, y) OPTIONS (input_label_cols = ['y']) AS SELECT * FROM rows",

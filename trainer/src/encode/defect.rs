@@ -57,10 +57,10 @@ impl fmt::Display for Defect {
             Rule::Label => "a finite number in every row that is trained on or evaluated",
             Rule::Class => "a class in every row that is trained on or evaluated",
             Rule::CountLabel => {
-                "a number ≥ 0 in every row that is trained on or evaluated, since the loss is of counts"
+                "a number ≥ 0 in every row that is trained on or evaluated, since the loss is for counts"
             }
             Rule::AmountLabel => {
-                "a number > 0 in every row that is trained on or evaluated, since the loss is of amounts"
+                "a number > 0 in every row that is trained on or evaluated, since the loss is for amounts"
             }
             Rule::Weight => "a number ≥ 0 in every row that is trained on or evaluated",
             Rule::PositiveLabel => {

@@ -163,7 +163,7 @@ pub(super) fn decode_vocabularies(
             && vocabulary.is_sound()
             && Some(vocabulary.distinct()) == feature.vocabulary;
         if !fits {
-            let problem = format!("the vocabulary of {column:?} is not what the manifest says");
+            let problem = format!("the vocabulary of {column:?} differs from the manifest");
             return Err(wrong(VOCABULARIES, problem));
         }
     }

@@ -318,9 +318,9 @@ pub(super) fn on_rows(
             });
         }
         return Err(Error::NoTrainingRows(if world.eval.rows > 0 {
-            "all of them are to be evaluated"
+            "all rows are held out for evaluation"
         } else {
-            "the query gave none that is not for testing"
+            "the query returned no rows besides test rows"
         }));
     }
     Ok(world)

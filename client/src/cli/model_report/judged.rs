@@ -145,7 +145,7 @@ fn importance(important: &Important, manifest: &Manifest, html: &mut String) -> 
     };
     write!(
         html,
-        "<p class=\"quiet\">On {rows} rows{}. Features that tell the same share what they tell.</p>\
+        "<p class=\"quiet\">On {rows} rows{}. Correlated features share importance.</p>\
          <div class=\"charts\">{}</div>",
         first(important),
         charts::importance(features, score)

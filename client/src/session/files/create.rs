@@ -95,7 +95,7 @@ async fn delta(
         let what = format!("STORED AS DELTA {what}");
         DataFusionError::from(Error::NotSupported { what })
     };
-    let says = |what: &str| refuse(&format!("with {what}: the table's log says it"));
+    let says = |what: &str| refuse(&format!("with {what}, which the table's log defines"));
     if !statement.schema.fields().is_empty() {
         return Err(says("columns"));
     }
@@ -114,9 +114,7 @@ async fn delta(
     let place = Place::of_table(location)?;
     if place.delta(state.runtime_env()).await?.is_none() {
         let place = shown(location);
-        return Err(refuse(&format!(
-            "at {place}: there is no folder {LOG} in it"
-        )));
+        return Err(refuse(&format!("at {place}: it has no folder {LOG}")));
     }
     Ok(FilesTable::open(place, state).await?)
 }
@@ -131,7 +129,8 @@ async fn refuse_delta(statement: &CreateExternalTable, state: &SessionState) -> 
         if place.delta(state.runtime_env()).await?.is_some() {
             return Err(Error::NotSupported {
                 what: format!(
-                    "STORED AS {} at {}: it is a Delta table, whose log says which of its files are rows; STORED AS DELTA",
+                    "STORED AS {} at {}: it is a Delta table, whose log lists its current files: use STORED \
+                     AS DELTA",
                     statement.file_type,
                     shown(location)
                 ),
@@ -281,7 +280,7 @@ fn urls(statement: &CreateExternalTable) -> Result<Vec<ListingTableUrl>> {
         }
         if url.object_store() != urls[0].object_store() {
             return plan_err!(
-                "the files of a table are of one object store, and LOCATION has {} and {}",
+                "the files of a table must be in one object store, and LOCATION names {} and {}",
                 shown(urls[0].as_str()),
                 shown(url.as_str())
             );
@@ -315,8 +314,8 @@ async fn none_found(
     // A folder of files with other endings is looked at as if it was empty.
     match list(urls, store, state).await {
         Ok(others) if !others.is_empty() => plan_datafusion_err!(
-            "no file at {places} ends in .{ending}, and columns are inferred of such; there is {}: \
-             give the columns, or a pattern of the files",
+            "no file at {places} ends in .{ending}, as needed to infer columns; there is {}: declare the \
+             columns, or name the files by a pattern",
             others[0].0
         ),
         Ok(_) => plan_datafusion_err!(

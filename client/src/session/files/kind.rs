@@ -105,7 +105,7 @@ impl Kind {
                     return Err(Error::FilesDiffer {
                         one: other.display().to_string(),
                         other: file.display().to_string(),
-                        how: format!("the one is {found} and the other {kind}"),
+                        how: format!("the first is {found}, the second {kind}"),
                     });
                 }
                 Some(_) => {}

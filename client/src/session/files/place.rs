@@ -348,7 +348,7 @@ fn table_above(folder: &Path) -> Option<&Path> {
 pub(super) fn in_delta(typed: &str, table: &str) -> Error {
     Error::NotSupported {
         what: format!(
-            "reading {typed}: {table} is a Delta table, whose log says which of its files are rows; name that folder"
+            "reading {typed}: {table} is a Delta table, whose log lists its current files: name that folder"
         ),
     }
 }

@@ -102,7 +102,7 @@ pub(in crate::session) fn located(
         return match options.is_empty() {
             true => Ok(None),
             false => Err(Error::NotSupported {
-                what: format!("options of a store for {typed}, which is none"),
+                what: format!("object-store options for {typed}, which is a local path"),
             }),
         };
     };

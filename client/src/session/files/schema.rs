@@ -213,7 +213,7 @@ fn merge(schemas: &[(String, SchemaRef)], columns: Columns) -> Result<SchemaRef>
                 return Err(Error::FilesDiffer {
                     one: known(&merged),
                     other: file.clone(),
-                    how: format!("the columns of the one are {before}, and of the other {now}"),
+                    how: format!("the first has the columns {before}, the second {now}"),
                 });
             }
         }
@@ -263,8 +263,8 @@ fn join(
             one: first.to_string(),
             other: file.to_owned(),
             how: format!(
-                "column {:?} is {} in the one and {} in the other; CREATE EXTERNAL TABLE t (column \
-                 type, …) says which it is to be",
+                "column {:?} is {} in the first and {} in the second; CREATE EXTERNAL TABLE t (column type, \
+                 …) declares its type",
                 field.name(),
                 known.data_type(),
                 field.data_type()

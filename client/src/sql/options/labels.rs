@@ -12,9 +12,9 @@ impl TrainOptions {
             return Ok(());
         }
         let reason = if self.task == Task::Classification {
-            "of a classifier: train a model of each"
+            "of a classifier: train a model for each"
         } else if loss.shares().is_some() {
-            "with several quantiles: train a model of each label, or of one quantile"
+            "with several quantiles: train a model for each label, or for one quantile"
         } else if self.network.output == Output::ScaledSigmoid {
             "with activation_output = 'scaled_sigmoid', whose scale is that of one label"
         } else {

@@ -167,7 +167,7 @@ impl TrainOptions {
             (Some(global), Some(_)) => Err(refused(
                 "global_batch_size",
                 global.to_string(),
-                "not with batch_size, which is of one rank",
+                "not with batch_size, which is per rank",
             )),
             (None, Some(rows)) => Ok(Some(BatchSize::OfRank(rows))),
             (global, None) => Ok(global.map(|global| BatchSize::Global { global })),
@@ -225,8 +225,7 @@ impl TrainOptions {
         let is_unbounded = self.network.output == Output::Identity && self.task == Task::Regression;
         match self.standardize_label {
             Some(true) if !is_unbounded => {
-                let expected =
-                    "only of a regressor with activation_output = 'identity': others have bounds";
+                let expected = "only for a regressor with activation_output = 'identity': other outputs are bounded";
                 Err(refused("standardize_label", "true", expected))
             }
             given => Ok(given.unwrap_or(is_unbounded)),

@@ -32,9 +32,7 @@ impl TrainOptions {
                         Custom => {
                             "data_split_method = 'custom' needs the column that splits the rows"
                         }
-                        _ => {
-                            "data_split_method = 'seq' needs the column that the rows follow each other by"
-                        }
+                        _ => "data_split_method = 'seq' needs the column that orders the rows",
                     },
                 });
             }

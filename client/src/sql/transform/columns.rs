@@ -209,14 +209,14 @@ impl Resolve<'_> {
             }
             Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => Err(wrong(
                 expr,
-                "it is of the row alone: join tables in the query",
+                "it sees one row at a time: join tables in the query",
             )),
             Expr::CompoundIdentifier(_) => {
                 let reason =
                     "a column has no table here, since it is the query's; a field is s['field']";
                 Err(wrong(expr, reason))
             }
-            Expr::Lambda(_) => Err(wrong(expr, "not supported: a function of one's own")),
+            Expr::Lambda(_) => Err(wrong(expr, "not supported: a lambda function")),
             Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
                 Err(wrong(expr, "expected a value in the place of a parameter"))
             }
@@ -259,7 +259,7 @@ impl Resolve<'_> {
             return Ok(is_text);
         }
         let or_text = if fit.takes_text() { " or text" } else { "" };
-        let reason = format!("expected a number{or_text}, and what it is given is {data_type}");
+        let reason = format!("expected a number{or_text}, and its argument is {data_type}");
         Err(wrong(&fit.typed, reason))
     }
 }

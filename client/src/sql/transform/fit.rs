@@ -221,7 +221,8 @@ pub(super) fn numbers(fits: &[Fit], found: Vec<Found>) -> Result<Vec<Vec<Fitted>
             }
             Some(Fitted::Number(number)) if !number.is_finite() => {
                 let reason = format!(
-                    "it cannot be fitted: a training row has a number that is not finite, or they come to {number}"
+                    "it cannot be fitted: a training row has a number that is not finite, or the result is \
+                     {number}"
                 );
                 return Err(wrong(&of.typed, reason));
             }

@@ -132,7 +132,7 @@ pub(super) fn read(function: &Function, typed: &str) -> Result<Read> {
     let options: Option<Vec<_>> = options.collect();
     if name == BUCKETIZE {
         if function.over.is_some() {
-            let reason = "it is of each row alone, and takes no OVER ()";
+            let reason = "it is computed row by row, and takes no OVER ()";
             return Err(wrong(typed, reason));
         }
         let options = options.ok_or_else(refuse)?;
@@ -152,8 +152,7 @@ pub(super) fn read(function: &Function, typed: &str) -> Result<Read> {
             return Err(wrong(typed, reason));
         }
         None => {
-            let reason =
-                "OVER () is missing behind it, as of all functions that are fitted to rows";
+            let reason = "expected OVER () behind it, as for all functions that are fitted to rows";
             return Err(wrong(typed, reason));
         }
     }
@@ -231,14 +230,14 @@ fn unknown(name: &str) -> String {
             "a text column is a categorical feature, whose values have an embedding each"
         }
         "FEATURE_CROSS" => "write a || '_' || b AS ab",
-        "HASH_BUCKETIZE" => "the option hash_buckets does it to categorical features",
+        "HASH_BUCKETIZE" => "use the option hash_buckets for categorical features",
         "POLYNOMIAL_EXPAND" => "write the products, x * y AS xy",
         _ => {
             let known = || FITTED.into_iter().chain([BUCKETIZE]);
             let hint = did_you_mean(name, known());
             let known: Vec<_> = known().collect();
             return format!(
-                "there is no such function in TRANSFORM{hint}; there are {}",
+                "unknown function in TRANSFORM{hint}; the functions are {}",
                 known.join(", ")
             );
         }

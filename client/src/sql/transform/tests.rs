@@ -125,7 +125,7 @@ fn says_what_is_wrong_with_an_expression() {
             "ML.LABEL_ENCODER(\"Name\") OVER () AS a",
             "an embedding each",
         ),
-        ("ML.STANDARD_SCALER(x) AS a", "OVER () is missing"),
+        ("ML.STANDARD_SCALER(x) AS a", "expected OVER () behind it"),
         (
             "ML.STANDARD_SCALER(x) OVER (ORDER BY k) AS a",
             "with nothing in it",
@@ -140,11 +140,11 @@ fn says_what_is_wrong_with_an_expression() {
         ),
         (
             "ML.STANDARD_SCALER(\"Name\") OVER () AS a",
-            "expected a number, and what it is given is Utf8",
+            "expected a number, and its argument is Utf8",
         ),
         (
             "ML.STANDARD_SCALER(day) OVER () AS a",
-            "what it is given is Date32",
+            "its argument is Date32",
         ),
         (
             "ML.STANDARD_SCALER(ML.IMPUTER(x, 'mean') OVER ()) OVER () AS a",

@@ -169,7 +169,7 @@ impl TableProvider for Files {
         if let Some(place) = self.listing.table_paths().first()
             && matches!(place.scheme(), "http" | "https")
         {
-            return not_impl_err!("writing to {place}: a web server is only read from");
+            return not_impl_err!("writing to {place}: a web server is read-only");
         }
         let input = typed_as(input, &self.schema())?;
         let options = self.listing.options();

@@ -54,8 +54,8 @@ pub async fn sendable(plan: LogicalPlan) -> Result<LogicalPlan> {
         if size > ROWS_LIMIT {
             let (limit, mib) = (ROWS_LIMIT >> 20, size.div_ceil(1 << 20));
             return plan_err!(
-                "the rows of tables in memory go along with a query, up to {limit} MiB of them, and with \
-                 those of table {name} they are {mib} MiB: write large ones to files, with COPY (SELECT …) \
+                "the rows of tables in memory are sent with a query, at most {limit} MiB of them, and with \
+                 table {name} they are {mib} MiB: write large ones to files, with COPY (SELECT …) \
                  TO 'folder/' STORED AS PARQUET, and query these: SELECT … FROM 'folder/*.parquet'"
             );
         }

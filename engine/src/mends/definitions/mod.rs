@@ -53,7 +53,7 @@ fn statement(statement: &Statement) -> Result<()> {
             })?;
             let typed = columns.iter().find(|column| column.data_type.is_some());
             refuse_if(typed.is_some(), || {
-                "types of a view's columns: CAST(x AS type) in what is selected".to_owned()
+                "types of a view's columns: use CAST(x AS type) in its SELECT list".to_owned()
             })
         }
         Statement::Drop {
@@ -68,14 +68,10 @@ fn statement(statement: &Statement) -> Result<()> {
         } => {
             let has_dependents = *object_type != ObjectType::Schema && (*cascade || *restrict);
             refuse_if(has_dependents, || {
-                format!(
-                    "CASCADE and RESTRICT of DROP {object_type}: views of it stay, whatever is said"
-                )
+                format!("CASCADE and RESTRICT of DROP {object_type}: its views always stay")
             })?;
             refuse_if(*purge || *temporary || table.is_some(), || {
-                format!(
-                    "PURGE, TEMPORARY and ON of DROP; DROP {object_type} [IF EXISTS] name is what there is"
-                )
+                format!("PURGE, TEMPORARY and ON of DROP: use DROP {object_type} [IF EXISTS] name")
             })
         }
         _ => Ok(()),

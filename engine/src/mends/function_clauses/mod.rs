@@ -74,7 +74,7 @@ fn check(expr: &mut Expr, reading: &Reading<'_>) -> Result<()> {
         let is_of_others = order.is_some_and(|order| !is_by(order, &values[0]));
         return refuse_if(is_of_others, || {
             format!(
-                "{function}: {name} is of the values that it orders by; order by the first argument"
+                "{function}: {name} takes the values that it orders by; order by the first argument"
             )
         });
     }

@@ -127,7 +127,7 @@ pub(super) fn alias(alias: &TableAlias) -> Result<()> {
     })?;
     let typed = columns.iter().find(|column| column.data_type.is_some());
     refuse_if(typed.is_some(), || {
-        format!("types of the columns of {name}: CAST(x AS type) in what is selected")
+        format!("types of the columns of {name}: use CAST(x AS type) in the SELECT list")
     })
 }
 

@@ -389,7 +389,7 @@ impl Run {
         let generation = self.generation;
         if attempt != self.attempt {
             return Err(format!(
-                "its attempt is over: generation {generation} is of attempt {}",
+                "its attempt is over: generation {generation} belongs to attempt {}",
                 self.attempt
             ));
         }

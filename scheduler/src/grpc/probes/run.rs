@@ -236,7 +236,7 @@ impl Peer {
 }
 
 fn unasked(executor: &str) -> String {
-    format!("{executor} answers what it was not asked")
+    format!("{executor} sent an unexpected answer")
 }
 
 async fn tell(answers: &Answers, link: &Link) {

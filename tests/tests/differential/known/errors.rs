@@ -42,7 +42,7 @@ pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "LATERAL that selects a column beside it",
         query: "SELECT a.k, l.m FROM t a, LATERAL (SELECT a.k + b.k AS m FROM t b WHERE b.s = a.s) l",
-        refused: Some("LATERAL that reads a.k in what it selects"),
+        refused: Some("LATERAL that reads a.k in its SELECT list"),
         ..ASKED
     },
     Known {
@@ -59,7 +59,7 @@ pub(super) const KNOWN: &[Known] = &[
     Known {
         name: "the first rows of LATERAL",
         query: "SELECT a.k, l.k FROM t a, LATERAL (SELECT b.k FROM t b WHERE b.s = a.s ORDER BY b.k LIMIT 1) l",
-        refused: Some("LATERAL that reads a.s in what it selects, or in a WHERE under LIMIT"),
+        refused: Some("LATERAL that reads a.s in its SELECT list, or in a WHERE under LIMIT"),
         ..ASKED
     },
     Known {

@@ -322,7 +322,7 @@ impl Greeting {
         let expected = proof::of_acceptor(secret, &self.hello, &head);
         if !proof::is_same(&reply.proof, &expected) {
             return Err(invalid(
-                "who answers does not prove to be a rank of this generation",
+                "the peer does not prove that it belongs to this generation",
             ));
         }
         let proof = proof::of_dialler(secret, &self.hello, &self.reply);

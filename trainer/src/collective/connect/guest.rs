@@ -76,12 +76,12 @@ impl Guest {
         match read {
             Ok(true) => self.heard(),
             Ok(false) if now.saturating_duration_since(self.since) > PATIENCE => {
-                Heard::Nonsense("it takes too long to say who it is")
+                Heard::Nonsense("it does not identify itself in time")
             }
             Ok(false) => Heard::Nothing,
             Err(error) => {
                 tracing::debug!(%error, "a guest's connection failed");
-                Heard::Nonsense("its connection failed before it had proven who it is")
+                Heard::Nonsense("its connection failed before it was authenticated")
             }
         }
     }
@@ -93,7 +93,7 @@ impl Guest {
         };
         match decode_answer(&admitted.answer) {
             Some(said) if proof::is_same(&said, &admitted.expected) => Heard::Proven(admitted.peer),
-            _ => Heard::Nonsense("it does not prove that it is of this generation"),
+            _ => Heard::Nonsense("it does not prove that it belongs to this generation"),
         }
     }
 

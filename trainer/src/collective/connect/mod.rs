@@ -275,7 +275,7 @@ impl<'a> Assembly<'a> {
                 generation,
                 count,
                 reason,
-                "dropped connections that are no peer's; this is why the last one was"
+                "dropped connections of strangers; the reason is the last one's"
             );
         }
     }

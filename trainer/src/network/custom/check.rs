@@ -101,7 +101,8 @@ impl Trial {
         let (dx_alone, _) = self.backward(&y, false);
         if dx != dx_alone {
             return Err(
-                "its gradient by x is another where those by parameters are not wanted".to_owned(),
+                "its gradient by x differs when gradients by parameters are not requested"
+                    .to_owned(),
             );
         }
         let largest = y
@@ -331,7 +332,7 @@ mod tests {
         for (mistake, due) in [
             (Mistake::Parameter, "bias["),
             (Mistake::Input, "x["),
-            (Mistake::InputAlone, "not wanted"),
+            (Mistake::InputAlone, "not requested"),
             (Mistake::Rows, "other rows"),
             (Mistake::Output, "NaN"),
             (Mistake::Steps, "finite differences"),

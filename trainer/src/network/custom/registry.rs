@@ -140,7 +140,7 @@ impl CustomLayers {
 /// Checks the width and parameters that an operation declares; the error says what is wrong.
 fn check(width: usize, parameters: &[Parameter]) -> Result<(), String> {
     if width == 0 {
-        return Err("it puts out rows of width 0".to_owned());
+        return Err("its output has width 0".to_owned());
     }
     let mut names = HashSet::new();
     for Parameter {

@@ -120,7 +120,7 @@ fn a_late_task_of_a_dead_attempt_takes_no_seat() {
     let late = run.joins(("j", 0), "a", "dead".into()).unwrap_err();
     assert_eq!(
         late,
-        "its attempt is over: generation 2 is of attempt k"
+        "its attempt is over: generation 2 belongs to attempt k"
     );
     assert_eq!(run.missing(), "rank 0 on executor a, rank 1 on executor b");
     assert_eq!(
