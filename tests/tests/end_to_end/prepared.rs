@@ -108,6 +108,9 @@ fn ranks_run_where_their_rows_are() {
     let file = cluster.dir().join("rows.csv");
     write_rows(&file, 1_000);
     let first = train(&cluster, &file, "hidden_units = [4]");
+    eventually("both executors to keep their rows", SOON, || {
+        (prepared(&cluster).first()?["holders"] == 2).then_some(())
+    });
     for _ in 0..3 {
         let again = train(&cluster, &file, "hidden_units = [4]");
         assert!(are_prepared(&again), "{}", again.stderr);
