@@ -59,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-/// The programs of the page about Rust, compiled and run.
+/// The programs of the page about Rust, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/rust.md")]
 mod rust_page {}

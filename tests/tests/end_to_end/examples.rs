@@ -71,7 +71,7 @@ fn the_project_to_copy_resolves_to_the_tested_versions() {
     let project = tempfile::tempdir().unwrap();
     let file = |name: &str| project.path().join(name);
     fs::create_dir(file("src")).unwrap();
-    fs::write(file("src/main.rs"), block("rust")).unwrap();
+    fs::write(file("src/main.rs"), block("rust,no_run")).unwrap();
     fs::write(file("Cargo.toml"), manifest.replace(dependency, &client)).unwrap();
     fs::copy(checkout.join("Cargo.lock"), file("Cargo.lock")).unwrap();
 
