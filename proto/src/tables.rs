@@ -203,7 +203,7 @@ rows! {
         executors: Vec<StageExecutor> = StageExecutor::list(&time()),
         /// Stages that it reads from.
         inputs: Vec<u64> = numbers(),
-        /// What it does, for people: `join sales with stores on store`.
+        /// Description for people: `join sales with stores on store`.
         description: String = Utf8,
         /// Root operator, in a line.
         operator: String = Utf8,

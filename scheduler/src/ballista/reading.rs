@@ -1,6 +1,6 @@
 //! Rows that running tasks have read so far, as their executors tell.
 //!
-//! What an executor tells takes the place of what it told before, and is forgotten when it has told nothing for a while.
+//! A report replaces the executor's previous one, and expires if none follows.
 
 use std::collections::HashMap;
 use std::sync::Arc;

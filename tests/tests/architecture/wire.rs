@@ -29,7 +29,7 @@ const ENCODED: [&str; 11] = [
     "trainer/src/train",
 ];
 
-/// Of these, files that encode by hand or by a macro, which count as a whole.
+/// Files among these that encode by hand or by a macro: their whole text counts.
 const WHOLE: [&str; 2] = ["proto/src/tables.rs", "trainer/src/collective/wire.rs"];
 
 /// Packages that encode plans, rows and messages.
