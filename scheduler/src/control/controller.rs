@@ -69,6 +69,8 @@ pub(crate) struct Controller {
     lost_executors: u64,
     /// Work that the last offer has left waiting, by attempt.
     pub(super) unmet: Vec<(String, Unmet)>,
+    /// Attempts that the last offer let wait before their jobs were known, hence in the wrong queue.
+    pub(super) early: BTreeSet<String>,
     notices: NoticeLog,
     /// Time since which no executor has been registered.
     empty_since: Option<Instant>,
@@ -91,6 +93,7 @@ impl Controller {
             aging: Aging::default(),
             lost_executors: 0,
             unmet: Vec::new(),
+            early: BTreeSet::new(),
             notices: NoticeLog::default(),
             empty_since: None,
             recovery: None,
@@ -312,6 +315,9 @@ impl Controller {
     fn job_submitted(&mut self, submission: Submission, now: Now) {
         let (id, job) = (submission.job.clone(), Job::new(submission, now));
         self.slots.count_to(&id, &job.account);
+        if self.early.remove(&id) {
+            self.command(Command::Offer);
+        }
         if let Some(end) = self.jobs.open(job) {
             self.attempt_ended(&id, end, now);
         }
@@ -321,6 +327,9 @@ impl Controller {
         let (wanted, early) = self.jobs.resubmitted(job, attempt, now);
         if let Some(job) = self.jobs.get(job) {
             self.slots.count_to(attempt, &job.account);
+        }
+        if self.early.remove(attempt) {
+            self.command(Command::Offer);
         }
         if wanted {
             let (job, attempt) = (job.to_owned(), attempt.to_owned());

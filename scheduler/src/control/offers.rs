@@ -111,6 +111,7 @@ impl Controller {
             }
         });
         let mut running = Vec::new();
+        self.early.clear();
         let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
             asked.extend(self.demand(stage, &mut running, now));
@@ -286,6 +287,9 @@ impl Controller {
                     && self.runs.entry(&gang.train).waits(reason.to_string(), now)
                 {
                     self.wake(Topic::Run(gang.train));
+                }
+                if self.jobs.get(&demand.job).is_none() {
+                    self.early.insert(attempt);
                 }
                 if !runs {
                     self.job_waits(&demand.job, Some(reason));

@@ -360,6 +360,19 @@ fn an_attempt_may_end_before_its_job_is_told_of() {
 }
 
 #[test]
+fn an_attempt_may_be_offered_before_its_job_is_told_of() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    assert!(script.offer(&[slices("k", 1)]).is_empty());
+    let submission = Event::JobSubmitted(Submission::query("k"));
+    assert_eq!(script.on(submission), ["offer"]);
+    script.offer(&[slices("k", 1)]);
+    let waits = script.waits("k");
+    assert_eq!(waits.as_deref(), Some("job j holds the only slot"));
+}
+
+#[test]
 fn queries_end_with_their_client_and_training_goes_on() {
     let mut script = Script::new(&["a"]);
     let train = TrainId::generate();
