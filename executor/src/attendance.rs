@@ -8,6 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Streaming};
@@ -22,7 +23,7 @@ use volley_proto::wire::{
 };
 use volley_proto::{Gpu, PreparedId, TrainId};
 use volley_trainer::collective::host_id;
-use volley_trainer::gpus;
+use volley_trainer::{gpus, thread_speed};
 
 use crate::config::ExecutorRole;
 use crate::{Error, ExecutorConfig, Result};
@@ -281,6 +282,10 @@ impl Attendance {
         channel: Authorized,
         incarnation: &str,
     ) -> Result<Self> {
+        // An estimate is not worth an executor that does not start.
+        let speed = spawn_blocking(thread_speed).await.ok();
+        let [product_rate, memory_rate] =
+            speed.map_or([0.0; 2], |speed| [speed.products, speed.memory]);
         let request = AttendRequest {
             executor_id: config.id.clone(),
             incarnation: incarnation.to_owned(),
@@ -296,6 +301,8 @@ impl Attendance {
             rank_memory_bytes: config.rank_memory.as_u64(),
             host_id: host_id(),
             gpus: found_gpus().into_iter().map(wire::Gpu::from).collect(),
+            product_rate,
+            memory_rate,
         };
         let deadline = Instant::now() + config.connect_timeout;
         // When the other end closes a connection with a TLS alert, a request may fail before the alert is read.

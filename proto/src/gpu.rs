@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
+use crate::spec::{Clocks, Precision};
 use crate::wire;
 use crate::{Error, Result};
 
@@ -21,6 +22,16 @@ pub struct Gpu {
     pub memory: u64,
     /// Compute capability.
     pub capability: Capability,
+    /// Clocks and widths.
+    pub clocks: Clocks,
+}
+
+impl Gpu {
+    /// Returns the peak of its matrix products in FLOP/s, if it is known.
+    pub fn products(&self, precision: Precision) -> Option<f64> {
+        let Capability { major, minor } = self.capability;
+        self.clocks.products((major, minor), precision)
+    }
 }
 
 /// UUID of a GPU, the same in every process, independent of `CUDA_VISIBLE_DEVICES`.
@@ -58,6 +69,7 @@ impl fmt::Display for Gpu {
             name,
             memory,
             capability,
+            ..
         } = self;
         let memory = bytesize(*memory);
         write!(
@@ -102,6 +114,10 @@ impl From<Gpu> for wire::Gpu {
             memory_bytes: gpu.memory,
             capability_major: gpu.capability.major,
             capability_minor: gpu.capability.minor,
+            multiprocessors: gpu.clocks.multiprocessors,
+            clock_khz: gpu.clocks.clock_khz,
+            memory_clock_khz: gpu.clocks.memory_khz,
+            memory_bus_bits: gpu.clocks.bus_bits,
         }
     }
 }
@@ -118,6 +134,12 @@ impl TryFrom<wire::Gpu> for Gpu {
                 major: gpu.capability_major,
                 minor: gpu.capability_minor,
             },
+            clocks: Clocks {
+                multiprocessors: gpu.multiprocessors,
+                clock_khz: gpu.clock_khz,
+                memory_khz: gpu.memory_clock_khz,
+                bus_bits: gpu.memory_bus_bits,
+            },
         })
     }
 }
@@ -132,6 +154,12 @@ mod tests {
             name: "NVIDIA H100 80GB HBM3".into(),
             memory: 85_520_809_984,
             capability: Capability { major: 9, minor: 0 },
+            clocks: Clocks {
+                multiprocessors: 132,
+                clock_khz: 1_980_000,
+                memory_khz: 2_619_000,
+                bus_bits: 5120,
+            },
         }
     }
 

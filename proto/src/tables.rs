@@ -247,6 +247,16 @@ rows! {
         cpu_cores: Option<f64> = Float64,
         /// Memory limit of each of its ranks: training whose ranks need more is refused.
         rank_memory_bytes: u64 = UInt64,
+        /// FLOP/s of matrix products in `f32` of one thread, measured at its start.
+        thread_product_rate: Option<f64> = Float64,
+        /// Bytes per second that one thread moves in memory, measured at its start.
+        thread_memory_rate: Option<f64> = Float64,
+        /// Peak FLOP/s in `f32` of its slowest GPU, from its clocks.
+        gpu_f32_rate: Option<f64> = Float64,
+        /// Peak FLOP/s in TF32 of its slowest GPU, from its clocks.
+        gpu_tf32_rate: Option<f64> = Float64,
+        /// Peak bytes per second of its slowest GPU's memory, from its clocks.
+        gpu_memory_rate: Option<f64> = Float64,
         /// Its version.
         version: String = Utf8,
         /// Time at which it registered.
@@ -657,6 +667,11 @@ mod tests {
             machine_bytes: None,
             cpu_cores: Some(0.5),
             rank_memory_bytes: 4,
+            thread_product_rate: Some(1e11),
+            thread_memory_rate: Some(2e10),
+            gpu_f32_rate: None,
+            gpu_tf32_rate: None,
+            gpu_memory_rate: None,
             version: "0".into(),
             since: 5,
             draining: true,

@@ -23,7 +23,7 @@ use volley_proto::{ModelName, TrainId, splitmix};
 use crate::control::{
     AttemptEnd, Binding, BoundTask, Command, Controller, DeviceRequest, Event, ExecutorEndpoint,
     ExecutorRole, Gang, GangStage, Memory, Now, Offer, Policy, Profile, Queue, Queues,
-    RetentionPolicy, Stage, Submission, Task, Work,
+    RetentionPolicy, Stage, Submission, Task, ThreadSpeed, Work,
 };
 
 /// Duration longer than any simulation.
@@ -212,6 +212,7 @@ impl<'a> Simulation<'a> {
             gpus: Vec::new(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
+            speed: ThreadSpeed::default(),
             version: String::new(),
         };
         let (now, incarnation) = (self.now(), "simulated/1");

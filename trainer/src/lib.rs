@@ -30,6 +30,7 @@ mod model;
 mod network;
 mod random;
 pub mod simulation;
+mod speed;
 #[cfg(test)]
 mod testing;
 mod threads;
@@ -52,6 +53,7 @@ pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
+pub use speed::{ThreadSpeed, thread_speed};
 #[doc(hidden)]
 pub use train::bench;
 pub use train::{

@@ -18,8 +18,8 @@ use tokio::time::sleep;
 use volley_engine::{optimized, with_rules};
 use volley_proto::limits::grouped;
 use volley_proto::spec::{
-    BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, RankDevice, Ranks,
-    Refit, Rule, Split, TrainSpec,
+    BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, Precision,
+    RankDevice, Ranks, Refit, Rule, Speed, Split, TrainSpec,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -288,7 +288,15 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     };
     let parameters = dense.map(|dense| format!("{}{embeddings}", grouped(dense)));
     line("parameters", parameters.unwrap_or_else(not_known));
+    let known_ranks = ranks.unwrap_or(1).max(1);
+    // Evaluated rows are not known yet; they are few.
+    let by_rows = rows.number();
+    let by_rows = by_rows.map(|rows| spec.global_batch(rows, known_ranks as usize));
     let (global_batch, of_rank) = match spec.batch_size {
+        Some(BatchSize::OfRank(rows)) => {
+            let rows = (rows * spec.accumulate) as u64;
+            (ranks.map(|ranks| ranks * rows), Some(rows))
+        }
         Some(BatchSize::Global { global }) => {
             let global = global as u64;
             (
@@ -296,11 +304,13 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
                 ranks.map(|ranks| global.div_ceil(ranks.max(1))),
             )
         }
-        None => (None, None),
-        Some(BatchSize::OfRank(rows)) => {
-            let rows = (rows * spec.accumulate) as u64;
-            (ranks.map(|ranks| ranks * rows), Some(rows))
-        }
+        None if solved => (None, None),
+        None => (
+            by_rows,
+            by_rows
+                .zip(ranks)
+                .map(|(rows, ranks)| rows.div_ceil(ranks.max(1))),
+        ),
     };
     line(
         "global batch",
@@ -314,15 +324,16 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             (None, None) => "by the number of rows, 256 at most".to_owned(),
         },
     );
-    let epochs = match spec.epochs {
-        Some(epochs) => format!("{epochs} epochs"),
-        None if solved => "1,000 epochs at most".to_owned(),
-        None => "epochs by the number of rows".to_owned(),
-    };
     let steps = rows
         .number()
         .zip(global_batch)
-        .map(|(rows, batch)| rows.div_ceil(batch));
+        .map(|(rows, batch)| rows.div_ceil(batch.max(1)));
+    let epochs = match (spec.epochs, steps) {
+        (Some(epochs), _) => format!("{epochs} epochs"),
+        (None, _) if solved => "1,000 epochs at most".to_owned(),
+        (None, Some(steps)) => format!("~{} epochs", spec.planned_epochs(steps)),
+        (None, None) => "epochs by the number of rows".to_owned(),
+    };
     line(
         "steps",
         match steps {
@@ -391,34 +402,145 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         )
     });
     line("a rank's memory", memory.unwrap_or_else(not_known));
-    line(
-        "device",
-        match (spec.device, executors) {
-            (Device::Auto, Some(executors)) if !executors.is_empty() => {
-                let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
-                devices.sort_unstable();
-                devices.dedup();
-                // A rank compares devices before its first step.
-                let either = match devices.iter().any(|device| device.starts_with("cuda")) {
-                    true if Layer::customs(&spec.network.layers).is_empty() => {
-                        ", or the CPU where it is faster"
-                    }
-                    true => ", but the CPU for custom layers",
-                    false => "",
-                };
-                format!("auto: {}{either}", devices.join(", "))
-            }
-            (device, _) if spec.device_share => format!("{device}, shared"),
-            (device, _) => device.to_string(),
-        },
-    );
+    let able: Vec<_> = executors
+        .into_iter()
+        .flatten()
+        .filter(|executor| executor.role != "query")
+        .collect();
+    let step = rows.number().zip(of_rank.or(global_batch));
+    let times = step.map(|(rows, of_rank)| Times::of(spec, (rows, of_rank), &able));
+    let times = times.unwrap_or_default();
+    line("device", device(spec, executors, &times));
     line("threads", threads(spec.threads, executors));
     let asked = spec.precision;
     let kinds = device_kinds(spec.device, executors).into_iter();
     let ranks: Vec<_> = kinds.map(|kind| RankDevice::new(kind, asked)).collect();
     line("precision", RankDevice::reasons(&ranks, asked));
+    if let Some((steps, seconds)) = steps.zip(times.of_device(spec.device)) {
+        let epochs = spec.planned_epochs(steps);
+        let all = seconds * steps as f64 * epochs as f64;
+        let beside = match known_ranks {
+            1 => "",
+            _ => ", without all-reduce",
+        };
+        line(
+            "a step",
+            format!("~{}{beside}; measured once it trains", told(seconds)),
+        );
+        line(
+            "training",
+            format!(
+                "~{} at most, without reading rows and evaluation{}",
+                told(all),
+                match spec.refit {
+                    Refit::Never => "",
+                    Refit::Small | Refit::Always => "; a refit takes as long again",
+                }
+            ),
+        );
+    }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// Estimated seconds of a step on the slowest executor, on the CPU and on a GPU, as far as they are known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    cpu: Option<f64>,
+    gpu: Option<f64>,
+    /// True if each executor has a GPU.
+    all_gpus: bool,
+}
+
+impl Times {
+    /// Estimates a step of `of_rank` rows in a training on `rows` rows.
+    fn of(spec: &TrainSpec, (rows, of_rank): (u64, u64), executors: &[&Executor]) -> Self {
+        let precision = Precision::on(DeviceKind::Cuda, spec.precision);
+        let most = spec.threads.map_or(usize::MAX, usize::from);
+        let slowest = |speed: &dyn Fn(&Executor) -> Option<Speed>| {
+            let seconds =
+                |executor: &&Executor| spec.step_seconds(of_rank, rows, &speed(executor)?);
+            let all: Option<Vec<f64>> = executors.iter().map(seconds).collect();
+            all?.into_iter().reduce(f64::max)
+        };
+        Self {
+            cpu: slowest(&|executor| {
+                let threads = most.min(executor.slots as usize);
+                let products = executor.thread_product_rate?;
+                Some(Speed::of_threads(
+                    threads,
+                    products,
+                    executor.thread_memory_rate?,
+                ))
+            }),
+            gpu: slowest(&|executor| {
+                let products = match precision {
+                    Precision::F32 => executor.gpu_f32_rate?,
+                    Precision::Tf32 => executor.gpu_tf32_rate?,
+                    Precision::Bf16 => 2.0 * executor.gpu_tf32_rate?,
+                };
+                Some(Speed::of_gpu(products, executor.gpu_memory_rate?))
+            }),
+            all_gpus: executors.iter().all(|executor| !executor.gpus.is_empty()),
+        }
+    }
+
+    /// Returns the seconds on the device that is likely to compute.
+    fn of_device(&self, device: Device) -> Option<f64> {
+        match device.kind() {
+            Some(DeviceKind::Cpu) => self.cpu,
+            Some(DeviceKind::Cuda) => self.gpu,
+            None => match (self.cpu, self.gpu) {
+                (Some(cpu), Some(gpu)) if self.all_gpus => Some(cpu.min(gpu)),
+                (cpu, _) => cpu,
+            },
+        }
+    }
+}
+
+/// Describes the device that ranks compute on, and why.
+fn device(spec: &TrainSpec, executors: Option<&[Executor]>, times: &Times) -> String {
+    match (spec.device, executors) {
+        (Device::Auto, Some(executors)) if !executors.is_empty() => {
+            let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
+            devices.sort_unstable();
+            devices.dedup();
+            // A rank compares devices before its first step.
+            let either = match devices.iter().any(|device| device.starts_with("cuda")) {
+                true if !Layer::customs(&spec.network.layers).is_empty() => {
+                    ", but the CPU for custom layers".to_owned()
+                }
+                true => match (times.cpu, times.gpu) {
+                    (Some(cpu), Some(gpu)) => format!(
+                        ", whichever ranks measure to be faster: a step takes ~{} on the GPU, ~{} on the CPU",
+                        told(gpu),
+                        told(cpu)
+                    ),
+                    _ => ", or the CPU where it is faster".to_owned(),
+                },
+                false => String::new(),
+            };
+            format!("auto: {}{either}", devices.join(", "))
+        }
+        (device, _) if spec.device_share => format!("{device}, shared"),
+        (device, _) => device.to_string(),
+    }
+}
+
+/// Formats an estimate of a time with two digits: "0.85 ms", "16 ms", "3.1 s", "12 min", "2.5 h".
+fn told(seconds: f64) -> String {
+    let (number, unit) = match seconds {
+        ..1.0 => (1e3 * seconds, "ms"),
+        ..120.0 => (seconds, "s"),
+        ..7200.0 => (seconds / 60.0, "min"),
+        _ => (seconds / 3600.0, "h"),
+    };
+    let digits = match number {
+        ..0.995 => 2,
+        ..9.95 => 1,
+        _ => 0,
+    };
+    format!("{number:.digits$} {unit}")
 }
 
 /// Describes the number of threads that a rank computes with on the CPU.
@@ -461,7 +583,7 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use arrow::util::pretty::pretty_format_batches;
 
-    use volley_proto::spec::{EnsembleSize, NumericEmbedding, Precision};
+    use volley_proto::spec::{EnsembleSize, NumericEmbedding};
     use volley_proto::tables::{StageKind, StageState};
 
     use super::*;
@@ -555,6 +677,11 @@ mod tests {
             machine_bytes: None,
             cpu_cores: None,
             rank_memory_bytes: 1,
+            thread_product_rate: None,
+            thread_memory_rate: None,
+            gpu_f32_rate: None,
+            gpu_tf32_rate: None,
+            gpu_memory_rate: None,
             gpus: vec![],
             free_gpus: 0,
             version: String::new(),
@@ -593,6 +720,28 @@ mod tests {
             line.unwrap()["device".len()..].trim_start().to_owned()
         };
         (spec.device, spec.precision) = (Device::Auto, None);
+        let line = |rows: Rows, executors: &[Executor], name: &str| {
+            let text = describe(&spec, rows, Some(executors));
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.map(|line| line[name.len()..].trim_start().to_owned())
+        };
+        let mut measured = executor("any", "cuda:0");
+        measured.gpus = vec!["a GPU".into()];
+        (measured.thread_product_rate, measured.thread_memory_rate) = (Some(1e11), Some(3e10));
+        let rows = Rows::Exact(1_000_000);
+        let on_cpu = line(rows, std::slice::from_ref(&measured), "a step").unwrap();
+        assert!(on_cpu.starts_with("~") && on_cpu.contains("ms"), "{on_cpu}");
+        assert_eq!(
+            line(Rows::Unknown, std::slice::from_ref(&measured), "a step"),
+            None
+        );
+        (measured.gpu_f32_rate, measured.gpu_tf32_rate) = (Some(6e13), Some(5e14));
+        measured.gpu_memory_rate = Some(3e12);
+        let on_both = line(rows, std::slice::from_ref(&measured), "device").unwrap();
+        assert!(on_both.contains(" on the GPU, ~"), "{on_both}");
+        // The slowest rank sets the pace, and one without a rate has no estimate.
+        let untold = [measured, executor("any", "cpu")];
+        assert_eq!(line(rows, &untold, "a step"), None);
         let either = "auto: cpu, cuda:1, or the CPU where it is faster";
         assert_eq!(auto(&spec, &mixed), either);
         assert_eq!(auto(&spec, &mixed[..1]), "auto: cpu");
@@ -602,6 +751,13 @@ mod tests {
         });
         let custom = "auto: cpu, cuda:1, but the CPU for custom layers";
         assert_eq!(auto(&spec, &mixed), custom);
+    }
+
+    #[test]
+    fn times_are_told_with_two_digits() {
+        let all = [0.000_85, 0.0161, 3.14, 100.0, 745.0, 9000.0];
+        let due = ["0.85 ms", "16 ms", "3.1 s", "100 s", "12 min", "2.5 h"];
+        assert_eq!(all.map(told), due);
     }
 
     #[test]

@@ -182,6 +182,15 @@ impl TrainSpec {
         })
     }
 
+    /// Returns the numbers that a row takes in a step, of all members' layers and of what enters them; `None` with a
+    /// custom layer.
+    pub(super) fn row_outputs(&self, rows: u64) -> Option<u64> {
+        let entered = self.entered();
+        let widths = Layer::activations(&self.network.layers, to_usize(entered))? as u64;
+        let members = self.network.members(rows) as u64;
+        Some(widths.saturating_add(entered).saturating_mul(members))
+    }
+
     /// Returns the number of trainable parameters for `rows` rows, without those of categorical features' values; an
     /// unknown number counts as many. `None` with a custom layer.
     pub fn parameters(&self, rows: Option<u64>) -> Option<u64> {

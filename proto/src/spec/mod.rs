@@ -19,8 +19,10 @@ mod loss;
 mod memory;
 mod network;
 mod optimizer;
+mod pace;
 mod precision;
 mod refit;
+mod speed;
 /// Values of a split column, after BigQuery ML's `DATA_SPLIT_METHOD = 'CUSTOM'`, and draws of a random split.
 pub mod split;
 mod transform;
@@ -40,6 +42,7 @@ pub use network::{
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 pub use precision::{DeviceKind, Precision, RankDevice};
 pub use refit::Refit;
+pub use speed::{Clocks, Speed};
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::{MOST_BUCKETS, VocabularyRule};
 

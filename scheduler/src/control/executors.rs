@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::Gpu;
-use volley_proto::spec::Device;
+use volley_proto::spec::{Device, Precision};
 use volley_proto::tables::{self, Vitals, millis};
 
 use super::devices::HostGpu;
 use super::placement::ExecutorRole;
 
 /// An executor's description of itself when it attends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Profile {
     /// Role: queries, ranks, or both.
     pub(crate) role: ExecutorRole,
@@ -34,7 +34,17 @@ pub(crate) struct Profile {
     pub(crate) memory_bytes: u64,
     /// Memory that each of its ranks may take, in bytes.
     pub(crate) rank_memory_bytes: u64,
+    pub(crate) speed: ThreadSpeed,
     pub(crate) version: String,
+}
+
+/// What one thread of an executor has measured; 0 where it has measured nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct ThreadSpeed {
+    /// FLOP/s of matrix products in `f32`.
+    pub(crate) products: f64,
+    /// Bytes per second of memory.
+    pub(crate) memory: f64,
 }
 
 /// Host and ports of an executor.
@@ -475,6 +485,11 @@ impl Executors {
                 machine_bytes: newest.and_then(|newest| newest.machine_bytes),
                 cpu_cores: newest.and_then(|newest| newest.cpu_cores),
                 rank_memory_bytes: profile.rank_memory_bytes,
+                thread_product_rate: measured(profile.speed.products),
+                thread_memory_rate: measured(profile.speed.memory),
+                gpu_f32_rate: slowest(&profile.gpus, |gpu| gpu.products(Precision::F32)),
+                gpu_tf32_rate: slowest(&profile.gpus, |gpu| gpu.products(Precision::Tf32)),
+                gpu_memory_rate: slowest(&profile.gpus, |gpu| gpu.clocks.memory()),
                 version: profile.version.clone(),
                 since: millis(*since),
                 draining: *drain != Drain::No,
@@ -483,6 +498,17 @@ impl Executors {
         };
         self.records.iter().filter_map(row).collect()
     }
+}
+
+/// Returns a rate, if it was measured.
+fn measured(rate: f64) -> Option<f64> {
+    Some(rate).filter(|rate| *rate > 0.0)
+}
+
+/// Returns the least rate of these GPUs; `None` if there is none, or one does not tell.
+fn slowest(gpus: &[Gpu], rate: impl Fn(&Gpu) -> Option<f64>) -> Option<f64> {
+    let rates: Option<Vec<f64>> = gpus.iter().map(rate).collect();
+    rates?.into_iter().reduce(f64::min)
 }
 
 /// Returns the process of an incarnation.
@@ -510,6 +536,7 @@ mod tests {
             gpus: Vec::new(),
             memory_bytes: 1,
             rank_memory_bytes: 2,
+            speed: ThreadSpeed::default(),
             version: "0".into(),
         }
     }

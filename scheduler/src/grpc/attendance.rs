@@ -32,7 +32,7 @@ use super::invalid;
 use super::probes::Probes;
 use crate::access::Caller;
 use crate::control::{
-    Controller, Drain, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic,
+    Controller, Drain, Event, ExecutorRole, Notice, Presence, Profile, Task, ThreadSpeed, Topic,
 };
 use crate::handle::Control;
 
@@ -89,6 +89,8 @@ impl Attendance for Service {
             rank_memory_bytes,
             host_id,
             gpus,
+            product_rate,
+            memory_rate,
             ..
         } = request.into_inner();
         let device = device.parse::<Device>().map_err(|error| invalid(&error))?;
@@ -119,6 +121,10 @@ impl Attendance for Service {
             gpus,
             memory_bytes,
             rank_memory_bytes,
+            speed: ThreadSpeed {
+                products: product_rate,
+                memory: memory_rate,
+            },
             version,
         };
         let (signs, stream) = mpsc::unbounded_channel();

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_int};
 
+use volley_proto::spec::Clocks;
 use volley_proto::{Capability, Gpu, GpuId};
 
 /// Answer of the driver about one device, as it was written.
@@ -16,6 +17,9 @@ pub(super) struct Answer {
     pub(super) memory: usize,
     /// Major and minor.
     pub(super) capability: [c_int; 2],
+    /// Multiprocessors, their clock, the memory's clock, both in kHz, and the width of the memory's bus in bits; 0 where
+    /// the driver does not tell.
+    pub(super) clocks: [c_int; 4],
 }
 
 impl Answer {
@@ -24,6 +28,7 @@ impl Answer {
         name: [0; 128],
         memory: 0,
         capability: [0; 2],
+        clocks: [0; 4],
     };
 
     pub(super) fn gpu(&self) -> Gpu {
@@ -32,11 +37,19 @@ impl Answer {
             Err(_) => &self.name,
         };
         let [major, minor] = self.capability.map(|number| number.try_into().unwrap_or(0));
+        let clocks = self.clocks.map(|number| number.try_into().unwrap_or(0));
+        let [multiprocessors, clock_khz, memory_khz, bus_bits] = clocks;
         Gpu {
             uuid: GpuId::from_bytes(self.uuid),
             name: String::from_utf8_lossy(name).trim().to_owned(),
             memory: self.memory as u64,
             capability: Capability { major, minor },
+            clocks: Clocks {
+                multiprocessors,
+                clock_khz,
+                memory_khz,
+                bus_bits,
+            },
         }
     }
 }
@@ -57,6 +70,7 @@ mod tests {
             uuid: *b"\x89\x32\xf9\x37\xd7\x2c\x41\x06\xc1\x2f\x20\xbd\x9f\xae\xd9\xf6",
             memory: 85_520_809_984,
             capability: [9, 0],
+            clocks: [132, 1_980_000, -1, 5120],
             ..named(b"NVIDIA H100 80GB HBM3\0left over")
         };
         let gpu = answer.gpu();
@@ -67,6 +81,8 @@ mod tests {
         assert_eq!(gpu.name, "NVIDIA H100 80GB HBM3");
         assert_eq!(gpu.memory, 85_520_809_984);
         assert_eq!(gpu.capability, Capability { major: 9, minor: 0 });
+        assert_eq!(gpu.clocks.multiprocessors, 132);
+        assert_eq!(gpu.clocks.memory(), None, "no memory has such a clock");
     }
 
     #[test]

@@ -26,6 +26,9 @@ const NO_DEVICE: c_int = 100;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const CAPABILITY: [c_int; 2] = [75, 76];
 
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `_CLOCK_RATE`, `_MEMORY_CLOCK_RATE` and `_GLOBAL_MEMORY_BUS_WIDTH`.
+const CLOCKS: [c_int; 4] = [16, 13, 36, 37];
+
 /// Returns the number of GPUs, or the reason why there can be none.
 pub(super) fn devices() -> Result<usize, String> {
     let driver = open(&DRIVER).ok_or("the NVIDIA driver (libcuda.so.1) is not installed")?;
@@ -103,6 +106,12 @@ pub(super) fn gpus() -> Result<Vec<Gpu>, String> {
             for (number, attribute) in answer.capability.iter_mut().zip(CAPABILITY) {
                 let number: *mut c_int = number;
                 results.push(attribute_of(number, attribute, device));
+            }
+            for (number, attribute) in answer.clocks.iter_mut().zip(CLOCKS) {
+                // A driver may have given an attribute up; estimates do without it.
+                if attribute_of(number, attribute, device) != SUCCESS {
+                    *number = 0;
+                }
             }
             if let Some(failed) = results.into_iter().find(|result| *result != SUCCESS) {
                 return Err(format!(

@@ -18,7 +18,7 @@ mod finite;
 mod graph;
 mod host;
 mod mask;
-mod matmul;
+pub(crate) mod matmul;
 mod norm;
 mod outputs;
 mod plan;

@@ -444,7 +444,7 @@ fn prepare(
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
     let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
-    let global_batch = pace::global_batch(spec, world.train.rows, world.ranks);
+    let global_batch = spec.global_batch(world.train.rows, world.ranks);
     let begin = |values, running| {
         let weights = Weights { values, running };
         TrainingState::begin(

@@ -8,27 +8,9 @@ use volley_proto::store::{EpochRecord, Position};
 
 use super::state::Selected;
 
-/// Minimum steps of a training whose epochs are not given.
-const LEAST_STEPS: u64 = 4000;
-/// Minimum and maximum epochs of a training whose epochs are not given.
-const EPOCHS: [u64; 2] = [20, 400];
 /// One-cycle schedule: the first rate as a share of the largest, and the share of steps in which the rate
 /// rises.
 const ONE_CYCLE: (f64, f64) = (1.0 / 25.0, 0.3);
-
-/// Maximum passes over all rows for a rule that ends by itself, if epochs are not given.
-const MOST_PASSES: usize = 1000;
-
-/// Returns the number of epochs: as given, or as many as give enough steps.
-pub(super) fn epochs(spec: &TrainSpec, steps_per_epoch: u64) -> usize {
-    if let (None, Rule::Lbfgs { .. }) = (spec.epochs, &spec.optimizer.rule) {
-        return MOST_PASSES;
-    }
-    spec.epochs.unwrap_or_else(|| {
-        let [least, most] = EPOCHS;
-        LEAST_STEPS.div_ceil(steps_per_epoch).clamp(least, most) as usize
-    })
-}
 
 /// Returns the last possible epoch. A refit adds as many epochs as were kept, or as many as are planned
 /// with a rule that ends by itself.
@@ -38,7 +20,7 @@ pub(super) fn last_epoch(
     selected: Option<Selected>,
     history: &[EpochRecord],
 ) -> usize {
-    let planned = epochs(spec, planned_steps(steps_per_epoch, selected, history));
+    let planned = spec.planned_epochs(planned_steps(steps_per_epoch, selected, history));
     match (selected, &spec.optimizer.rule) {
         (None, _) => planned,
         (Some(selected), Rule::Lbfgs { .. }) => selected.epochs + planned,
@@ -136,7 +118,8 @@ pub(super) fn learn_rate(
     mut history: &[EpochRecord],
 ) -> f64 {
     let schedule = &spec.optimizer.schedule;
-    let epochs = epochs(spec, planned_steps(steps_per_epoch, selected, history)) as u64;
+    let planned = planned_steps(steps_per_epoch, selected, history);
+    let epochs = spec.planned_epochs(planned) as u64;
     if let Some(Selected { epochs: before, .. }) = selected {
         at.epoch -= before;
         at.steps -= history[before - 1].steps;
@@ -184,16 +167,6 @@ fn factor(
         Decay::Plateau { patience, factor } => {
             factor.powi(Past::of(history, 1e-4, patience).plateaus)
         }
-    }
-}
-
-/// Returns the rows per step. By default they are enough for a gradient that is not mostly noise, and few
-/// enough that a small table makes several steps.
-pub(super) fn global_batch(spec: &TrainSpec, rows: u64, ranks: usize) -> u64 {
-    match (spec.step_rows(ranks), &spec.optimizer.rule) {
-        (_, Rule::Lbfgs { .. }) => rows,
-        (Some(rows), _) => rows,
-        (None, _) => (rows / 32).next_power_of_two().clamp(32, 256),
     }
 }
 
@@ -313,33 +286,5 @@ mod tests {
             stops(early_stop, epochs_of(&[-1.0, -1.2, -1.4, -1.6]).iter()),
             None
         );
-    }
-
-    #[test]
-    fn small_tables_get_more_epochs_and_smaller_steps() {
-        let spec = crate::testing::spec();
-        let auto = TrainSpec {
-            epochs: None,
-            ..spec.clone()
-        };
-        assert_eq!(epochs(&spec, 1), spec.epochs.unwrap());
-        assert_eq!(
-            [1, 100, 10_000].map(|steps| epochs(&auto, steps)),
-            [400, 40, 20]
-        );
-        let of_rank = Some(BatchSize::OfRank(10));
-        let of = |batch_size, rows| {
-            global_batch(
-                &TrainSpec {
-                    batch_size,
-                    ..testing::spec()
-                },
-                rows,
-                3,
-            )
-        };
-        assert_eq!(of(of_rank, 1_000_000), 30);
-        let rows = [1, 353, 4000, 1_000_000];
-        assert_eq!(rows.map(|rows| of(None, rows)), [32, 32, 128, 256]);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use url::Url;
 use volley_proto::failure::DataLost;
-use volley_proto::spec::{Device, Elastic, Ranks, TooFew};
+use volley_proto::spec::{Clocks, Device, Elastic, Ranks, TooFew};
 use volley_proto::tables::JobState;
 use volley_proto::{Capability, Gpu, GpuId, TrainId};
 
@@ -80,6 +80,7 @@ impl Script {
             gpus: gpus.iter().map(|number| described(*number)).collect(),
             memory_bytes: 1 << 30,
             rank_memory_bytes: 1 << 30,
+            speed: ThreadSpeed::default(),
             version: "0".into(),
         };
         let controller = &mut self.controller;
@@ -290,6 +291,12 @@ fn described(number: u8) -> Gpu {
         name: "NVIDIA H100".into(),
         memory: 80 << 30,
         capability: Capability { major: 9, minor: 0 },
+        clocks: Clocks {
+            multiprocessors: 132,
+            clock_khz: 1_980_000,
+            memory_khz: 2_619_000,
+            bus_bits: 5120,
+        },
     }
 }
 
