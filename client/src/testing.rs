@@ -127,6 +127,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         format: Manifest::FORMAT,
         version: 0,
         published: SystemTime::UNIX_EPOCH,
+        begun: None,
         spec,
         features: vec![
             summary("Store", categorical, "Int64", Some(3)),

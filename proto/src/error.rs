@@ -134,6 +134,24 @@ pub enum Error {
         /// Its current version.
         version: u32,
     },
+    /// A run that began later has published while this one trained.
+    #[error(
+        "model {name:?}: version {version} is of training {train}, which began at {later}, after this one, which began \
+         at {begun} and would publish over it: this one is not published; if it has checkpoints, resume = true goes on \
+         with it and publishes it as the newest"
+    )]
+    NewerRun {
+        /// The model.
+        name: String,
+        /// Its newest version.
+        version: u32,
+        /// Id of that version's run.
+        train: String,
+        /// When that run began.
+        later: String,
+        /// When this run began.
+        begun: String,
+    },
     /// A file of a model differs from the published one.
     #[error(
         "{file} is damaged: it has {found}, and {expected} were published; put back a copy of the file, predict with \

@@ -101,7 +101,11 @@ impl RankHost {
         let listener = Listener::bind(&self.listen, Some(&self.socket_dir))
             .map_err(|source| start(source.into()))?
             .with_tls(self.tls.clone());
-        let Joined { membership, gpu } = rendezvous
+        let Joined {
+            membership,
+            gpu,
+            begun,
+        } = rendezvous
             .join(listener.endpoint(), spec.rendezvous_timeout)
             .await?;
         let seat = Seat::of(&membership);
@@ -124,6 +128,7 @@ impl RankHost {
             memory: self.memory,
             layers: &self.layers,
             seat,
+            begun,
             rendezvous: &rendezvous,
             spec,
             // The end of the generation also stops the rank.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -95,6 +95,8 @@ impl Untold {
 pub(super) struct RunStore<'a> {
     pub(super) spec: &'a TrainSpec,
     pub(super) generation: u64,
+    /// When the scheduler got the training.
+    pub(super) begun: Option<SystemTime>,
     /// Run that this one continues; its checkpoints are dropped once this run has one.
     pub(super) continues: Option<TrainId>,
 }
@@ -192,7 +194,11 @@ impl RunStore<'_> {
     }
 
     async fn publish(&self, artifacts: Artifacts) -> Result<u32> {
-        let Artifacts { manifest, files } = artifacts;
+        let Artifacts {
+            mut manifest,
+            files,
+        } = artifacts;
+        manifest.begun = self.begun;
         let store = ModelStore::open(&self.spec.store)?;
         let version = store.publish(self.generation, manifest, files).await?;
         tracing::info!(model = %self.spec.model, version, "model published");

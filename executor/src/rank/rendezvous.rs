@@ -1,7 +1,7 @@
 //! The executor's side of the rendezvous; the only file of the rank host that knows its wire format.
 
 use std::error::Error as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -41,6 +41,8 @@ pub(super) struct Joined {
     pub(super) membership: Membership,
     /// GPU assigned to the rank; `None` means the CPU.
     pub(super) gpu: Option<GpuId>,
+    /// When the scheduler got the training.
+    pub(super) begun: Option<SystemTime>,
 }
 
 /// Timeout of reports. Ballista's request timeout would be shorter than a rendezvous may take.
@@ -156,6 +158,7 @@ impl Rendezvous {
             endpoints,
             secret,
             gpu,
+            begun,
         } = membership;
         let decode = |endpoint: &Vec<u8>| serde_json::from_slice(endpoint);
         let peers = endpoints
@@ -180,7 +183,13 @@ impl Rendezvous {
             peers,
             secret,
         };
-        Ok(Joined { membership, gpu })
+        // An unknown time is not told.
+        let begun = (begun > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_millis(begun));
+        Ok(Joined {
+            membership,
+            gpu,
+            begun,
+        })
     }
 
     /// Holds the rank's seat. Returns the reason once the generation has ended.

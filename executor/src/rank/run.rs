@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, StringArray, UInt32Array, UInt64Array};
 use datafusion::arrow::record_batch::RecordBatch;
@@ -67,6 +67,8 @@ pub(super) struct RankRun<'a> {
     pub(super) memory: u64,
     pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
+    /// When the scheduler got the training.
+    pub(super) begun: Option<SystemTime>,
     pub(super) rendezvous: &'a Rendezvous,
     pub(super) spec: &'a Arc<TrainSpec>,
     /// Token that ends the rank and keeps its state.
@@ -196,6 +198,7 @@ impl RankRun<'_> {
         let store = RunStore {
             spec: self.spec,
             generation: self.seat.generation,
+            begun: self.begun,
             continues: continues.flatten(),
         };
         let counts = Arc::clone(self.counts);

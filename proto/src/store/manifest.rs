@@ -25,6 +25,13 @@ pub struct Manifest {
     /// Time at which it was published.
     #[serde(with = "humantime_serde")]
     pub published: SystemTime,
+    /// Time at which the scheduler got the training; none in old manifests.
+    #[serde(
+        default,
+        with = "humantime_serde::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub begun: Option<SystemTime>,
     /// Spec that it was trained by.
     pub spec: TrainSpec,
     /// Summary of each feature's column, in the spec's order.

@@ -58,6 +58,14 @@ struct Format {
     format: u32,
 }
 
+/// Run that has published the newest version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewestRun {
+    pub(super) version: u32,
+    pub(super) train: TrainId,
+    pub(super) begun: SystemTime,
+}
+
 impl ModelStore {
     /// Returns the store's URL.
     pub fn url(&self) -> &Url {
@@ -354,6 +362,36 @@ impl ModelStore {
         let published = self.published(name).await?;
         let of_run = published.into_iter().find(|(_, by)| *by == run);
         Ok(of_run.map(|(version, _)| version))
+    }
+
+    /// Returns the run of the newest version and when it began; `None` without a version, or if its manifest does not
+    /// tell.
+    pub(super) async fn newest_run(&self, name: &ModelName) -> Result<Option<NewestRun>> {
+        /// When a run began, in a manifest of any format.
+        #[derive(Deserialize)]
+        struct AnyManifest {
+            #[serde(default, with = "humantime_serde::option")]
+            begun: Option<SystemTime>,
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            train_id: TrainId,
+        }
+        let Some(version) = self.numbers(name).await?.into_iter().max() else {
+            return Ok(None);
+        };
+        let path = self.file(name, version, MANIFEST);
+        let read = self.read_at_most(&path, DOCUMENT_LIMIT).await?;
+        let bytes = read.and_then(Result::ok);
+        let manifest = bytes.and_then(|bytes| serde_json::from_slice::<AnyManifest>(&bytes).ok());
+        Ok(manifest.and_then(|AnyManifest { begun, spec }| {
+            Some(NewestRun {
+                version,
+                train: spec.train_id,
+                begun: begun?,
+            })
+        }))
     }
 
     /// Returns the published versions and their runs.

@@ -26,7 +26,10 @@
 //! those of no later generation. There another rank may have been about to put its manifest; it then checks whether its
 //! files still exist, as it may have got the number only because the run's version was dropped meanwhile.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
+use humantime_serde::re::humantime::format_rfc3339_millis;
 use object_store::path::Path;
 use uuid::Uuid;
 
@@ -67,8 +70,8 @@ impl ModelStore {
     /// A run publishes once: if it has published already, that version is returned.
     ///
     /// # Errors
-    /// When the store cannot be written, or the spec asks to fail if the model exists and another run has published it
-    /// meanwhile; then nothing is visible.
+    /// When the store cannot be written, the newest version is of a run that began later, or the spec asks to fail if the
+    /// model exists and another run has published it meanwhile; then nothing is visible.
     pub async fn publish(
         &self,
         generation: u64,
@@ -227,17 +230,35 @@ impl ModelStore {
         self.on_disk(format!("write {path}"), write).await
     }
 
-    /// Fails if the model exists and the spec forbids that.
+    /// Fails if the model exists and the spec forbids that, or its newest version is of a run that began later.
     async fn check_if_exists(&self, manifest: &Manifest) -> Result<()> {
-        if manifest.spec.if_exists == IfExists::Replace {
-            return Ok(());
-        }
         let name = &manifest.spec.model;
+        if manifest.spec.if_exists == IfExists::Replace {
+            return self.check_newest(name, manifest.begun).await;
+        }
         match self.current(name).await? {
             None => Ok(()),
             Some(version) => Err(Error::PublishedMeanwhile {
                 name: name.to_string(),
                 version,
+            }),
+        }
+    }
+
+    /// Fails if the newest version is of a run that began after `begun`.
+    async fn check_newest(&self, name: &ModelName, begun: Option<SystemTime>) -> Result<()> {
+        let newest = self.newest_run(name).await?;
+        let later = newest
+            .zip(begun)
+            .filter(|(newest, begun)| newest.begun > *begun);
+        match later {
+            None => Ok(()),
+            Some((newest, begun)) => Err(Error::NewerRun {
+                name: name.to_string(),
+                version: newest.version,
+                train: newest.train.to_string(),
+                later: format_rfc3339_millis(newest.begun).to_string(),
+                begun: format_rfc3339_millis(begun).to_string(),
             }),
         }
     }

@@ -189,6 +189,7 @@ impl Scene {
             format: Manifest::FORMAT,
             version: 0,
             published: SystemTime::now(),
+            begun: None,
             spec: spec(run, &self.model, if_exists),
             features: vec![],
             parameters: 0,

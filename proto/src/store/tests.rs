@@ -1,6 +1,10 @@
 //! Tests of published versions and of checkpoints, in a folder and among objects in memory.
 
+use std::time::{Duration, SystemTime};
+
 use arrow::datatypes::{DataType, Field, Schema};
+
+use bytes::Bytes;
 
 use super::scene::{Scene, state, steps};
 use super::{FeatureSummary, FoundCheckpoint, Manifest, WrittenFile};
@@ -391,6 +395,30 @@ async fn a_model_that_another_run_published_meanwhile_is_not_replaced_unasked() 
         assert_eq!(scene.publish(other, IfExists::Fail).await.unwrap(), 1);
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1]);
         assert_eq!(scene.publish(run, IfExists::Replace).await.unwrap(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_run_does_not_publish_over_one_that_began_later() {
+    for scene in Scene::all() {
+        let at = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let publish = async |begun| {
+            let mut manifest = scene.manifest(TrainId::generate(), IfExists::Replace);
+            manifest.begun = begun;
+            let files = vec![("weights", Bytes::from_static(b"w"))];
+            scene.store.publish(1, manifest, files).await
+        };
+        assert_eq!(publish(at(10)).await.unwrap(), 1);
+        assert_eq!(publish(at(20)).await.unwrap(), 2);
+        let error = publish(at(19)).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("version 2 is of training"), "{text}");
+        assert!(text.contains("1970-01-01T00:00:20.000Z"), "{text}");
+        assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
+        assert_eq!(publish(at(20)).await.unwrap(), 3);
+        // A run of which nothing is known publishes, and so does one after it.
+        assert_eq!(publish(None).await.unwrap(), 4);
+        assert_eq!(publish(at(1)).await.unwrap(), 5);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tonic::{Request, Response, Status};
+use volley_proto::tables::millis;
 use volley_proto::wire::join_response::Answer;
 use volley_proto::wire::rendezvous_server::{Rendezvous, RendezvousServer};
 use volley_proto::wire::{self, progress_request};
@@ -93,7 +94,7 @@ impl Rendezvous for Service {
                 (None, Some(failure)) => Some(Err(Status::aborted(describe(failure)))),
                 (None, None) => run
                     .membership(task)
-                    .map(|joined| Ok(Answer::Membership(joined.into()))),
+                    .map(|joined| Ok(Answer::Membership(seated(joined, control, train)))),
             }
         });
         let answer = match all_joined.await {
@@ -229,15 +230,16 @@ impl Rendezvous for Service {
     }
 }
 
-impl From<Membership> for wire::Membership {
-    fn from(membership: Membership) -> Self {
-        Self {
-            generation: membership.generation,
-            rank: membership.rank as u64,
-            endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
-            secret: membership.secret.bytes().to_vec(),
-            gpu: membership.gpu.map(|gpu| gpu.to_string()),
-        }
+/// Returns a rank's membership, with the time at which its job was submitted.
+fn seated(membership: Membership, control: &Controller, train: TrainId) -> wire::Membership {
+    let job = control.job_of_run(train);
+    wire::Membership {
+        generation: membership.generation,
+        rank: membership.rank as u64,
+        endpoints: membership.endpoints.into_iter().map(Into::into).collect(),
+        secret: membership.secret.bytes().to_vec(),
+        gpu: membership.gpu.map(|gpu| gpu.to_string()),
+        begun: job.map_or(0, |job| millis(job.submitted)),
     }
 }
 

@@ -103,6 +103,7 @@ impl FinishedTraining<'_> {
             format: Manifest::FORMAT,
             version: 0,
             published,
+            begun: None,
             spec,
             features: self.features,
             parameters: parameters
