@@ -11,13 +11,24 @@
 //! evaluation. The memory allocator is the system's, while executors have their own.
 //!
 //! The trainer chooses between a plan, Burn and the CPU: `computed_on` and the log on standard error name its choice.
+//!
+//! With `--address`, a process is one of the `--ranks` ranks, and whoever starts them is their rendezvous, as that of
+//! `volley-collective` is:
+//!
+//! ```text
+//!   $ volley-train --ranks 2 --address 10.0.0.1
+//!   > (an endpoint)                              address for its peers, once for each case
+//!   < (a membership)                             list of all ranks
+//!   > {"system":"Volley",…}                      rank 0 only
+//! ```
 
 mod networks;
 mod rossmann;
 mod tables;
 
 use std::error::Error;
-use std::io::{Write, stderr, stdout};
+use std::io::{Write, stderr, stdin, stdout};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::process::ExitCode;
@@ -28,9 +39,10 @@ use bytes::Bytes;
 use bytesize::ByteSize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
+use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
-use volley_trainer::collective::{Communicator, Options};
+use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
     Beginning, Observer, Origin, Position, Rank, RowMemory, ShardCache, Step, resolve_device, train,
@@ -41,7 +53,7 @@ type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 const USAGE: &str = "\
 usage: volley-train [--network rossmann|default-ensemble|linear|tables] [--codes N] [--device cpu|cuda:N]
                     [--batch ROWS,…] [--precision NAME,…] [--threads N] [--rows ROWS] [--epochs N] [--compare]
-                    [--ranks N] [--shards N] [--row-memory SIZE]";
+                    [--ranks N] [--shards N] [--row-memory SIZE] [--address IP]";
 
 /// Rows that losses are compared on, if more than one batch: few, since the CPU trains on them too.
 const COMPARED_ROWS: usize = 8192;
@@ -63,6 +75,8 @@ struct Args {
     shards: usize,
     /// Memory for a rank's rows, beyond which they go to temporary files; unlimited, if not given.
     row_memory: Option<ByteSize>,
+    /// Address of this process, if it is one rank of several processes.
+    address: Option<IpAddr>,
     compare: bool,
 }
 
@@ -111,6 +125,7 @@ struct Case<'a> {
     ranks: usize,
     shards: usize,
     row_memory: Option<ByteSize>,
+    address: Option<IpAddr>,
 }
 
 /// Result of a training.
@@ -161,14 +176,17 @@ fn run() -> Result<()> {
             ranks: args.ranks,
             shards: args.shards.max(args.ranks),
             row_memory: args.row_memory,
+            address: args.address,
         };
         let on_cpu = match args.compare {
-            true => Some(case(Device::Cpu, None).train(source)?),
+            true => case(Device::Cpu, None).train(source)?,
             false => None,
         };
         for precision in args.precisions.iter().copied() {
             let case = case(args.device, precision);
-            let trained = case.train(source)?;
+            let Some(trained) = case.train(source)? else {
+                continue;
+            };
             let mut line = case.describe(source, &trained);
             match &on_cpu {
                 Some(on_cpu) => compare(&trained, on_cpu, &mut line),
@@ -197,6 +215,7 @@ impl Args {
             ranks: 1,
             shards: rossmann::SHARDS,
             row_memory: None,
+            address: None,
             compare: false,
         };
         while let Some(name) = words.next() {
@@ -216,6 +235,7 @@ impl Args {
                 "--ranks",
                 "--shards",
                 "--row-memory",
+                "--address",
             ];
             if !known.contains(&name.as_str()) {
                 return Err(format!("unknown argument {name}\n{USAGE}").into());
@@ -238,6 +258,7 @@ impl Args {
                 "--threads" => args.threads = positive(&value)?.try_into()?,
                 "--ranks" => args.ranks = positive(&value)?,
                 "--shards" => args.shards = positive(&value)?,
+                "--address" => args.address = Some(value.parse()?),
                 "--row-memory" => {
                     let size = value.parse();
                     let size = size.map_err(|_| {
@@ -273,7 +294,29 @@ fn positive(text: &str) -> Result<usize> {
 }
 
 impl Case<'_> {
-    fn train(&self, source: Source) -> Result<Trained> {
+    /// Returns the ranks of this process: all, or the one whose peers are other processes.
+    fn connect(&self, cancel: &CancellationToken) -> Result<Vec<Communicator>> {
+        let options = Options::default();
+        let Some(address) = self.address else {
+            return Ok(Communicator::in_process(self.ranks, &options, cancel)?);
+        };
+        let address = ListenAddress::new(address, PortRange::FREE, None)?;
+        let listener = Listener::bind(&address, None)?;
+        let mut stdout = stdout().lock();
+        writeln!(stdout, "{}", serde_json::to_string(listener.endpoint())?)?;
+        stdout.flush()?;
+        let membership = stdin().lines().next().ok_or("no membership")??;
+        let membership: Membership = serde_json::from_str(&membership)?;
+        let (given, asked) = (membership.world_size(), self.ranks);
+        if given != asked {
+            return Err(format!("the membership has {given} ranks, --ranks {asked}").into());
+        }
+        let own = Communicator::connect(listener, &membership, &options, cancel)?;
+        Ok(vec![own])
+    }
+
+    /// Trains; returns the result if rank 0 is in this process.
+    fn train(&self, source: Source) -> Result<Option<Trained>> {
         let spec = TrainSpec {
             shards: self.shards,
             epochs: Some(self.epochs),
@@ -282,7 +325,7 @@ impl Case<'_> {
             ..networks::spec(self.network, self.batch)?
         };
         let cancel = CancellationToken::new();
-        let ranks = Communicator::in_process(self.ranks, &Options::default(), &cancel)?;
+        let ranks = self.connect(&cancel)?;
         let device = resolve_device(self.device)?;
         let files = tempfile::tempdir()?;
         let work = |mut communicator: Communicator| {
@@ -319,13 +362,12 @@ impl Case<'_> {
             joined.collect::<Vec<_>>()
         });
         let outcome = outcomes.into_iter().next().ok_or("there are no ranks")?;
-        let outcome = outcome.map_err(|_| "rank 0 panicked")??;
-        let artifacts = outcome.artifacts.ok_or("rank 0 has no model")?;
-        Ok(Trained {
+        let outcome = outcome.map_err(|_| "a rank panicked")??;
+        Ok(outcome.artifacts.map(|artifacts| Trained {
             history: artifacts.manifest.history,
             final_loss: outcome.report.eval_train_loss,
             computed: outcome.report.computed,
-        })
+        }))
     }
 
     fn describe(&self, source: Source, trained: &Trained) -> Map<String, Value> {
