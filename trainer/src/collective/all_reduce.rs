@@ -202,7 +202,12 @@ pub(super) fn shared(
     scratch: &mut [f32],
     chunk: usize,
 ) -> Result<()> {
-    let Views { own, peers, hosts } = views;
+    let Views {
+        own,
+        start: first,
+        peers,
+        hosts,
+    } = views;
     let seat = hosts.seat(call.rank);
     let numbers = own.len();
     meet(mesh, call, seat.host)?;
@@ -213,7 +218,7 @@ pub(super) fn shared(
             let block = start..column.end.min(start + BLOCK);
             let terms = &mut terms[..block.len()];
             for peer in peers.iter().flatten() {
-                peer.read(start, terms);
+                peer.read(first + start, terms);
                 add(&mut own[block.clone()], terms);
             }
         }
@@ -228,7 +233,7 @@ pub(super) fn shared(
         if let Some(Some(peer)) = peers.get(*rank) {
             let column = hosts.column(numbers, column);
             mesh.pass_over(size_of::<f32>() * column.len());
-            peer.read(column.start, &mut own[column]);
+            peer.read(first + column.start, &mut own[column]);
         }
     }
     meet(mesh, call, seat.host)

@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use bytes::{Buf, BufMut};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
@@ -17,7 +17,7 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use super::hosts::Hosts;
 
 /// Numbers of one rank, for [`all_reduce_sum`](super::Communicator::all_reduce_sum). Initially zero.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffer {
     memory: Memory,
     /// Memory that ranks of a host share, if any rank does.
@@ -28,6 +28,12 @@ pub struct Buffer {
 enum Memory {
     Own(Vec<f32>),
     Mapped(MmapMut),
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Own(vec![])
+    }
 }
 
 #[derive(Debug)]
@@ -61,9 +67,52 @@ impl PeerMemory {
     }
 }
 
-/// Shared memory, as an all-reduce uses it.
+/// Contiguous numbers of a [`Buffer`] that are summed by themselves.
+#[derive(Debug)]
+pub struct BufferPart<'a> {
+    numbers: &'a mut [f32],
+    /// Their offset in the buffer.
+    start: usize,
+    shared: Option<&'a Shared>,
+}
+
+impl BufferPart<'_> {
+    /// Returns the part's range in the buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.numbers.len()
+    }
+
+    /// Returns the part as shared memory, if any rank shares its memory.
+    pub(super) fn views(&mut self) -> Option<Views<'_>> {
+        let Shared { peers, hosts } = self.shared?;
+        Some(Views {
+            own: self.numbers,
+            start: self.start,
+            peers,
+            hosts,
+        })
+    }
+}
+
+impl Deref for BufferPart<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        self.numbers
+    }
+}
+
+impl DerefMut for BufferPart<'_> {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        self.numbers
+    }
+}
+
+/// Shared memory of a part, as an all-reduce uses it.
 pub(super) struct Views<'a> {
     pub(super) own: &'a mut [f32],
+    /// Offset of the part in each rank's buffer.
+    pub(super) start: usize,
     /// By rank; `None` at the own rank, and at ranks of other hosts.
     pub(super) peers: &'a [Option<PeerMemory>],
     pub(super) hosts: &'a Hosts,
@@ -89,18 +138,40 @@ impl Buffer {
         }
     }
 
-    /// Returns the first `len` numbers as shared memory, if any rank shares its memory.
-    pub(super) fn views(&mut self, len: usize) -> Option<Views<'_>> {
-        let Shared { peers, hosts } = self.shared.as_ref()?;
-        let own = match &mut self.memory {
-            Memory::Own(numbers) => numbers,
-            Memory::Mapped(own) => bytemuck::cast_slice_mut(own),
-        };
-        Some(Views {
-            own: &mut own[..len],
-            peers,
-            hosts,
-        })
+    #[cfg(test)]
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Returns the parts with these ranges, in this order.
+    ///
+    /// # Panics
+    /// If ranges overlap or exceed the buffer.
+    pub(super) fn parts(&mut self, ranges: &[Range<usize>]) -> Vec<BufferPart<'_>> {
+        let Self { memory, shared } = self;
+        let mut rest = memory.numbers_mut();
+        let mut passed = 0;
+        let mut by_place: Vec<_> = ranges.iter().enumerate().collect();
+        by_place.sort_by_key(|(_, range)| (range.start, range.end));
+        let parts = by_place.into_iter().map(|(at, range)| {
+            let gap = range.start.checked_sub(passed);
+            let gap = gap.expect("parts do not overlap");
+            let mut next = |len| {
+                let next = rest.split_off_mut(..len);
+                next.expect("parts are within the buffer")
+            };
+            next(gap);
+            passed = range.end;
+            let part = BufferPart {
+                numbers: next(range.len()),
+                start: range.start,
+                shared: shared.as_ref(),
+            };
+            (at, part)
+        });
+        let mut parts: Vec<_> = parts.collect();
+        parts.sort_by_key(|(at, _)| *at);
+        parts.into_iter().map(|(_, part)| part).collect()
     }
 }
 
@@ -117,9 +188,15 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
-        match &mut self.memory {
-            Memory::Own(numbers) => numbers,
-            Memory::Mapped(own) => bytemuck::cast_slice_mut(own),
+        self.memory.numbers_mut()
+    }
+}
+
+impl Memory {
+    fn numbers_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Own(numbers) => numbers,
+            Self::Mapped(own) => bytemuck::cast_slice_mut(own),
         }
     }
 }
@@ -265,6 +342,21 @@ mod tests {
         near.own[4..8].copy_from_slice(&1.5_f32.to_le_bytes());
         assert_eq!((read(0), read(1)), ([0.0, 1.5], [1.5, 0.0]));
         assert!(std::panic::catch_unwind(|| read(2)).is_err(), "too far");
+    }
+
+    #[test]
+    fn parts_are_disjoint_and_in_the_order_asked_for() {
+        let mut buffer = Buffer::own((0..6).map(|at| at as f32).collect());
+        let ranges = [4..6, 0..1, 2..2, 2..4];
+        let parts = buffer.parts(&ranges);
+        assert!(parts.iter().map(BufferPart::range).eq(ranges));
+        assert_eq!((&*parts[0], &*parts[1]), (&[4.0, 5.0][..], &[0.0][..]));
+        let refused = |ranges: &[Range<usize>]| {
+            let parts = || Buffer::own(vec![0.0; 6]).parts(ranges).len();
+            std::panic::catch_unwind(parts).is_err()
+        };
+        assert!(refused(&[0..3, 2..4]));
+        assert!(refused(&[0..1, 5..7]));
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //! It chooses the algorithm, runs it over the mesh, and closes the mesh at the first failure.
 
 use std::io;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{SendError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::buffer::{Buffer, Offered};
+use super::buffer::{Buffer, BufferPart, Offered};
 use super::call::{Algorithm, Call, ElementType, Op};
 use super::element::Element;
 use super::endpoint::Listener;
@@ -54,7 +58,8 @@ pub struct Counters {
     pub bytes_sent: u64,
     /// Bytes taken from the kernel, headers included.
     pub bytes_received: u64,
-    /// Time spent in operations, waiting for slower ranks included.
+    /// Time spent in operations, waiting for slower ranks included. Of sums
+    /// [beside a computation](Communicator::all_reduce_sum_beside), the time after the computation.
     pub time: Duration,
 }
 
@@ -155,6 +160,12 @@ impl Communicator {
         self.mesh.world_size()
     }
 
+    /// Returns true if a peer is not known to be on this host.
+    pub fn has_distant_peers(&self) -> bool {
+        let mut peers = (0..self.world_size()).filter(|peer| *peer != self.rank);
+        peers.any(|peer| !self.mesh.is_local(peer))
+    }
+
     /// Returns the generation of these ranks.
     pub fn generation(&self) -> u64 {
         self.generation
@@ -244,8 +255,89 @@ impl Communicator {
     ///
     /// If the buffer has fewer than `len` numbers.
     pub fn all_reduce_sum_of(&mut self, buffer: &mut Buffer, len: usize) -> Result<()> {
-        let Some(views) = buffer.views(len) else {
-            return self.all_reduce::<f32>(&mut buffer[..len]);
+        let whole = 0..len;
+        let mut parts = buffer.parts(std::slice::from_ref(&whole)).into_iter();
+        parts.try_for_each(|part| self.sum(part))
+    }
+
+    /// Sums the parts of a buffer with these disjoint ranges, one after the other on a second thread, while
+    /// `compute` computes those that follow. All ranks must pass the same ranges. After an error the contents are
+    /// unspecified.
+    ///
+    /// `compute` gets the parts and a function, which it calls with each part once the part is complete, in their
+    /// order. The function does not wait. If `compute` fails, the communicator is closed as after a sum that fails,
+    /// since peers wait for parts that were not handed over.
+    ///
+    /// The second thread ends before the call does. It is a new one each time, which takes about 15 µs to start and
+    /// end: small buffers are better summed at once. If the system cannot start it, the sums follow the computation.
+    ///
+    /// # Errors
+    ///
+    /// The error of `compute`; else that of the first sum to fail, as of [`all_reduce_sum`](Self::all_reduce_sum).
+    ///
+    /// # Panics
+    ///
+    /// If the ranges overlap or exceed the buffer, if `compute` panics, or if it hands over parts in another order
+    /// or, without failing, not all of them.
+    pub fn all_reduce_sum_beside<R, E: From<Error>>(
+        &mut self,
+        buffer: &mut Buffer,
+        ranges: &[Range<usize>],
+        compute: impl for<'b> FnOnce(
+            Vec<BufferPart<'b>>,
+            &mut dyn FnMut(BufferPart<'b>),
+        ) -> std::result::Result<R, E>,
+    ) -> std::result::Result<R, E> {
+        let parts = buffer.parts(ranges);
+        let before = self.busy;
+        let this = &mut *self;
+        let (computed, summed, unsent, since) = thread::scope(|scope| {
+            // Both ends are dropped with this closure, even if it panics: then the thread ends.
+            let (complete, to_sum) = sync_channel::<BufferPart<'_>>(ranges.len());
+            let sums = move || to_sum.into_iter().try_for_each(|part| this.sum(part));
+            let thread = thread::Builder::new().name("rank-sums".to_owned());
+            let thread = thread.spawn_scoped(scope, sums).inspect_err(|error| {
+                tracing::warn!(%error, "no thread for sums; they follow the computation");
+            });
+            let (mut handed_over, mut unsent) = (0, Vec::new());
+            let computed = compute(parts, &mut |part| {
+                let due = ranges.get(handed_over);
+                assert_eq!(Some(&part.range()), due, "parts are handed over in order");
+                handed_over += 1;
+                if let Err(SendError(part)) = complete.send(part) {
+                    unsent.push(part);
+                }
+            });
+            assert!(
+                computed.is_err() || handed_over == ranges.len(),
+                "all parts are handed over"
+            );
+            drop(complete);
+            let since = Instant::now();
+            let summed = match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => Ok(()),
+            };
+            (computed, summed, unsent, since)
+        });
+        let summed = match &computed {
+            // Nothing is left, unless there was no thread.
+            Ok(_) => summed.and_then(|()| unsent.into_iter().try_for_each(|part| self.sum(part))),
+            Err(_) => {
+                self.close();
+                Ok(())
+            }
+        };
+        self.busy = before + since.elapsed();
+        let computed = computed?;
+        summed?;
+        Ok(computed)
+    }
+
+    /// Sums a part of a buffer.
+    fn sum(&mut self, mut part: BufferPart<'_>) -> Result<()> {
+        let Some(views) = part.views() else {
+            return self.all_reduce::<f32>(&mut part);
         };
         let op = Op::AllReduceSum {
             element: ElementType::F32,
@@ -416,11 +508,16 @@ impl Communicator {
         }
         let outcome = operation(self, &call);
         if outcome.is_err() {
-            self.broken = true;
-            self.mesh.close();
+            self.close();
         }
         self.busy += start.elapsed();
         outcome
+    }
+
+    /// Closes all connections; later calls fail.
+    fn close(&mut self) {
+        self.broken = true;
+        self.mesh.close();
     }
 
     /// Decorates every link.

@@ -1,8 +1,9 @@
 //! Collectives: the operations with which the ranks of one generation sum gradients, share state and wait for
 //! each other.
 //!
-//! A [`Communicator`] is a full mesh of sockets between the ranks of one [`Membership`]. It is blocking and
-//! single-threaded: each rank's training thread calls it. Underneath, every socket is non-blocking and one
+//! A [`Communicator`] is a full mesh of sockets between the ranks of one [`Membership`]. It is blocking, and one
+//! thread at a time uses it: the rank's training thread, or the one that sums parts of a buffer
+//! [beside](Communicator::all_reduce_sum_beside) the computation of the others. Underneath, every socket is non-blocking and one
 //! `poll(2)` waits for all of them, so a rank sends and receives at the same time without a second thread.
 //!
 //! It is not a rendezvous (the membership is decided elsewhere and passed in), it does not recover (the first
@@ -41,11 +42,15 @@
 //! that comes back is still in the processor's caches. Halving is [Träff's](https://arxiv.org/abs/2410.14234): a
 //! ring's steps are a latency each, and there are too many of them with many ranks.
 //!
+//! A buffer that is summed in parts costs the sum of its parts. A part is a message of its own, with an algorithm by
+//! its own size, except that parts of shared memory always use it.
+//!
 //! # Invariants
 //!
 //! - After an all-reduce every rank holds the same bits, whatever the algorithm: direct exchange adds in rank
 //!   order on every rank, both ranks of a pair add the same two numbers, and the ring, halving and shared memory
-//!   sum each segment or column in one place.
+//!   sum each segment or column in one place. The order of additions depends on the place of a number in the
+//!   buffer or part that is summed, and on nothing else: not on time, and not on the transport but for shared memory.
 //! - An operation returns once the kernel has taken everything it sends: the caller may overwrite its buffer.
 //! - A connection belongs to one generation, and each message names its own. A message from another
 //!   generation is refused, never applied.
@@ -99,7 +104,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, BufferPart};
 pub use call::{Algorithm, Call, ElementType, Op};
 pub use communicator::{Communicator, Counters};
 pub use endpoint::{Endpoint, Listener, host_id};

@@ -103,6 +103,107 @@ fn all_reduce_sums_buffers_of_any_length() {
     });
 }
 
+/// Disjoint parts of a buffer of 300,001 numbers, not in their order, of which one is empty and a few numbers are in
+/// none.
+const PARTS: [std::ops::Range<usize>; 5] = [
+    200_000..300_001,
+    7..4_106,
+    4_106..4_106,
+    4_106..200_000,
+    0..6,
+];
+
+/// Returns numbers whose sizes differ so much that the order of additions shows.
+fn uneven(rank: usize, index: usize) -> f32 {
+    let power = (index + rank * 5) % 13;
+    (index as f32 * 0.37 + rank as f32).sin() * 10f32.powi(power as i32 - 6)
+}
+
+#[test]
+fn parts_are_summed_as_if_each_were_a_buffer() {
+    for options in [ring(), direct(), options()] {
+        everywhere(&options, |rank| {
+            let own = rank.rank();
+            let mut buffer = rank.buffer(300_001).unwrap();
+            buffer[6] = 0.5;
+            let outcome: Result<_, Error> =
+                rank.all_reduce_sum_beside(&mut buffer, &PARTS, |parts, sum| {
+                    for mut part in parts {
+                        let first = part.range().start;
+                        for (at, number) in part.iter_mut().enumerate() {
+                            *number = uneven(own, first + at);
+                        }
+                        sum(part);
+                    }
+                    Ok(own)
+                });
+            assert_eq!(outcome.unwrap(), own);
+            assert_eq!(buffer[6], 0.5, "it is of no part");
+            let shared = buffer.is_shared();
+            for range in PARTS {
+                let mut alone = match shared {
+                    true => rank.buffer(range.len()).unwrap(),
+                    false => Buffer::own(vec![0.0; range.len()]),
+                };
+                for (at, number) in alone.iter_mut().enumerate() {
+                    *number = uneven(own, range.start + at);
+                }
+                rank.all_reduce_sum(&mut alone).unwrap();
+                // Few numbers are not shared unless they are part of many.
+                if shared && !alone.is_shared() {
+                    continue;
+                }
+                let bits = |numbers: &[f32]| numbers.iter().map(|n| n.to_bits()).collect();
+                let [found, due]: [Vec<u32>; 2] = [bits(&buffer[range]), bits(&alone)];
+                assert!(found == due);
+            }
+            let bytes: &[u8] = bytemuck::cast_slice(&buffer[..]);
+            let all = rank.all_gather(bytes).unwrap();
+            assert!(all.iter().all(|of| of == bytes), "the same bits on all");
+        });
+    }
+}
+
+#[test]
+fn a_part_is_summed_while_the_next_is_computed() {
+    for transport in TRANSPORTS {
+        let mut ranks = world(2, transport, &ring());
+        let mut late = ranks.remove(1);
+        let mut early = ranks.remove(0);
+        let (noticed, arrival) = mpsc::channel();
+        let (begins, begun) = mpsc::channel();
+        early.wrap_links(|_, link| Noticed::over(link, noticed.clone()));
+        let ranges = [50_000..100_000, 0..50_000];
+        let sum_up = |rank: &mut Communicator, between: &dyn Fn()| {
+            let mut buffer = Buffer::own(vec![1.0; 100_000]);
+            let outcome: Result<_, Error> =
+                rank.all_reduce_sum_beside(&mut buffer, &ranges, |parts, sum| {
+                    for (at, part) in parts.into_iter().enumerate() {
+                        sum(part);
+                        if at == 0 {
+                            between();
+                        }
+                    }
+                    Ok(())
+                });
+            outcome.unwrap();
+            assert!(buffer.iter().all(|number| *number == 2.0));
+        };
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                // The sum waits for the late rank's part, while this rank computes.
+                let wait = || {
+                    arrival.recv_timeout(options().op_timeout).unwrap();
+                    begins.send(()).unwrap();
+                };
+                sum_up(&mut early, &wait);
+            });
+            begun.recv().unwrap();
+            sum_up(&mut late, &|| ());
+        });
+    }
+}
+
 #[test]
 fn a_buffer_is_sent_only_to_other_hosts() {
     const ELEMENTS: usize = 100_000;

@@ -11,12 +11,12 @@ use super::faults::{Fault, Faulty};
 use super::world::{TRANSPORTS, Transport, options, spawn, world};
 use crate::collective::sockets::Sockets;
 use crate::collective::wire::HEADER_BYTES;
-use crate::collective::{Buffer, Communicator, Error, Options, Result, link};
+use crate::collective::{Buffer, BufferPart, Communicator, Error, Options, Result, link};
 
 type Operation = fn(&mut Communicator) -> Result<()>;
 
 /// Operations to fail: each moves more bytes than the faults let through.
-const OPERATIONS: [(&str, Operation); 5] = [
+const OPERATIONS: [(&str, Operation); 7] = [
     ("all-reduce", |rank| rank.all_reduce_sum(&mut ones(200_000))),
     ("all-reduce, small", |rank| {
         rank.all_reduce_sum_f64(&mut [1.0; 1_000])
@@ -25,11 +25,30 @@ const OPERATIONS: [(&str, Operation); 5] = [
         let mut buffer = rank.buffer(200_000)?;
         (0..100).try_for_each(|_| rank.all_reduce_sum(&mut buffer))
     }),
+    ("all-reduce, parts", |rank| {
+        in_parts(rank, &mut ones(200_000))
+    }),
+    ("all-reduce, parts of a buffer", |rank| {
+        let mut buffer = rank.buffer(200_000)?;
+        (0..100).try_for_each(|_| in_parts(rank, &mut buffer))
+    }),
     ("all-gather", |rank| rank.all_gather(&[1; 50_000]).map(drop)),
     ("barrier", |rank| {
         (0..1_000).try_for_each(|_| rank.barrier())
     }),
 ];
+
+/// Sums a buffer in parts, of which all but the first are computed while others are summed.
+fn in_parts(rank: &mut Communicator, buffer: &mut Buffer) -> Result<()> {
+    let ranges = [100_000..200_000, 50_000..100_000, 0..50_000];
+    rank.all_reduce_sum_beside(buffer, &ranges, |parts, sum| {
+        for mut part in parts {
+            part.fill(1.0);
+            sum(part);
+        }
+        Ok(())
+    })
+}
 
 /// Returns numbers in ordinary memory, which are always sent.
 fn ones(len: usize) -> Buffer {
@@ -117,6 +136,75 @@ fn a_busy_rank_is_waited_for_in_patient_calls_alone() {
     };
     assert!(calls(true).all(|outcome| outcome.is_ok()));
     assert!(calls(false).any(|outcome| matches!(outcome, Err(Error::DeadlineExceeded { .. }))));
+}
+
+/// An error of a computation.
+#[derive(Debug, PartialEq)]
+struct Failed(&'static str);
+
+impl From<Error> for Failed {
+    fn from(_: Error) -> Self {
+        Self("a sum")
+    }
+}
+
+type Compute = for<'b> fn(Vec<BufferPart<'b>>, &mut dyn FnMut(BufferPart<'b>)) -> Result<()>;
+
+#[test]
+fn a_computation_that_fails_or_panics_ends_its_sums() {
+    let ranges = [5..10, 0..5];
+    let mut ranks = world(2, Transport::Unix, &options());
+    let [own, peer] = &mut ranks[..] else {
+        unreachable!("there are two")
+    };
+    let outcome: Result<(), _> = own.all_reduce_sum_beside(&mut ones(10), &ranges, |_, _| {
+        Err(Failed("the computation"))
+    });
+    assert_eq!(outcome, Err(Failed("the computation")));
+    let cases: [(&str, Compute); 3] = [
+        ("panics", |_, _| panic!("on purpose")),
+        ("in another order", |parts, sum| {
+            parts.into_iter().rev().for_each(sum);
+            Ok(())
+        }),
+        ("hands over nothing", |_, _| Ok(())),
+    ];
+    for (what, compute) in cases {
+        let call = || own.all_reduce_sum_beside(&mut ones(10), &ranges, compute);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+        assert!(caught.is_err(), "{what}");
+    }
+    let closed = peer.barrier();
+    assert!(
+        matches!(closed, Err(Error::PeerClosed { peer: 0, .. })),
+        "{closed:?}"
+    );
+}
+
+#[test]
+fn sums_that_fail_do_not_keep_the_computation() {
+    for outcome in spawn(world(2, Transport::Tcp, &options()), |mut rank| {
+        if rank.rank() == 1 {
+            return None;
+        }
+        let mut computed = 0;
+        let ranges: Vec<_> = (0..100).map(|at| 1000 * at..1000 * (at + 1)).collect();
+        let outcome = rank.all_reduce_sum_beside(&mut ones(100_000), &ranges, |parts, sum| {
+            for part in parts {
+                computed += part.len();
+                sum(part);
+            }
+            Ok(())
+        });
+        Some((outcome, computed))
+    })
+    .into_iter()
+    .flatten()
+    {
+        let (outcome, computed): (Result<()>, usize) = outcome;
+        assert!(matches!(outcome, Err(Error::PeerClosed { peer: 1, .. })));
+        assert_eq!(computed, 100_000);
+    }
 }
 
 #[test]
