@@ -1,6 +1,7 @@
 //! The interface between training and the code that computes the network: values in, numbers out.
 
 use std::fmt;
+use std::ops::{DerefMut, Range};
 
 use super::plan::Resident;
 use super::{Architecture, Mask, Update};
@@ -75,6 +76,25 @@ pub(crate) trait Compute {
         piece: Piece,
         flat: &mut [f32],
     ) -> Result<()>;
+
+    /// Returns the buckets of the gradient in `flat`, which [`gradient_in_buckets`](Self::gradient_in_buckets) completes
+    /// in this order; none, if it is not supported. They depend on nothing but the architecture and the picked rows.
+    fn buckets(&self) -> Vec<Range<usize>> {
+        vec![]
+    }
+
+    /// Computes the [`gradient`](Self::gradient) of a step's last micro-batch in its [`buckets`](Self::buckets), and
+    /// hands over each as soon as it is complete. Each has at least the numbers of its range; others at its end stay.
+    fn gradient_in_buckets<B: DerefMut<Target = [f32]>>(
+        &mut self,
+        _input: Input,
+        _slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        _piece: Piece,
+        _buckets: Vec<B>,
+        _done: &mut dyn FnMut(B),
+    ) -> Result<()> {
+        unreachable!("it has no buckets")
+    }
 
     /// Sets the gradient to zero, as for a batch without rows.
     fn zero_gradient(&mut self, flat: &mut [f32]) -> Result<()>;

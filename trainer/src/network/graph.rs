@@ -234,6 +234,23 @@ impl Graph {
         found.map(|(_, name)| self.table(name))
     }
 
+    /// Iterates over the tables that codes look up; each comes right before the parameters of a node, or of none.
+    pub(super) fn looked_up(&self) -> impl Iterator<Item = &Table> {
+        let values = [self.embeddings, self.factors].into_iter().flatten();
+        values.filter_map(|value| self.table_of(value))
+    }
+
+    /// Returns the parameters of a node, by its index; looked-up tables are those of none.
+    pub(super) fn parameters_of(&self, node: usize) -> Range<usize> {
+        let start = self.nodes[node].at;
+        let next = self.nodes.get(node + 1);
+        let mut end = next.map_or(self.parameters.len(), |next| next.at);
+        while end > start && self.looked_up().any(|table| table.at + 1 == end) {
+            end -= 1;
+        }
+        start..end
+    }
+
     /// Iterates over the piecewise linear embeddings, one per member, if there are any.
     pub(super) fn piecewise(&self) -> impl Iterator<Item = Value> {
         let nodes = self.nodes.iter();

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::buckets::Gradients;
 use super::{
     FUNCTION, Scratch, activation, add, dense, interactions, layer_norm, linear, mask, multiply,
     of_rows, parts, periodic, piecewise_linear, tables,
@@ -15,10 +16,9 @@ use crate::network::{Architecture, CustomBatch, Input};
 use crate::threads::Threads;
 
 /// Gradients that [`backward`] computes.
-#[derive(Debug)]
-pub(in crate::network) enum Wanted<'a, 'b> {
-    /// Gradients by the parameters, in their order.
-    Parameters(&'a mut [&'b mut [f32]]),
+pub(in crate::network) enum Wanted<'a> {
+    /// Gradients by the parameters, each complete as soon as it can be.
+    Parameters(&'a mut dyn Gradients),
     /// Gradients by the inputs, which are embeddings, factors and numbers, and by piecewise linear embeddings, except
     /// those through the linear part, and those by numbers through these embeddings.
     Entered,
@@ -33,7 +33,7 @@ pub(in crate::network) fn backward(
     input: &Input,
     scratch: &mut Scratch,
     deltas: impl IntoIterator<Item = (Value, Vec<f32>)>,
-    mut wanted: Wanted<'_, '_>,
+    mut wanted: Wanted<'_>,
 ) {
     let graph = &architecture.graph;
     let rows = input.rows;
@@ -58,18 +58,24 @@ pub(in crate::network) fn backward(
         ..
     } = scratch;
     let threads = &*threads;
-    for node in graph.nodes.iter().rev() {
+    for (at, node) in graph.nodes.iter().enumerate().rev() {
         if !trains && matches!(node.operation, Operation::PiecewiseLinear(_)) {
             continue;
         }
         let Some(mut dy) = known[node.to].take() else {
+            assert!(
+                !trains || !node.operation.has_parameters(),
+                "every parameter has a gradient"
+            );
             continue;
         };
         let weights = &weights[node.at..];
-        let mut gradients = match &mut wanted {
-            Wanted::Parameters(all) => Some(&mut all[node.at..]),
+        let own = graph.parameters_of(at);
+        let mut slices = match &mut wanted {
+            Wanted::Parameters(all) => Some(all.of(own.clone())),
             Wanted::Entered => None,
         };
+        let mut gradients = slices.as_deref_mut();
         let width = graph.widths[node.to];
         let x = |at: usize| values[node.from[at]].as_slice();
         let mut give = |at: usize, dx: Vec<f32>, spare: &mut Vec<Vec<f32>>| {
@@ -102,6 +108,10 @@ pub(in crate::network) fn backward(
                     let x_bxf = Matrix::new(x(0), rows, from);
                     let x_fxb = x_bxf.transposed();
                     workspace.multiply(threads, gradients[0], x_fxb, delta_bxw, plain);
+                }
+                // Its sum can begin before the gradient by the inputs is computed.
+                if let Wanted::Parameters(all) = &mut wanted {
+                    all.complete(own.clone());
                 }
                 if seeks[node.from[0]] {
                     let mut dx = room(&mut spare, rows * from);
@@ -276,17 +286,22 @@ pub(in crate::network) fn backward(
                 spare.push(dy);
             }
         }
+        if let Wanted::Parameters(all) = &mut wanted
+            && !matches!(node.operation, Operation::Dense { .. })
+        {
+            all.complete(own);
+        }
     }
     if let Wanted::Parameters(gradients) = &mut wanted {
-        let picked = [
-            ("embedding", graph.embeddings),
-            ("factors.values", graph.factors),
-        ];
-        for (name, value) in picked {
-            if let Some(delta) = value.and_then(|value| known[value].as_deref()) {
-                let table = graph.table(name);
-                tables::scatter(threads, table, delta, input, gradients[table.at]);
+        for value in [graph.embeddings, graph.factors].into_iter().flatten() {
+            let (Some(table), Some(delta)) = (graph.table_of(value), &known[value]) else {
+                continue;
+            };
+            let own = table.at..table.at + 1;
+            for gradient in gradients.of(own.clone()) {
+                tables::scatter(threads, table, delta, input, gradient);
             }
+            gradients.complete(own);
         }
     }
     (scratch.spare, scratch.deltas) = (spare, known);

@@ -10,6 +10,7 @@
 
 mod activation;
 mod backward;
+mod buckets;
 mod catch_up;
 mod dense;
 mod functions;
@@ -22,12 +23,13 @@ mod sparse;
 mod tables;
 mod update;
 
-use std::ops::Range;
+use std::ops::{DerefMut, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use volley_proto::spec::Output;
 
 pub(super) use self::backward::{Wanted, backward};
+use self::buckets::Buckets;
 pub(crate) use self::catch_up::is_linear;
 use self::sparse::{Picked, take};
 use super::compute::Sparse;
@@ -379,56 +381,33 @@ impl Compute for Host {
 
     fn gradient(
         &mut self,
-        mut input: Input,
+        input: Input,
         slopes: impl FnOnce(&[f32]) -> Vec<f32>,
         piece: Piece,
         flat: &mut [f32],
     ) -> Result<()> {
-        let Self {
-            architecture,
-            weights,
-            picked,
-            scratch,
-            sums,
-        } = self;
-        if let Some(picked) = in_use(picked) {
-            picked.rename(&mut input.codes, &scratch.threads);
-        }
-        let outputs = predict_by_member(architecture, weights, &input, scratch);
-        let mut slopes = slopes(&outputs);
-        if let Some(scale) = sigmoid_scale(architecture) {
-            let terms = slopes.iter_mut().zip(&outputs);
-            terms.for_each(|(delta, y)| *delta *= y * (1.0 - y / scale));
-        }
-        let members = &architecture.graph.members;
-        let deltas = members.iter().enumerate().map(|(at, member)| {
-            let rows = slopes.chunks_exact(architecture.outputs);
-            let own = rows.skip(at).step_by(members.len());
-            (*member, own.flatten().copied().collect())
-        });
-        let order = order(architecture, in_use(picked).is_some());
-        let mut gradients = split(flat, weights, &order);
-        let wanted = Wanted::Parameters(&mut gradients);
-        backward(architecture, weights, &input, scratch, deltas, wanted);
-        if piece == Piece::WHOLE {
-            return Ok(());
-        }
-        if piece.first {
-            sums.clear();
-            sums.resize(flat.len(), 0.0);
-        }
-        let threads = &scratch.threads;
-        threads.rows(sums, 1, 1, |own, sums| {
-            let terms = sums.iter_mut().zip(&flat[own]);
-            terms.for_each(|(sum, g)| *sum += f64::from(*g));
-        });
-        if piece.last {
-            let sums = std::mem::take(sums);
-            threads.rows(flat, 1, 1, |own, flat| {
-                let gradient = flat.iter_mut().zip(&sums[own]);
-                gradient.for_each(|(g, sum)| *g = *sum as f32);
-            });
-        }
+        let whole = 0..flat.len();
+        self.differentiate(input, slopes, piece, vec![(whole, flat)], &mut |_| ());
+        Ok(())
+    }
+
+    fn buckets(&self) -> Vec<Range<usize>> {
+        let order = order(&self.architecture, in_use(&self.picked).is_some());
+        buckets::ranges(&self.architecture.graph, &order)
+    }
+
+    fn gradient_in_buckets<B: DerefMut<Target = [f32]>>(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        buckets: Vec<B>,
+        done: &mut dyn FnMut(B),
+    ) -> Result<()> {
+        let ranges = self.buckets();
+        assert_eq!(buckets.len(), ranges.len(), "the buckets are the network's");
+        let buckets = ranges.into_iter().zip(buckets).collect();
+        self.differentiate(input, slopes, piece, buckets, done);
         Ok(())
     }
 
@@ -520,6 +499,69 @@ impl Compute for Host {
 }
 
 impl Host {
+    /// Computes a micro-batch's gradient in buckets, accumulates it over the micro-batches of a step, and hands each
+    /// bucket over once it is complete.
+    fn differentiate<B: DerefMut<Target = [f32]>>(
+        &mut self,
+        mut input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        buckets: Vec<(Range<usize>, B)>,
+        done: &mut dyn FnMut(B),
+    ) {
+        let Self {
+            architecture,
+            weights,
+            picked,
+            scratch,
+            sums,
+        } = self;
+        if let Some(picked) = in_use(picked) {
+            picked.rename(&mut input.codes, &scratch.threads);
+        }
+        let outputs = predict_by_member(architecture, weights, &input, scratch);
+        let mut slopes = slopes(&outputs);
+        if let Some(scale) = sigmoid_scale(architecture) {
+            let terms = slopes.iter_mut().zip(&outputs);
+            terms.for_each(|(delta, y)| *delta *= y * (1.0 - y / scale));
+        }
+        let members = &architecture.graph.members;
+        let deltas = members.iter().enumerate().map(|(at, member)| {
+            let rows = slopes.chunks_exact(architecture.outputs);
+            let own = rows.skip(at).step_by(members.len());
+            (*member, own.flatten().copied().collect())
+        });
+        if piece.first && piece != Piece::WHOLE {
+            sums.clear();
+            sums.resize(weights.iter().map(Vec::len).sum(), 0.0);
+        }
+        let threads = scratch.threads.clone();
+        let mut complete = |range: Range<usize>, mut numbers: B| {
+            if piece != Piece::WHOLE {
+                let sums = &mut sums[range.clone()];
+                let flat = &mut numbers[..range.len()];
+                threads.rows(sums, 1, 1, |own, sums| {
+                    let terms = sums.iter_mut().zip(&flat[own]);
+                    terms.for_each(|(sum, g)| *sum += f64::from(*g));
+                });
+                if piece.last {
+                    threads.rows(flat, 1, 1, |own, flat| {
+                        let gradient = flat.iter_mut().zip(&sums[own]);
+                        gradient.for_each(|(g, sum)| *g = *sum as f32);
+                    });
+                }
+            }
+            done(numbers);
+        };
+        let order = order(architecture, in_use(picked).is_some());
+        let mut gradients = Buckets::new(&architecture.graph, &order, buckets, &mut complete);
+        let wanted = Wanted::Parameters(&mut gradients);
+        backward(architecture, weights, &input, scratch, deltas, wanted);
+        if piece.last {
+            *sums = Vec::new();
+        }
+    }
+
     /// Asserts that no picked rows are in use: other rows would not be up to date, and codes mean picked rows.
     fn assert_whole(&self) {
         assert!(
@@ -572,16 +614,6 @@ fn order(architecture: &Architecture, picked: bool) -> Vec<usize> {
     let parameters = 0..architecture.parameters().len();
     let (last, first): (Vec<_>, Vec<_>) = parameters.partition(is_last);
     [first, last].concat()
-}
-
-/// Splits the flat gradient by parameter, in parameter order.
-fn split<'a>(flat: &'a mut [f32], weights: &[Vec<f32>], order: &[usize]) -> Vec<&'a mut [f32]> {
-    let mut rest = flat;
-    let mut parts: Vec<&mut [f32]> = weights.iter().map(|_| &mut [][..]).collect();
-    for at in order {
-        parts[*at] = rest.split_off_mut(..weights[*at].len()).unwrap_or_default();
-    }
-    parts
 }
 
 /// Computes the linear part's terms of the outputs, `[B × K]`; 0 if there is none.
