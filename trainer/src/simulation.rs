@@ -4,6 +4,7 @@
 //!   sum the moments ─► compute (given) ─► sum the gradient ─► update (given)       as in train::fit
 //! ```
 //!
+//! Training hides part of the gradient's sum behind the computation, if ranks are on several hosts; this does not.
 //! The sums are the real ones, of real numbers, over a [simulated](crate::collective::simulate) network. The time of
 //! computation is an input, because it does not depend on the number of ranks. It trains nothing.
 

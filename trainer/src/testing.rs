@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use futures::stream;
 use tokio_util::sync::CancellationToken;
-use volley_proto::TrainId;
+use volley_proto::address::ListenAddress;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, DeviceKind, Elastic, EmbeddingWidth,
     EnsembleSize, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss,
@@ -19,8 +19,9 @@ use volley_proto::spec::{
     Start, Task, TooFew, TrainSpec,
 };
 use volley_proto::store::{EpochRecord, Position};
+use volley_proto::{Secret, TrainId};
 
-use crate::collective::{Communicator, Options};
+use crate::collective::{Communicator, Counters, Listener, Membership, Options};
 use crate::device::Emulated;
 use crate::network::{
     CustomBatch, CustomLayer, CustomLayers, CustomOperation, Initializer, Parameter,
@@ -440,10 +441,20 @@ pub(crate) fn train_seats(
         op_timeout: Duration::from_secs(20),
         ..Options::default()
     };
-    let mut communicators = Communicator::in_process(seats.len(), &options, &abort).unwrap();
+    let communicators = Communicator::in_process(seats.len(), &options, &abort).unwrap();
+    let ends = train_connected(spec, communicators, seats).into_iter();
+    ends.map(|(end, _)| end).collect()
+}
+
+/// Trains a world of these ranks, one thread each, and returns what their communicators did too.
+pub(crate) fn train_connected(
+    spec: &TrainSpec,
+    communicators: Vec<Communicator>,
+    seats: Vec<Seat<'_>>,
+) -> Vec<(Result<Outcome, Interrupted>, Counters)> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = communicators
-            .drain(..)
+            .into_iter()
             .zip(seats)
             .map(|(mut communicator, seat)| {
                 scope.spawn(move || {
@@ -456,7 +467,8 @@ pub(crate) fn train_seats(
                         cancel: &seat.cancel,
                         origin: seat.origin,
                     };
-                    train(spec, seat.loaded, rank)
+                    let end = train(spec, seat.loaded, rank);
+                    (end, communicator.counters())
                 })
             })
             .collect();
@@ -464,6 +476,30 @@ pub(crate) fn train_seats(
             .into_iter()
             .map(|thread| thread.join().unwrap())
             .collect()
+    })
+}
+
+/// Connects ranks over TCP, as if each were on a host of its own, with an abort token for each.
+pub(crate) fn over_tcp(options: &Options, aborts: &[CancellationToken]) -> Vec<Communicator> {
+    let listener = |_| Listener::bind(&ListenAddress::loopback(), None).unwrap();
+    let listeners: Vec<_> = aborts.iter().map(listener).collect();
+    let endpoints = listeners.iter().map(|listener| listener.endpoint().clone());
+    let peers: Vec<_> = endpoints.collect();
+    std::thread::scope(|scope| {
+        let ranks = listeners.into_iter().zip(aborts).enumerate();
+        let connect = |(rank, (listener, abort))| {
+            let membership = Membership {
+                group: "a world of tests".to_owned(),
+                generation: 1,
+                rank,
+                peers: peers.clone(),
+                secret: Secret::from_bytes(&[7; Secret::BYTES]).unwrap(),
+            };
+            scope.spawn(move || Communicator::connect(listener, &membership, options, abort))
+        };
+        let threads: Vec<_> = ranks.map(connect).collect();
+        let connected = threads.into_iter().map(|thread| thread.join().unwrap());
+        connected.map(|connected| connected.unwrap()).collect()
     })
 }
 

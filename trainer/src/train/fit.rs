@@ -4,7 +4,8 @@
 //! without rows in a step contributes zeros.
 //!
 //! A step has two all-reduces. The first carries the batch's moments, its number of rows, their checksum and
-//! their weight; the second the gradient and the sum of losses. So after each step every rank knows what all
+//! their weight; the second the gradient and the sum of losses. Between hosts, the second one of a large gradient is in
+//! parts, [summed](backward) while the backward pass goes on. So after each step every rank knows what all
 //! ranks did, and a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
 //! [pick](sparse) a step's rows comes between. The state changes only after the second all-reduce has
 //! succeeded, when nothing can fail any more, or not at all.
@@ -114,6 +115,8 @@ pub(super) struct Fit<'a, C: Compute> {
     len: usize,
     /// True if the gradient has only the rows of tables that a step picks.
     sparse: bool,
+    /// True if buckets of the gradient are summed while others are computed, as [agreed](Self::agree_on_overlap).
+    overlaps: bool,
     moments: Moments,
     /// Mean losses of several steps each, with the last of these steps, as seen in this generation.
     curve: Vec<(u64, f64)>,
@@ -227,6 +230,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             gradient,
             len: optimizer.len(),
             sparse,
+            overlaps: false,
             optimizer,
             converged: false,
             stopped: selected.is_none()
@@ -326,6 +330,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         cancel: &CancellationToken,
     ) -> Result<()> {
         self.hold()?;
+        self.overlaps = self.agree_on_overlap(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
             done.map_err(|error| error.at(self.position))?;
@@ -538,15 +543,20 @@ impl<'a, C: Compute> Fit<'a, C> {
         if let Some(batch) = batch.as_mut().filter(|_| self.architecture.batch_norm) {
             statistics.apply(&mut batch.continuous);
         }
-        let loss = match batch {
-            Some(batch) => self.backward(&places, batch, weight)?,
-            None => self.backward_resident(&statistics, weight)?,
-        };
-        let tail = &mut self.gradient[self.len..];
-        tail[0] = loss as f32;
-        tail[1] = (loss - f64::from(tail[0])) as f32;
-        self.trace.ends(Part::Backward, number);
-        self.reduce(communicator)?;
+        match batch {
+            Some(batch) if self.overlaps => {
+                self.backward_and_reduce(&places, batch, weight, communicator)?;
+            }
+            batch => {
+                let loss = match batch {
+                    Some(batch) => self.backward(&places, batch, weight)?,
+                    None => self.backward_resident(&statistics, weight)?,
+                };
+                write_loss(&mut self.gradient[self.len..], loss);
+                self.trace.ends(Part::Backward, number);
+                self.reduce(communicator)?;
+            }
+        }
         self.trace.ends(Part::Gradient, number);
 
         let rate = self.learn_rate(self.position);
@@ -722,6 +732,12 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.position.step = 0;
         Ok(())
     }
+}
+
+/// Writes a rank's sum of losses to the tail of its gradient.
+fn write_loss(tail: &mut [f32], loss: f64) {
+    tail[0] = loss as f32;
+    tail[1] = (loss - f64::from(tail[0])) as f32;
 }
 
 pub(super) fn check(cancel: &CancellationToken) -> Result<()> {

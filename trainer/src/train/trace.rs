@@ -20,6 +20,7 @@ pub(super) enum Part {
     Steps,
     Moments,
     Backward,
+    /// Sum of the gradient, as far as it does not overlap with the backward pass.
     Gradient,
     Update,
     Evaluate,

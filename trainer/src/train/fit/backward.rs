@@ -1,18 +1,39 @@
 //! The gradient of one rank's rows of a step, in pieces that bound the memory in use.
 //!
-//! It does not sum over ranks: the step does.
+//! The step sums it over ranks afterwards. Only where sums are worth [overlapping](Fit::overlaps) with the computation
+//! are they asked for here: then the last piece's gradient is computed in buckets, and the communicator sums each of
+//! them while the next is computed.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use volley_proto::spec::PIECE;
 
-use super::Fit;
+use super::{Fit, TAIL, write_loss};
 use crate::Result;
+use crate::collective::{BufferPart, Communicator};
 use crate::network::{Compute, Input, Piece};
+use crate::train::agree::gather;
 use crate::train::batch::Batch;
 use crate::train::schedule::Place;
+use crate::train::trace;
 use crate::train::{dropout, loss};
 
 /// Rows whose losses one thread sums.
 const BLOCK: usize = 256;
+
+/// Destination of a piece's gradient.
+enum Target<'s, 'b> {
+    /// The gradient as a whole.
+    Flat,
+    /// Buckets, which are handed over once they are complete. The one with the tail gets the weighted sum of the losses
+    /// of all pieces, of which `before` is that of the pieces before.
+    Buckets {
+        parts: Vec<BufferPart<'b>>,
+        sum: &'s mut dyn FnMut(BufferPart<'b>),
+        before: f64,
+    },
+}
 
 impl<C: Compute> Fit<'_, C> {
     /// Computes this rank's part of the gradient of a global batch of weight `all`. Returns the weighted sum
@@ -23,21 +44,95 @@ impl<C: Compute> Fit<'_, C> {
             self.network.zero_gradient(&mut self.gradient[..self.len])?;
             return Ok(0.0);
         }
-        let piece = rows.div_ceil(self.spec.accumulate).min(PIECE);
-        if rows <= piece {
-            return self.backward_piece(places, batch, all, Piece::WHOLE);
+        let pieces = self.pieces(rows);
+        if pieces.len() == 1 {
+            return self.backward_piece(places, batch, all, Piece::WHOLE, Target::Flat);
         }
         let mut total = 0.0;
-        for (at, places) in places.chunks(piece).enumerate() {
-            let start = at * piece;
-            let part = batch.slice(start, places.len());
-            let piece = Piece {
-                first: at == 0,
-                last: start + places.len() == rows,
-            };
-            total += self.backward_piece(places, part, all, piece)?;
+        for (own, piece) in pieces {
+            let part = batch.slice(own.start, own.len());
+            total += self.backward_piece(&places[own], part, all, piece, Target::Flat)?;
         }
         Ok(total)
+    }
+
+    /// Returns the rows of each piece of a batch.
+    fn pieces(&self, rows: usize) -> Vec<(Range<usize>, Piece)> {
+        let most = rows.div_ceil(self.spec.accumulate).clamp(1, PIECE);
+        let pieces = (0..rows).step_by(most).map(|start| {
+            let end = rows.min(start + most);
+            let piece = Piece {
+                first: start == 0,
+                last: end == rows,
+            };
+            (start..end, piece)
+        });
+        pieces.collect()
+    }
+
+    /// Agrees with the other ranks on whether sums overlap with the computation of gradients: only if every rank can
+    /// hand over buckets, there are several, and they go to other hosts. Within a host a sum costs processor time
+    /// alone, which the computation would lack.
+    pub(super) fn agree_on_overlap(&self, communicator: &mut Communicator) -> Result<bool> {
+        if communicator.world_size() == 1 {
+            return Ok(false);
+        }
+        let own = [
+            self.network.buckets().len() > 1,
+            communicator.has_distant_peers(),
+        ];
+        let all = gather(&own, "buckets", communicator)?;
+        Ok(all.iter().all(|[several, _]| *several) && all.iter().any(|[_, distant]| *distant))
+    }
+
+    /// Computes the gradient as [`backward`](Self::backward) does, and sums it and its tail over the ranks: each bucket
+    /// while the next ones are computed.
+    pub(super) fn backward_and_reduce(
+        &mut self,
+        places: &[Place],
+        batch: Batch,
+        all: f64,
+        communicator: &mut Communicator,
+    ) -> Result<()> {
+        let mut ranges = self.network.buckets();
+        for range in &mut ranges {
+            if range.end == self.len {
+                range.end += TAIL;
+            }
+        }
+        let mut pieces = self.pieces(batch.len());
+        let last = pieces.pop();
+        let mut before = 0.0;
+        for (own, piece) in pieces {
+            let part = batch.slice(own.start, own.len());
+            before += self.backward_piece(&places[own], part, all, piece, Target::Flat)?;
+        }
+        let number = self.position.steps + 1;
+        let mut gradient = std::mem::take(&mut self.gradient);
+        let summed = communicator.all_reduce_sum_beside(&mut gradient, &ranges, |parts, sum| {
+            match last {
+                None => {
+                    for mut part in parts {
+                        // The tail is a loss of zero.
+                        part.fill(0.0);
+                        sum(part);
+                    }
+                }
+                Some((own, piece)) => {
+                    let batch = match piece {
+                        Piece::WHOLE => batch,
+                        _ => batch.slice(own.start, own.len()),
+                    };
+                    let target = Target::Buckets { parts, sum, before };
+                    self.backward_piece(&places[own], batch, all, piece, target)?;
+                }
+            }
+            // The rest of the sums is what the computation did not hide.
+            self.trace.ends(trace::Part::Backward, number);
+            Ok(())
+        });
+        self.gradient = gradient;
+        summed
     }
 
     fn backward_piece(
@@ -46,9 +141,9 @@ impl<C: Compute> Fit<'_, C> {
         batch: Batch,
         all: f64,
         piece: Piece,
+        target: Target<'_, '_>,
     ) -> Result<f64> {
         let rows = batch.len();
-        let gradient = &mut self.gradient[..self.len];
         let key = dropout::key(self.spec.seed, self.position.epoch);
         let dropouts = self.architecture.dropouts().iter().enumerate();
         let dropout = dropouts.map(|(at, dropout)| {
@@ -71,10 +166,12 @@ impl<C: Compute> Fit<'_, C> {
         let trained = members - usize::from(self.cross_validates);
         let share = share * members as f64 / trained as f64;
         let width = members * outputs;
-        // Losses are summed by blocks, so the number of threads does not affect the sum.
-        let mut losses = vec![0.0; rows.div_ceil(BLOCK)];
         let threads = &self.threads;
+        // The loss is known before the gradient is, and goes with a bucket of it.
+        let total = Cell::new(0.0);
         let slopes = |all: &[f32]| {
+            // Losses are summed by blocks, so the number of threads does not affect the sum.
+            let mut losses = vec![0.0; rows.div_ceil(BLOCK)];
             let mut slopes = vec![0.0; all.len()];
             let blocks = slopes.chunks_mut(BLOCK * width).zip(&mut losses);
             threads.each_of(blocks.enumerate().collect(), |_, (at, (slopes, total))| {
@@ -105,9 +202,25 @@ impl<C: Compute> Fit<'_, C> {
                     }
                 }
             });
+            total.set(losses.iter().sum::<f64>() / trained as f64);
             slopes
         };
-        self.network.gradient(input, slopes, piece, gradient)?;
-        Ok(losses.iter().sum::<f64>() / trained as f64)
+        let (network, end) = (&mut self.network, self.len + TAIL);
+        match target {
+            Target::Flat => {
+                let gradient = &mut self.gradient[..self.len];
+                network.gradient(input, slopes, piece, gradient)?;
+            }
+            Target::Buckets { parts, sum, before } => {
+                network.gradient_in_buckets(input, slopes, piece, parts, &mut |mut part| {
+                    if part.range().end == end {
+                        let at = part.len() - TAIL;
+                        write_loss(&mut part[at..], before + total.get());
+                    }
+                    sum(part);
+                })?;
+            }
+        }
+        Ok(total.get())
     }
 }

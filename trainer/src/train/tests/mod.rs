@@ -9,6 +9,7 @@ mod fuzz;
 mod gradient;
 mod learning;
 mod linear;
+mod overlap;
 mod refit;
 mod resume;
 mod runs;

@@ -15,7 +15,7 @@ use crate::Origin;
 use crate::testing::{rows, spec};
 
 /// Returns rows with many stores.
-fn many_stores() -> RecordBatch {
+pub(super) fn many_stores() -> RecordBatch {
     let rows = rows(0..300);
     let at = rows.schema().index_of("store").unwrap();
     let mut columns = rows.columns().to_vec();
@@ -31,7 +31,7 @@ fn many_stores() -> RecordBatch {
     RecordBatch::try_new(rows.schema(), columns).unwrap()
 }
 
-fn small() -> TrainSpec {
+pub(super) fn small() -> TrainSpec {
     let mut spec = TrainSpec {
         batch_size: Some(BatchSize::Global { global: 10 }),
         epochs: Some(3),
