@@ -16,7 +16,8 @@ use std::sync::OnceLock;
 use libloading::Library;
 
 use super::runtime::{
-    Address, Counters, Factors, KERNELS, Operand, Product, Recorded, Runtime, Words, Work, count,
+    Address, Buffer, Counters, Factors, KERNELS, Operand, Product, Recorded, Runtime, Transfer,
+    Words, Work, count,
 };
 use crate::{Error, Result};
 
@@ -31,11 +32,24 @@ pub(crate) struct Emulated {
     launcher: Launcher,
     memory: RefCell<BTreeMap<Address, Layout>>,
     recorded: RefCell<BTreeMap<usize, Vec<Work>>>,
+    pinned: RefCell<BTreeMap<Buffer, Staged>>,
     counters: Cell<Counters>,
     /// Size of its memory in bytes, to test running out of memory.
     bytes: u64,
     /// Kernel whose launches are skipped, to test that wrong results are detected; or [`RECORD`](Self::RECORD).
     pub(crate) spoilt: Cell<Option<&'static str>>,
+}
+
+/// Pinned buffer. Its copies are made as late as they may be, so that work which does not wait for them is wrong.
+#[derive(Debug)]
+struct Staged {
+    /// Its contents, aligned as pinned memory is for numbers of 8 bytes.
+    words: Vec<u64>,
+    bytes: usize,
+    /// Copies that work has not waited for.
+    due: Vec<Transfer>,
+    /// Device memory that was copied to since the buffer was last retired.
+    used: Vec<Transfer>,
 }
 
 /// Returns the kernels as a library of the host, or the reason why there is none.
@@ -87,6 +101,7 @@ impl Emulated {
             launcher: *launcher.expect("emulated.cpp has it"),
             memory: RefCell::default(),
             recorded: RefCell::default(),
+            pinned: RefCell::default(),
             counters: Cell::default(),
             bytes,
             spoilt: Cell::default(),
@@ -106,6 +121,18 @@ impl Emulated {
             at + bytes as u64 <= start + layout.size() as u64,
             "in bounds"
         );
+    }
+
+    /// Makes the copies that are due.
+    fn settle(&self, staged: &mut Staged) {
+        let bytes: &[u8] = bytemuck::cast_slice(&staged.words);
+        for transfer in staged.due.drain(..) {
+            self.check(transfer.to, transfer.bytes);
+            // SAFETY: this many bytes from there on are allocated, and nothing else refers to them now.
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(transfer.to as *mut u8, transfer.bytes) };
+            to.copy_from_slice(&bytes[transfer.from..][..transfer.bytes]);
+        }
     }
 
     fn multiply(&self, product: &Product) {
@@ -301,6 +328,70 @@ impl Runtime for Emulated {
 
     fn forget(&self, recorded: Recorded) {
         self.recorded.borrow_mut().remove(&recorded.0);
+    }
+
+    fn pin(&self, bytes: usize) -> Result<Buffer> {
+        let mut all = self.pinned.borrow_mut();
+        let buffer = Buffer(all.keys().next_back().map_or(0, |last| last.0 + 1));
+        let staged = Staged {
+            words: vec![0; bytes.div_ceil(8)],
+            bytes,
+            due: vec![],
+            used: vec![],
+        };
+        all.insert(buffer, staged);
+        count(&self.counters, |counters| {
+            counters.bytes_pinned += bytes as u64
+        });
+        Ok(buffer)
+    }
+
+    fn unpin(&self, buffer: Buffer) {
+        let staged = self.pinned.borrow_mut().remove(&buffer);
+        let bytes = staged.expect("a buffer is given back once").bytes as u64;
+        count(&self.counters, |counters| counters.bytes_pinned -= bytes);
+    }
+
+    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        self.settle(staged);
+        fill(&mut bytemuck::cast_slice_mut(&mut staged.words)[..staged.bytes]);
+        Ok(())
+    }
+
+    fn transfer(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()> {
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        for transfer in transfers {
+            let end = |of: &Transfer| of.to + of.bytes as u64;
+            let overlaps = |used: &Transfer| used.to < end(transfer) && transfer.to < end(used);
+            assert!(
+                !staged.used.iter().any(overlaps),
+                "rows are replaced while work may use them"
+            );
+        }
+        staged.due.extend(transfers);
+        staged.used.extend(transfers);
+        let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
+        count(&self.counters, |counters| {
+            counters.transfers += transfers.len() as u64;
+            counters.bytes_transferred += bytes as u64;
+        });
+        Ok(())
+    }
+
+    fn arrive(&self, buffer: Buffer) -> Result<()> {
+        let mut all = self.pinned.borrow_mut();
+        self.settle(all.get_mut(&buffer).expect("the buffer is held"));
+        Ok(())
+    }
+
+    fn retire(&self, buffer: Buffer) -> Result<()> {
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        staged.used.clear();
+        Ok(())
     }
 
     fn counters(&self) -> &Cell<Counters> {

@@ -169,7 +169,8 @@ DEVICE void give(float *to, float x, bool add) { *to = add ? *to + x : x; }
 // Rows of a step
 
 // Copies the rows of step clock[0] from the shard, and sums what batch norm and the epoch's totals need. Places beyond
-// the step's rows get the shard's first row and the weight -1.
+// the step's rows get the row `spare` and the weight -1. With slots, `order` has the place of each step's first row, which
+// the others follow.
 // partials: [blocks x (2N + 2)]: sums of x - shift and its square, rows, weight. checks: [blocks]: wrapping sums of keys.
 BLOCK_KERNEL(gather) {
     const int *clock = address<const int>(w, 0);
@@ -199,7 +200,8 @@ BLOCK_KERNEL(gather) {
     double *partials = address<double>(w, 24);
     u64 *checks = address<u64>(w, 25);
     const double *shift = address<const double>(w, 26);
-    const int moments = integer(w, 27);
+    const int moments = integer(w, 27), slots = integer(w, 28);
+    const u32 spare = natural(w, 29);
 
     const int step = clock[0];
     const u32 start = starts[step];
@@ -207,7 +209,7 @@ BLOCK_KERNEL(gather) {
     const int each = (B + BLOCKS - 1) / BLOCKS;
     const int first = BLOCK * each;
     const int last = first + each < B ? first + each : B;
-#define SOURCE(r) ((r) < rows ? order[start + (r)] : 0u)
+#define SOURCE(r) ((r) >= rows ? spare : slots ? order[step] + (u32)(r) : order[start + (r)])
     for (int at = THREAD; at < (last - first) * C; at += THREADS) {
         int r = first + at / C, c = at % C;
         to_codes[(long long)r * C + c] = codes[(long long)SOURCE(r) * C + c];
@@ -904,6 +906,21 @@ KERNEL(linear_sums) {
 // Outputs, losses, slopes
 
 DEVICE float output_of(float z, int sigmoid, float scale) { return sigmoid ? scale / (1.0f + expf(-z)) : z; }
+
+// Copies rows of numbers [B x N], normalised where there are statistics: means, then variances. The width is N. 4 numbers,
+// 5 statistics or none, 6 copies (3).
+KERNEL(normalised) {
+    EACH_ROW
+    const float *from = address<const float>(w, 4) + (long long)p.row * width;
+    const double *statistics = address<const double>(w, 5);
+    const Tensor to = tensor(w, 6);
+    EACH_COLUMN {
+        float x = from[c];
+        if (statistics)
+            x = (float)(((double)x - statistics[c]) * (1.0 / sqrt(statistics[width + c] + 1e-3)));
+        row_of(to, 0, p.row)[c] = x;
+    }
+}
 
 // Outputs of the lanes side by side, [B x M·K], or their mean, [B x K]. The width is K. 4 z (3), 7 lanes, 8 mean flag,
 // 9 sigmoid flag, 10 its scale, 11 outputs.

@@ -21,7 +21,8 @@ pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
 pub(crate) use self::emulated::Emulated;
 pub(crate) use self::runtime::{
-    Address, Factors, Launch, Memory, Operand, Product, Recorded, Runtime, Words, Work,
+    Address, Factors, Launch, Memory, Operand, Pinned, Product, Recorded, Runtime, Transfer, Words,
+    Work,
 };
 
 use crate::{Error, Result};

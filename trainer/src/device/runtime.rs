@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Work is queued in order on one stream, without waiting for it; [`read`](Runtime::read) waits until all of it is
-//! done. What kernels compute is not known here.
+//! done. Copies from pinned host memory are queued on a second stream, beside the work; the two wait for each other only
+//! where they are told to. What kernels compute is not known here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -98,6 +99,19 @@ pub(crate) enum Work {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recorded(pub(crate) usize);
 
+/// Handle of a pinned buffer in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Buffer(pub(crate) usize);
+
+/// Copy from a pinned buffer to a device's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    /// Offset in the buffer.
+    pub(crate) from: usize,
+    pub(crate) to: Address,
+    pub(crate) bytes: usize,
+}
+
 /// Counts of a device's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -111,6 +125,11 @@ pub(crate) struct Counters {
     pub(crate) bytes_read: u64,
     pub(crate) writes: u64,
     pub(crate) bytes_written: u64,
+    /// Copies from pinned buffers.
+    pub(crate) transfers: u64,
+    pub(crate) bytes_transferred: u64,
+    /// Bytes of pinned host memory.
+    pub(crate) bytes_pinned: u64,
     /// Bytes of allocated memory.
     pub(crate) bytes_held: u64,
 }
@@ -152,6 +171,25 @@ pub(crate) trait Runtime: fmt::Debug {
 
     /// Forgets recorded work.
     fn forget(&self, recorded: Recorded);
+
+    /// Allocates pinned host memory, from which the device copies by itself.
+    fn pin(&self, bytes: usize) -> Result<Buffer>;
+
+    /// Frees pinned memory.
+    fn unpin(&self, buffer: Buffer);
+
+    /// Has `fill` write to pinned memory, once all copies from it are done.
+    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()>;
+
+    /// Queues copies on the second stream, behind the work that was queued before the buffer was last
+    /// [retired](Self::retire).
+    fn transfer(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()>;
+
+    /// Lets work that is queued from now on wait for the copies from the buffer.
+    fn arrive(&self, buffer: Buffer) -> Result<()>;
+
+    /// Lets later copies from the buffer wait for the work that is queued by now: the last that uses what was copied.
+    fn retire(&self, buffer: Buffer) -> Result<()>;
 
     fn counters(&self) -> &Cell<Counters>;
 }
@@ -238,5 +276,66 @@ impl Drop for Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes of {}", self.bytes, self.runtime.name())
+    }
+}
+
+/// Pinned host memory, freed when it is dropped.
+pub(crate) struct Pinned {
+    runtime: Rc<dyn Runtime>,
+    buffer: Buffer,
+    bytes: usize,
+}
+
+impl Pinned {
+    /// Allocates this many bytes. Copies from them wait for the work that is queued by now.
+    ///
+    /// # Errors
+    /// When the host does not pin so many.
+    pub(crate) fn new(runtime: &Rc<dyn Runtime>, bytes: usize) -> Result<Self> {
+        let bytes = bytes.max(16);
+        let pinned = Self {
+            runtime: Rc::clone(runtime),
+            buffer: runtime.pin(bytes)?,
+            bytes,
+        };
+        pinned.retire()?;
+        Ok(pinned)
+    }
+
+    /// Has `fill` write to it, once all copies from it are done.
+    pub(crate) fn fill(&self, mut fill: impl FnMut(&mut [u8])) -> Result<()> {
+        self.runtime.fill(self.buffer, &mut fill)
+    }
+
+    /// Queues copies to a device's memory on the second stream.
+    ///
+    /// # Panics
+    /// If they exceed the buffer.
+    pub(crate) fn transfer(&self, transfers: &[Transfer]) -> Result<()> {
+        let within = |transfer: &Transfer| transfer.from + transfer.bytes <= self.bytes;
+        assert!(transfers.iter().all(within), "bytes of a buffer");
+        self.runtime.transfer(self.buffer, transfers)
+    }
+
+    /// Lets work that is queued from now on wait for the copies.
+    pub(crate) fn arrive(&self) -> Result<()> {
+        self.runtime.arrive(self.buffer)
+    }
+
+    /// Lets later copies wait for the work that is queued by now.
+    pub(crate) fn retire(&self) -> Result<()> {
+        self.runtime.retire(self.buffer)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.runtime.unpin(self.buffer);
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pinned bytes for {}", self.bytes, self.runtime.name())
     }
 }

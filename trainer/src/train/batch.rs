@@ -28,11 +28,17 @@ impl Batch {
         threads: &Threads,
     ) -> Self {
         let of = |place: &Place| (rows(place.shard as usize), place.at as usize);
-        let mut batch = Self {
+        Self {
             codes: gathered(places, of, |rows| &rows.codes, threads),
             continuous: gathered(places, of, |rows| &rows.continuous, threads),
-            ..Self::default()
-        };
+            ..Self::labels(&rows, places)
+        }
+    }
+
+    /// Copies the rows at `places` without their features.
+    pub(super) fn labels<'r>(rows: impl Fn(usize) -> &'r Rows, places: &[Place]) -> Self {
+        let of = |place: &Place| (rows(place.shard as usize), place.at as usize);
+        let mut batch = Self::default();
         for place in places {
             let (rows, at) = of(place);
             batch
@@ -77,18 +83,30 @@ fn gathered<'a, T: Pod + Send + Sync>(
     values: fn(&Rows) -> &Stored<T>,
     threads: &Threads,
 ) -> Vec<T> {
-    let row = |place: &Place| {
+    let width = places.first().map_or(0, |place| {
         let (rows, at) = of(place);
-        row(values(rows), rows.len(), at)
-    };
-    let width = places.first().map_or(0, |place| row(place).len());
+        row(values(rows), rows.len(), at).len()
+    });
     let mut all = vec![T::zeroed(); places.len() * width];
-    threads.rows(&mut all, width, 4, |own, all| {
+    gather_into(&mut all, places, of, values, threads);
+    all
+}
+
+/// Copies one kind of value of the rows at `places` to `all`, one row after the other.
+pub(super) fn gather_into<'a, T: Pod + Send + Sync>(
+    all: &mut [T],
+    places: &[Place],
+    of: impl Fn(&Place) -> (&'a Rows, usize) + Sync,
+    values: fn(&Rows) -> &Stored<T>,
+    threads: &Threads,
+) {
+    let width = all.len() / places.len().max(1);
+    threads.rows(all, width, 4, |own, all| {
         for (place, to) in places[own].iter().zip(all.chunks_exact_mut(width)) {
-            to.copy_from_slice(row(place));
+            let (rows, at) = of(place);
+            to.copy_from_slice(row(values(rows), rows.len(), at));
         }
     });
-    all
 }
 
 fn row<T>(values: &[T], rows: usize, at: usize) -> &[T] {

@@ -1,5 +1,5 @@
 //! Evaluation: this rank's evaluation rows through the current network, and a sample of training rows at the
-//! end.
+//! end. A device computes the outputs of rows that it holds without being sent them.
 
 use tokio_util::sync::CancellationToken;
 
@@ -10,12 +10,20 @@ use super::schedule::Place;
 use crate::Result;
 use crate::collective::Communicator;
 use crate::encode::{Rows, Settled};
-use crate::network::{Compute, Input};
+use crate::network::{Compute, Input, Part};
 
 /// Rows per batch.
 pub(super) const BATCH: usize = 4096;
 /// Approximate number of training rows evaluated at the end.
 const SAMPLE: usize = 1 << 16;
+
+/// Returns a part of a shard's rows.
+fn rows_of(part: Part, shard: &Settled) -> &Rows {
+    match part {
+        Part::Training => &shard.train,
+        Part::Evaluation => &shard.eval,
+    }
+}
 
 /// Members of an ensemble that predict a row.
 #[derive(Debug, Clone, Copy)]
@@ -31,14 +39,14 @@ impl<C: Compute> Fit<'_, C> {
     pub(super) fn evaluate(&mut self, sums: &mut Sums, cancel: &CancellationToken) -> Result<()> {
         match self.cross_validates {
             true => self.evaluate_rows(
-                |shard| &shard.train,
+                Part::Training,
                 Predictor::OutOfFold,
                 usize::MAX,
                 sums,
                 cancel,
             ),
             false => self.evaluate_rows(
-                |shard| &shard.eval,
+                Part::Evaluation,
                 Predictor::Ensemble,
                 usize::MAX,
                 sums,
@@ -57,13 +65,8 @@ impl<C: Compute> Fit<'_, C> {
         let last = self.swap_kept()?;
         let most = SAMPLE.div_ceil(self.spec.shards);
         let mut sums = Sums::of(self.spec.label.columns.len());
-        let evaluated = self.evaluate_rows(
-            |shard| &shard.train,
-            Predictor::Ensemble,
-            most,
-            &mut sums,
-            cancel,
-        );
+        let evaluated =
+            self.evaluate_rows(Part::Training, Predictor::Ensemble, most, &mut sums, cancel);
         if let Some(last) = last {
             self.put(&last)?;
         }
@@ -76,14 +79,14 @@ impl<C: Compute> Fit<'_, C> {
     /// meaning.
     fn evaluate_rows(
         &mut self,
-        part: fn(&Settled) -> &Rows,
+        part: Part,
         by: Predictor,
         most: usize,
         sums: &mut Sums,
         cancel: &CancellationToken,
     ) -> Result<()> {
         let rows = |(shard, settled): (usize, &Settled)| {
-            let rows = part(settled).len().min(most) as u32;
+            let rows = rows_of(part, settled).len().min(most) as u32;
             (0..rows).map(move |row| Place {
                 shard: shard as u32,
                 row,
@@ -91,14 +94,18 @@ impl<C: Compute> Fit<'_, C> {
             })
         };
         let mut all = self.shards.iter().enumerate().flat_map(rows);
+        let held = self.network.resident().is_some_and(|of| of.holds(part));
         loop {
             let places: Vec<Place> = all.by_ref().take(BATCH).collect();
             if places.is_empty() {
                 break;
             }
             check(cancel)?;
-            let rows = |shard: usize| part(&self.shards[shard]);
-            let mut batch = Batch::gather(rows, &places, &self.threads);
+            let rows = |shard: usize| rows_of(part, &self.shards[shard]);
+            let mut batch = match held {
+                true => Batch::labels(rows, &places),
+                false => Batch::gather(rows, &places, &self.threads),
+            };
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);
             }
@@ -112,22 +119,28 @@ impl<C: Compute> Fit<'_, C> {
             } = batch;
             if let Predictor::OutOfFold = by {
                 let own = |place: &Place| {
-                    part(&self.shards[place.shard as usize]).eval_weight(place.row as usize)
+                    rows_of(part, &self.shards[place.shard as usize])
+                        .eval_weight(place.row as usize)
                 };
                 weights = places.iter().map(own).collect();
             }
+            let mean = matches!(by, Predictor::Ensemble);
             let input = Input {
                 rows: weights.len(),
                 codes,
                 continuous,
                 dropout: vec![],
             };
+            let found = match (held, mean) {
+                (true, _) => self.outputs_of_held(part, &places, mean)?,
+                (false, true) => self.network.predict(input)?,
+                (false, false) => self.network.predict_by_member(input)?,
+            };
             let outputs = match by {
-                Predictor::Ensemble => self.network.predict(input)?,
+                Predictor::Ensemble => found,
                 Predictor::OutOfFold => {
-                    let all = self.network.predict_by_member(input)?;
                     let width = self.architecture.outputs;
-                    let rows = all
+                    let rows = found
                         .chunks_exact(width * self.architecture.members)
                         .zip(&folds);
                     let own = rows.map(|(row, fold)| &row[usize::from(*fold) * width..][..width]);
@@ -148,5 +161,23 @@ impl<C: Compute> Fit<'_, C> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the outputs of rows that the device holds, in runs of rows that follow one another there.
+    fn outputs_of_held(&mut self, part: Part, places: &[Place], mean: bool) -> Result<Vec<f32>> {
+        let firsts = self.shards.iter().scan(0, |end, shard| {
+            let first = *end;
+            *end += rows_of(part, shard).len();
+            Some(first)
+        });
+        let firsts: Vec<usize> = firsts.collect();
+        let at = |place: &Place| firsts[place.shard as usize] + place.row as usize;
+        let device = self.network.resident().expect("the device holds the rows");
+        let mut outputs = Vec::new();
+        for run in places.chunk_by(|one, next| at(one) + 1 == at(next)) {
+            let rows = at(&run[0])..at(&run[0]) + run.len();
+            outputs.extend(device.evaluate(part, rows, &self.running, mean)?);
+        }
+        Ok(outputs)
     }
 }

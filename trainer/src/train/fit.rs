@@ -13,6 +13,7 @@
 mod backward;
 mod resident;
 mod sparse;
+mod stream;
 
 use std::time::Instant;
 
@@ -23,6 +24,7 @@ use volley_proto::store::{EpochRecord, Position, RankCoverage};
 
 use self::resident::Pace;
 pub(super) use self::sparse::{agree as agree_on_sparse, gradient_len};
+use self::stream::READ_AHEAD;
 use super::agree::{World, gather};
 use super::batch::Batch;
 use super::coverage::{self, Covered};
@@ -54,9 +56,6 @@ const MOST_RETREATS: usize = 20;
 
 /// Reason that the history gives for the end of a training by [`Observer::is_stopped`].
 const BY_CLIENT: &str = "a client ended training";
-
-/// Bytes of rows in files that are read ahead at a time.
-const READ_AHEAD: usize = 16 << 20;
 
 /// Approximate number of points of the curve per epoch.
 const POINTS: u64 = 100;
@@ -91,8 +90,10 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) majority: Option<usize>,
     pub(super) position: Position,
     pub(super) network: C,
-    /// True if the network holds this rank's rows.
+    /// True if the network's device takes steps over this rank's rows.
     resident: bool,
+    /// True if it does so without holding them: they are brought while it computes.
+    streams: bool,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,
     /// True if the last step found nothing to change.
@@ -226,6 +227,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             position,
             network,
             resident: false,
+            streams: false,
             running,
             gradient,
             len: optimizer.len(),
@@ -390,7 +392,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
             let steps = match by_itself {
-                true => self.replay(&mut pace)?,
+                true => self.replay(&mut pace, &rows)?,
                 false => vec![self.step(&rows, communicator)?],
             };
             for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
@@ -461,7 +463,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         cancel: &CancellationToken,
     ) -> Result<Epoch> {
         let epoch = self.position.epoch;
-        let rows = match self.resident {
+        let rows = match self.resident && !self.streams {
             true => self.schedule.epoch(epoch),
             false => {
                 let last = epoch == self.epochs;
@@ -520,7 +522,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             false => epoch.step(self.position.step),
         };
         let (mine, mut batch) = match self.resident {
-            true => (self.gather_resident()?, None),
+            true => (self.gather_resident(epoch)?, None),
             false => {
                 let first = self.own.rows == 0;
                 epoch.read_ahead(self.position.step, first, READ_AHEAD);

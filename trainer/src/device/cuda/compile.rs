@@ -13,6 +13,22 @@ use twox_hash::XxHash64;
 use crate::device::runtime::KERNELS;
 use crate::{Error, Result};
 
+/// Functions of NVRTC that are called.
+pub(super) const SYMBOLS: &[&str] = &[
+    "nvrtcCompileProgram",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcGetCUBIN",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetSupportedArchs",
+    "nvrtcVersion",
+];
+
 /// Option to round products and sums separately, as the CPU does: ranks on both compute the same from the same
 /// gradient.
 const OPTION: &str = "--fmad=false";

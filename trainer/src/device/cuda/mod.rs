@@ -1,15 +1,17 @@
 //! An NVIDIA GPU: memory and kernels through CUDA's driver, products through cuBLAS, recorded steps as CUDA graphs.
 //!
-//! Everything is queued on one stream, by the thread that opened the device. Libraries are loaded when they are needed:
-//! building Volley requires nothing of CUDA.
+//! Work is queued on one stream and copies from pinned memory on another, by the thread that opened the device.
+//! Libraries are loaded when they are needed: building Volley requires nothing of CUDA.
 //!
 //! It calls C functions, which is `unsafe`. The invariants: handles were returned by the same library, and live as long
-//! as the value that holds them; an address in work was [allocated](Runtime::allocate) and is [freed](Runtime::release)
-//! only after waiting for the stream.
+//! as the value that holds them; an address in work or in a copy was [allocated](Runtime::allocate) and is
+//! [freed](Runtime::release) only after waiting for both streams; pinned memory is [written](Runtime::fill) and freed
+//! only after waiting for the copies from it.
 #![allow(unsafe_code)]
 
 mod compile;
 mod libraries;
+mod pinned;
 mod products;
 
 use std::cell::{Cell, RefCell};
@@ -21,9 +23,52 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
 
+use self::pinned::Staged;
 use self::products::Products;
-use super::runtime::{Address, Counters, Recorded, Runtime, Words, Work, count};
+use super::runtime::{Address, Buffer, Counters, Recorded, Runtime, Transfer, Words, Work, count};
 use crate::{Error, Result};
+
+/// Functions of the driver that are called.
+const SYMBOLS: &[&str] = &[
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuFuncGetAttribute",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphUpload",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamBeginCapture_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
 
 /// Threads per block.
 const THREADS: u32 = 256;
@@ -37,6 +82,9 @@ pub(crate) struct Cuda {
     name: String,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    /// Stream of copies from pinned memory.
+    copies: Arc<CudaStream>,
+    pinned: RefCell<BTreeMap<Buffer, Staged>>,
     module: sys::CUmodule,
     functions: RefCell<HashMap<&'static str, sys::CUfunction>>,
     products: Products,
@@ -65,25 +113,14 @@ impl Cuda {
     /// When a CUDA library is missing or too old, the GPU is too old, or it does not respond.
     pub(crate) fn open(index: usize) -> Result<Rc<Self>> {
         let name = format!("cuda:{index}");
-        libraries::check(&name)?;
-        // The binding panics if a library lacks a symbol.
-        let opened = std::panic::catch_unwind(|| Self::open_checked(index, &name));
-        opened.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            Err(Error::DeviceFailed {
-                device: name.clone(),
-                what: "load CUDA's libraries".into(),
-                reason: text.unwrap_or("one is too old").to_owned(),
-            })
-        })
-    }
-
-    fn open_checked(index: usize, name: &str) -> Result<Rc<Self>> {
+        let name = name.as_str();
+        libraries::check(name)?;
         let fail = |what| failed(name, what);
         let context = CudaContext::new(index).map_err(fail("open the device"))?;
         // SAFETY: memory is allocated and freed here, on one stream, so no events are needed to keep it alive.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(fail("make a stream"))?;
+        let copies = context.new_stream().map_err(fail("make a stream"))?;
         let (major, minor) = context
             .compute_capability()
             .map_err(fail("ask for the compute capability"))?;
@@ -114,6 +151,8 @@ impl Cuda {
             name: name.to_owned(),
             context,
             stream,
+            copies,
+            pinned: RefCell::default(),
             module,
             functions: RefCell::default(),
             recorded: RefCell::default(),
@@ -226,9 +265,9 @@ impl Runtime for Cuda {
     }
 
     fn release(&self, at: Address) {
-        // Queued work may still use it. A device that has failed has nothing to free.
-        // SAFETY: it was allocated here, and is freed once, after waiting for the stream.
-        if self.stream.synchronize().is_ok() {
+        // Queued work and copies may still use it. A device that has failed has nothing to free.
+        // SAFETY: it was allocated here, and is freed once, after waiting for both streams.
+        if self.stream.synchronize().is_ok() && self.copies.synchronize().is_ok() {
             let _ = unsafe { result::free_sync(at) };
         }
     }
@@ -304,6 +343,61 @@ impl Runtime for Cuda {
         self.recorded.borrow_mut().remove(&recorded.0);
     }
 
+    fn pin(&self, bytes: usize) -> Result<Buffer> {
+        let staged = Staged::new(bytes).map_err(self.failed("pin host memory"))?;
+        let mut all = self.pinned.borrow_mut();
+        let buffer = Buffer(all.keys().next_back().map_or(0, |last| last.0 + 1));
+        all.insert(buffer, staged);
+        count(&self.counters, |counters| {
+            counters.bytes_pinned += bytes as u64
+        });
+        Ok(buffer)
+    }
+
+    fn unpin(&self, buffer: Buffer) {
+        let staged = self.pinned.borrow_mut().remove(&buffer);
+        let staged = staged.expect("a buffer is given back once");
+        count(&self.counters, |counters| {
+            counters.bytes_pinned -= staged.bytes() as u64
+        });
+        // A device that has failed may still read it: then it stays.
+        match self.copies.synchronize() {
+            Ok(()) => drop(staged),
+            Err(_) => std::mem::forget(staged),
+        }
+    }
+
+    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        let free = staged.wait().map_err(self.failed("copy rows"))?;
+        fill(free);
+        Ok(())
+    }
+
+    fn transfer(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()> {
+        let all = self.pinned.borrow();
+        let staged = &all[&buffer];
+        // SAFETY: `Pinned` has checked the offsets, and addresses are in memory that `network::plan` holds.
+        unsafe { staged.transfer(transfers, &self.copies) }.map_err(self.failed("copy rows"))?;
+        let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
+        count(&self.counters, |counters| {
+            counters.transfers += transfers.len() as u64;
+            counters.bytes_transferred += bytes as u64;
+        });
+        Ok(())
+    }
+
+    fn arrive(&self, buffer: Buffer) -> Result<()> {
+        let arrived = self.pinned.borrow()[&buffer].arrive(&self.stream);
+        arrived.map_err(self.failed("wait for rows"))
+    }
+
+    fn retire(&self, buffer: Buffer) -> Result<()> {
+        let retired = self.pinned.borrow()[&buffer].retire(&self.stream);
+        retired.map_err(self.failed("mark the last use of rows"))
+    }
+
     fn counters(&self) -> &Cell<Counters> {
         &self.counters
     }
@@ -312,6 +406,7 @@ impl Runtime for Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         let _ = self.stream.synchronize();
+        let _ = self.copies.synchronize();
         self.recorded.borrow_mut().clear();
         // SAFETY: it was loaded here, and no queued work uses it any more.
         let _ = unsafe { result::module::unload(self.module) };

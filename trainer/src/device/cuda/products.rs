@@ -9,6 +9,15 @@ use cudarc::driver::{CudaStream, result as driver};
 use crate::device::runtime::{Factors, Operand, Product};
 use crate::{Error, Result};
 
+/// Functions of cuBLAS that are called.
+pub(super) const SYMBOLS: &[&str] = &[
+    "cublasCreate_v2",
+    "cublasDestroy_v2",
+    "cublasGemmStridedBatchedEx",
+    "cublasSetStream_v2",
+    "cublasSetWorkspace_v2",
+];
+
 /// Size of cuBLAS' workspace in bytes: its default on Hopper. It is set, so that nothing is allocated while a step is
 /// recorded.
 const WORKSPACE: usize = 32 << 20;

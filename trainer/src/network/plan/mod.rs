@@ -7,16 +7,19 @@
 //! ```
 //!
 //! The members of an ensemble are lanes of the same kernels and products. Weights, gradient, optimizer state and
-//! training rows stay on the device; the host sends the row order of an epoch and reads the totals of its steps.
+//! rows stay on the device; the host sends the row order of an epoch and reads the totals of its steps.
 //! [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers are left to the host, and
 //! L-BFGS steps to the training loop.
 
+mod evaluated;
 mod layers;
 mod layout;
 mod places;
+mod rows;
 mod step;
 #[cfg(test)]
 mod tests;
+mod windows;
 mod words;
 
 use std::cell::RefCell;
@@ -24,12 +27,14 @@ use std::rc::Rc;
 
 use volley_proto::spec::Rule;
 
+pub(crate) use self::evaluated::Part;
 use self::layers::{Batch, Layers, Pass};
 use self::places::Places;
 use self::step::Held;
 pub(crate) use self::step::{
     AllRows, EpochRows, Gathered, Objective, Resident, ShardRows, StepTotal,
 };
+pub(crate) use self::windows::{RowSource, RowsMut};
 use self::words::{Arguments, Tensor};
 use super::graph::Operation;
 use super::host::sigmoid_scale;

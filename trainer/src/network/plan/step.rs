@@ -5,14 +5,21 @@
 //!  device    gather ─ settle ─ [enter ─ layers ─ losses ─ back]* ─ check ─ update   a step
 //! ```
 //!
+//! Rows that do not fit are brought in [windows](super::windows) while the device computes.
+//!
 //! A step is atomic: if its loss or gradient is not finite, it and the steps after it change nothing. The training loop
 //! assigns rows to steps and sets the learning rate.
 
+use std::ops::Range;
+
 use volley_proto::spec::{Loss, PIECE, Rule};
 
+use super::evaluated::{EvaluatedRows, Part};
 use super::layers::{Batch, Pass};
+use super::rows::{RowMemory, Widths};
+use super::windows::{RowSource, WindowSize, Windows};
 use super::words::{Arguments, Tensor};
-use super::{NUMBERS, Places, Plan, Slot};
+use super::{Layers, NUMBERS, Places, Plan, Slot};
 use crate::device::{Address, Memory, Recorded, Work};
 use crate::network::Normalization;
 use crate::network::host::sigmoid_scale;
@@ -69,7 +76,7 @@ pub(crate) struct ShardRows<'a> {
 /// Order and numbers of an epoch's steps.
 #[derive(Debug)]
 pub(crate) struct EpochRows<'a> {
-    /// Indices of held rows, step after step.
+    /// Indices of held rows, step after step; empty where rows are [brought](Resident::streams).
     pub(crate) order: &'a [u32],
     /// Offset of each step's first row in `order`, and the end of the last step.
     pub(crate) starts: &'a [u32],
@@ -98,20 +105,40 @@ pub(crate) struct StepTotal {
 
 /// Network that trains on rows in its own memory.
 pub(crate) trait Resident<N> {
-    /// Copies rows of shards to the device. Returns whether they fit.
+    /// Copies rows of shards to the device or, if they do not fit, prepares to bring them in windows. Returns whether
+    /// steps over them can be taken.
     fn hold(&mut self, shards: &[ShardRows<'_>], objective: &Objective<'_>) -> Result<bool>;
+
+    /// Returns whether rows are brought in windows, from the source that steps are given.
+    fn streams(&self) -> bool;
+
+    /// Copies evaluation rows to the device, beside training rows or their windows, if they fit.
+    fn hold_evaluated(&mut self, shards: &[ShardRows<'_>]) -> Result<()>;
+
+    /// Returns whether the device holds all rows of a part.
+    fn holds(&self, part: Part) -> bool;
+
+    /// Returns the outputs of rows that it [holds](Self::holds), numbered shard after shard: with `mean`, `[B × K]`;
+    /// else those of each of the M members, `[B × M·K]`.
+    fn evaluate(
+        &mut self,
+        part: Part,
+        rows: Range<usize>,
+        running: &Normalization,
+        mean: bool,
+    ) -> Result<Vec<f32>>;
 
     /// Begins an epoch, or the rest of one.
     fn begin(&mut self, epoch: &EpochRows<'_>) -> Result<()>;
 
-    /// Takes the next steps; `slots` is the optimizer state of each weight.
-    fn run(&mut self, steps: usize, slots: &[N]) -> Result<Vec<StepTotal>>;
+    /// Takes the next steps; `slots` is the optimizer state of each weight, and `rows` the epoch's rows.
+    fn run(&mut self, steps: usize, slots: &[N], rows: &dyn RowSource) -> Result<Vec<StepTotal>>;
 
     /// Returns batch norm's running statistics after the last step.
     fn running(&mut self) -> Result<Normalization>;
 
     /// Gathers this rank's rows of a step that is shared with peers, and returns the sums that they need.
-    fn gather(&mut self, step: usize) -> Result<Gathered>;
+    fn gather(&mut self, step: usize, rows: &dyn RowSource) -> Result<Gathered>;
 
     /// Computes the gradient of the gathered rows, with the totals over all ranks. Returns the sum of their losses.
     fn backward(&mut self, all: &AllRows<'_>) -> Result<f64>;
@@ -138,19 +165,34 @@ pub(crate) struct AllRows<'a> {
 /// Rows on the device, and memory for a step over them.
 #[derive(Debug)]
 pub(super) struct Held {
-    codes: Memory,
-    numbers: Memory,
-    labels: Memory,
-    weights: Option<Memory>,
-    keys: Memory,
-    folds: Option<Memory>,
-    shards: Memory,
-    places: Memory,
+    rows: RowMemory,
+    /// Unless all rows are there.
+    windows: Option<Windows>,
+    pub(super) evaluated: Option<EvaluatedRows>,
+    /// Running statistics to evaluate with.
+    pub(super) statistics: Memory,
+    /// Bytes of memory that training and evaluation allocate later.
+    due: u64,
     count: usize,
     step: StepRoom,
     objective: Kept,
     epoch: Option<Epoch>,
     recorded: Option<Recorded>,
+}
+
+impl Held {
+    /// Returns the rows and their number, if all are there.
+    pub(super) fn whole(&self) -> Option<(&RowMemory, usize)> {
+        match self.windows {
+            None => Some((&self.rows, self.count)),
+            Some(_) => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn windows(&self) -> &Windows {
+        self.windows.as_ref().expect("rows are brought in windows")
+    }
 }
 
 /// Memory of a step.
@@ -353,24 +395,24 @@ impl Plan {
     fn rows_of_step(&self, held: &Held, epoch: &Epoch) -> [Work; 2] {
         let architecture = &self.layers.architecture;
         let (room, objective) = (&held.step, &held.objective);
-        let optional = |memory: &Option<Memory>| memory.as_ref().map_or(0, Memory::at);
+        let [keys, codes, numbers, labels, weights, folds, shards, places] = held.rows.addresses();
         let blocks = self.gather_blocks(room.rows);
         let width = architecture.continuous;
         let arguments = Arguments::new()
             .address(epoch.address(epoch.at.clock))
             .address(epoch.address(epoch.at.order))
             .address(epoch.address(epoch.at.starts))
-            .address(held.codes.at())
+            .address(codes)
             .number(architecture.categorical)
-            .address(held.numbers.at())
+            .address(numbers)
             .number(width)
-            .address(held.labels.at())
+            .address(labels)
             .number(objective.labels)
-            .address(optional(&held.weights))
-            .address(held.keys.at())
-            .address(optional(&held.folds))
-            .address(held.shards.at())
-            .address(held.places.at())
+            .address(weights)
+            .address(keys)
+            .address(folds)
+            .address(shards)
+            .address(places)
             .address(epoch.address(epoch.at.dropouts))
             .number(architecture.dropouts().len())
             .address(room.codes.at())
@@ -384,7 +426,9 @@ impl Plan {
             .address(room.partials.at())
             .address(room.checks.at())
             .address(objective.shift.at())
-            .flag(self.normalized());
+            .flag(self.normalized())
+            .flag(held.windows.is_some())
+            .number(held.rows.spare);
         let gather = self.layers.grid.launch("gather", blocks, arguments);
         let arguments = Arguments::new()
             .address(epoch.address(epoch.at.clock))
@@ -445,17 +489,34 @@ impl Plan {
         let architecture = &self.layers.architecture;
         let step = objective.rows.max(1);
         let piece = step.div_ceil(objective.accumulate).min(PIECE);
-        let values = |rows| {
-            let sketch = &self.layers.sketch;
-            sketch.places(architecture, rows, 0, Tensor::NONE).bytes
-        };
         let columns = architecture.categorical + architecture.continuous + objective.labels;
         let row = 4 * (columns + 4) + 8 * (1 + architecture.dropouts().len());
         let held = 4 * (columns + 6) + 8;
-        let evaluation = values(objective.evaluated) + objective.evaluated * row;
-        let tables = rows.div_ceil(step) * (4 + 4 * NUMBERS + size_of::<StepTotal>());
-        let fixed = step * row + evaluation + tables;
-        [values(piece), fixed, rows * held].map(|bytes| bytes as u64)
+        let fixed = (step * row) as u64 + self.due(rows, objective) - 4 * rows as u64;
+        let [values, held] = [self.values_bytes(piece), rows * held].map(|bytes| bytes as u64);
+        [values, fixed, held]
+    }
+
+    /// Returns the bytes of the values of a pass over this many rows.
+    fn values_bytes(&self, rows: usize) -> usize {
+        let Layers {
+            sketch,
+            architecture,
+            ..
+        } = &*self.layers;
+        sketch.places(architecture, rows, 0, Tensor::NONE).bytes
+    }
+
+    /// Returns the bytes that are allocated after rows are held: for evaluation, and for an epoch's tables and order.
+    fn due(&self, rows: usize, objective: &Objective<'_>) -> u64 {
+        let architecture = &self.layers.architecture;
+        let columns = architecture.categorical + architecture.continuous + objective.labels;
+        let outputs = architecture.members * architecture.outputs;
+        let row = 4 * (columns + 4 + outputs) + 8 * (1 + architecture.dropouts().len());
+        let evaluation = self.values_bytes(objective.evaluated) + objective.evaluated * row;
+        let step = 4 + 4 * NUMBERS + size_of::<StepTotal>();
+        let tables = rows.div_ceil(objective.rows.max(1)) * step;
+        (evaluation + tables + 4 * rows) as u64
     }
 }
 
@@ -507,47 +568,11 @@ impl Resident<Slot> for Plan {
                 accumulate: passes.map(|passes| (passes + 1) * objective.accumulate as u64),
             });
         }
-        if step + held > free {
+        let widths = Widths::of(architecture, shards, objective);
+        let fits = step + held <= free;
+        // The offsets of an epoch's rows have 32 bits.
+        if !fits && u32::try_from(count).is_err() {
             return Ok(false);
-        }
-        let weighted = shards.iter().any(|rows| !rows.weights.is_empty());
-        let (mut ids, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut weights = Vec::new();
-        for rows in shards {
-            let len = rows.keys.len();
-            ids.extend(std::iter::repeat_n(rows.shard as u32, len));
-            places.extend(0..len as u32);
-            if weighted {
-                let rest = std::iter::repeat_n(1.0, len - rows.weights.len());
-                weights.extend(rows.weights.iter().copied().chain(rest));
-            }
-        }
-        let each = shards.iter();
-        let mut codes: Vec<u32> = each.clone().flat_map(|rows| rows.codes).copied().collect();
-        let mut numbers: Vec<f32> = each
-            .clone()
-            .flat_map(|rows| rows.numbers)
-            .copied()
-            .collect();
-        let mut labels: Vec<f32> = each.clone().flat_map(|rows| rows.labels).copied().collect();
-        let mut keys: Vec<u64> = each.clone().flat_map(|rows| rows.keys).copied().collect();
-        let folds = each
-            .flat_map(|rows| rows.folds)
-            .map(|fold| u32::from(*fold));
-        let folds: Vec<u32> = folds.collect();
-        if count == 0 {
-            // A rank without rows holds one that fills the places of its steps.
-            let tables = architecture.tables().first();
-            let widths = tables.map_or(&[][..], |table| &table.widths);
-            let firsts = widths.iter().scan(0, |end, (codes, _)| {
-                let first = *end;
-                *end += *codes as u32;
-                Some(first)
-            });
-            codes = firsts.collect();
-            numbers = vec![0.0; architecture.continuous];
-            labels = vec![0.0; objective.labels];
-            (keys, ids, places) = (vec![0], vec![0], vec![0]);
         }
         let runtime = &self.runtime;
         let some =
@@ -567,26 +592,51 @@ impl Resident<Slot> for Plan {
             shift: Memory::of(runtime, objective.shift)?,
         };
         let step = self.step_room(objective)?;
-        let held = || {
-            Ok(Held {
-                codes: Memory::of(runtime, &codes)?,
-                numbers: Memory::of(runtime, &numbers)?,
-                labels: Memory::of(runtime, &labels)?,
-                weights: some(weighted, &|| Memory::of(runtime, &weights))?,
-                keys: Memory::of(runtime, &keys)?,
-                folds: some(!folds.is_empty(), &|| Memory::of(runtime, &folds))?,
-                shards: Memory::of(runtime, &ids)?,
-                places: Memory::of(runtime, &places)?,
-                count,
-                step,
-                objective: objective_of,
-                epoch: None,
-                recorded: None,
-            })
+        let statistics = Memory::new(runtime, 2 * 8 * architecture.normalized())?;
+        let mut due = self.due(count, objective);
+        let mut size = None;
+        if !fits {
+            // Each step has a place in a table, instead of each row.
+            due -= 4 * count as u64;
+            due += 4 * (count.div_ceil(objective.rows.max(1)) + 1) as u64;
+            let left = self.runtime.free()?.saturating_sub(due);
+            size = WindowSize::fitting(widths, objective.rows, left);
+            if size.is_none() {
+                return Ok(false);
+            }
+        }
+        let held = || -> Result<_> {
+            match size {
+                None => {
+                    let rows = RowMemory::whole(runtime, architecture, shards, widths)?;
+                    Ok((rows, None))
+                }
+                Some(size) => {
+                    let rows = RowMemory::room(runtime, architecture, 2 * size.rows, widths)?;
+                    Ok((rows, Some(Windows::new(runtime, size, widths)?)))
+                }
+            }
         };
-        let held = match held() {
+        let (rows, windows) = match held() {
             Err(Error::DeviceMemory { .. }) => return Ok(false),
+            // Without pinned memory, rows are sent step by step.
+            Err(error @ Error::DeviceFailed { .. }) if size.is_some() => {
+                tracing::warn!(%error, "rows are not copied to the device ahead of their steps");
+                return Ok(false);
+            }
             held => held?,
+        };
+        let held = Held {
+            rows,
+            windows,
+            evaluated: None,
+            statistics,
+            due,
+            count,
+            step,
+            objective: objective_of,
+            epoch: None,
+            recorded: None,
         };
         self.forget();
         self.held = Some(held);
@@ -599,8 +649,18 @@ impl Resident<Slot> for Plan {
         let numbers = self.layers.architecture.normalized();
         let held = self.held.as_mut().expect("rows are held");
         let steps = epoch.numbers.len();
-        assert_eq!(epoch.order.len(), held.count, "an epoch is all rows");
-        let (at, bytes) = Offsets::new(steps, held.count, epoch.dropouts.len(), numbers);
+        let places;
+        let order = match &mut held.windows {
+            None => {
+                assert_eq!(epoch.order.len(), held.count, "an epoch is all rows");
+                epoch.order
+            }
+            Some(windows) => {
+                places = windows.begin(epoch.starts, epoch.step)?;
+                &places[..]
+            }
+        };
+        let (at, bytes) = Offsets::new(steps, order.len(), epoch.dropouts.len(), numbers);
         let mut table = vec![0_u8; bytes];
         let mut put = |at: usize, bytes: &[u8]| table[at..at + bytes.len()].copy_from_slice(bytes);
         put(at.clock, bytemuck::cast_slice(&[epoch.step as u32, 0, 0]));
@@ -612,7 +672,7 @@ impl Resident<Slot> for Plan {
             &epoch.running.variance[..numbers],
         ];
         put(at.running, bytemuck::cast_slice(&running.concat()));
-        put(at.order, bytemuck::cast_slice(epoch.order));
+        put(at.order, bytemuck::cast_slice(order));
         if held
             .epoch
             .as_ref()
@@ -634,7 +694,41 @@ impl Resident<Slot> for Plan {
         tables.memory.write(0, &table)
     }
 
-    fn run(&mut self, steps: usize, slots: &[Slot]) -> Result<Vec<StepTotal>> {
+    fn streams(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.windows.is_some())
+    }
+
+    fn hold_evaluated(&mut self, shards: &[ShardRows<'_>]) -> Result<()> {
+        let due = self.held.as_ref().expect("rows are held").due;
+        let evaluated = match self.evaluated(shards, due) {
+            Err(Error::DeviceMemory { .. }) => None,
+            evaluated => evaluated?,
+        };
+        self.held.as_mut().expect("rows are held").evaluated = evaluated;
+        Ok(())
+    }
+
+    fn holds(&self, part: Part) -> bool {
+        self.has(part)
+    }
+
+    fn evaluate(
+        &mut self,
+        part: Part,
+        rows: Range<usize>,
+        running: &Normalization,
+        mean: bool,
+    ) -> Result<Vec<f32>> {
+        self.outputs_of(part, rows, running, mean)
+    }
+
+    fn run(
+        &mut self,
+        steps: usize,
+        slots: &[Slot],
+        rows: &dyn RowSource,
+    ) -> Result<Vec<StepTotal>> {
         let held = self.held.as_ref().expect("rows are held");
         let epoch = held.epoch.as_ref().expect("an epoch has begun");
         let steps = steps.min(epoch.steps - epoch.next);
@@ -642,18 +736,23 @@ impl Resident<Slot> for Plan {
             Some(recorded) => recorded,
             None => self.runtime.record(&self.step(held, epoch, slots))?,
         };
-        for _ in 0..steps {
-            self.runtime.replay(recorded)?;
+        let held = self.held.as_mut().expect("rows are held");
+        held.recorded = Some(recorded);
+        let epoch = held.epoch.as_mut().expect("an epoch has begun");
+        let replay = || self.runtime.replay(recorded);
+        let range = epoch.next..epoch.next + steps;
+        match &mut held.windows {
+            None => {
+                for _ in range {
+                    replay()?;
+                }
+            }
+            Some(windows) => windows.run(range, &held.rows, rows, replay)?,
         }
         let mut totals: Vec<StepTotal> = vec![bytemuck::Zeroable::zeroed(); steps];
         let from = epoch.at.totals + size_of::<StepTotal>() * epoch.next;
         epoch.memory.read(from, &mut totals)?;
-        if let Some(held) = &mut self.held {
-            held.recorded = Some(recorded);
-            if let Some(epoch) = &mut held.epoch {
-                epoch.next += steps;
-            }
-        }
+        epoch.next += steps;
         Ok(totals)
     }
 
@@ -669,12 +768,18 @@ impl Resident<Slot> for Plan {
         Ok(running)
     }
 
-    fn gather(&mut self, step: usize) -> Result<Gathered> {
+    fn gather(&mut self, step: usize, rows: &dyn RowSource) -> Result<Gathered> {
         let held = self.held.as_ref().expect("rows are held");
         let epoch = held.epoch.as_ref().expect("an epoch has begun");
         epoch.memory.write(epoch.at.clock, &[step as u32])?;
         let [gather, _] = self.rows_of_step(held, epoch);
-        self.runtime.run(&[gather])?;
+        let held = self.held.as_mut().expect("rows are held");
+        let run = || self.runtime.run(std::slice::from_ref(&gather));
+        match &mut held.windows {
+            None => run()?,
+            Some(windows) => windows.run(step..step + 1, &held.rows, rows, run)?,
+        }
+        let held = self.held.as_ref().expect("rows are held");
         let numbers = self.layers.architecture.continuous;
         let blocks = self.gather_blocks(held.step.rows);
         let mut partials = vec![0.0_f64; blocks * (2 * numbers + 2)];

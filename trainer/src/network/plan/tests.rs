@@ -13,12 +13,12 @@ use crate::network::{Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::custom_layers;
 
-const ROWS: usize = 90;
+pub(super) const ROWS: usize = 90;
 const STEP: usize = 30;
-const FEATURES: usize = 18;
+pub(super) const FEATURES: usize = 18;
 
 /// Builds the network of the Rossmann example, with narrower layers.
-fn rossmann(members: usize) -> Architecture {
+pub(super) fn rossmann(members: usize) -> Architecture {
     let network = Network {
         embedding_dim: EmbeddingWidth::Same(10),
         batch_norm: true,
@@ -41,14 +41,25 @@ fn rossmann(members: usize) -> Architecture {
 }
 
 /// Rows of one shard.
-struct Rows {
-    codes: Vec<u32>,
-    continuous: Vec<f32>,
-    labels: Vec<f32>,
-    keys: Vec<u64>,
+#[derive(Debug)]
+pub(super) struct Rows {
+    pub(super) codes: Vec<u32>,
+    pub(super) continuous: Vec<f32>,
+    pub(super) labels: Vec<f32>,
+    pub(super) keys: Vec<u64>,
 }
 
-fn rows() -> Rows {
+/// Source of rows that are not asked for, since the device holds them.
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+impl RowSource for Nothing {
+    fn gather(&self, steps: std::ops::Range<usize>, _: RowsMut<'_>) {
+        panic!("the rows of {steps:?} are on the device");
+    }
+}
+
+pub(super) fn rows() -> Rows {
     let key = Key::new(3, Purpose::Sample);
     let draw = |at: usize| key.at(at as u64);
     let codes = (0..ROWS * FEATURES).map(|at| ((at % FEATURES) * 9) as u32 + (draw(at) % 9) as u32);
@@ -63,7 +74,7 @@ fn rows() -> Rows {
     }
 }
 
-const RULE: Rule = Rule::Adam {
+pub(super) const RULE: Rule = Rule::Adam {
     beta_1: 0.9,
     beta_2: 0.999,
     epsilon: 1e-3,
@@ -72,7 +83,7 @@ const RULE: Rule = Rule::Adam {
 };
 
 /// Returns a plan that holds rows and has begun an epoch, with the optimizer state.
-fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Slot>) {
+pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Slot>) {
     let architecture = rossmann(members);
     let device = PlanDevice {
         runtime: Rc::clone(runtime),
@@ -143,9 +154,9 @@ fn a_step_is_a_replay_of_few_launches_and_nothing_is_read_in_it() {
     };
     let recorded = [1, 8].map(|members| {
         let (mut plan, slots) = begun(&runtime, members, 0.0);
-        plan.run(1, &slots).unwrap();
+        plan.run(1, &slots, &Nothing).unwrap();
         let before = runtime.counters().get();
-        let totals = plan.run(ROWS, &slots).unwrap();
+        let totals = plan.run(ROWS, &slots, &Nothing).unwrap();
         let after = runtime.counters().get();
         assert_eq!(totals.len(), ROWS / STEP - 1, "what is left of the epoch");
         assert_eq!(after.replays - before.replays, totals.len() as u64);
@@ -167,14 +178,14 @@ fn a_step_without_a_loss_changes_nothing_and_nor_do_those_after_it() {
         return;
     };
     let (mut plan, slots) = begun(&runtime, 1, f32::INFINITY);
-    plan.run(2, &slots).unwrap();
+    plan.run(2, &slots, &Nothing).unwrap();
     let (weights, running) = (plan.values().unwrap(), plan.running().unwrap());
     let kept: Vec<_> = slots
         .iter()
         .cloned()
         .map(|slot| Plan::download(slot).unwrap())
         .collect();
-    let totals = plan.run(1, &slots).unwrap();
+    let totals = plan.run(1, &slots, &Nothing).unwrap();
     assert_eq!((totals[0].taken, totals[0].loss), (0, f64::INFINITY));
     assert_eq!(plan.values().unwrap(), weights);
     assert_eq!(plan.running().unwrap(), running);
@@ -192,7 +203,7 @@ fn a_step_accounts_for_its_rows_and_moments_are_those_of_the_host() {
         return;
     };
     let (mut plan, slots) = begun(&runtime, 1, 0.0);
-    let totals = plan.run(ROWS, &slots).unwrap();
+    let totals = plan.run(ROWS, &slots, &Nothing).unwrap();
     let rows = rows();
     let mut running = Normalization::unit(FEATURES);
     for (step, total) in totals.iter().enumerate() {
@@ -224,7 +235,7 @@ fn memory_is_given_back() {
     };
     for _ in 0..3 {
         let (mut plan, slots) = begun(&runtime, 2, 0.0);
-        plan.run(2, &slots).unwrap();
+        plan.run(2, &slots, &Nothing).unwrap();
         assert!(runtime.counters().get().bytes_held > 0);
         drop((plan, slots));
         assert_eq!(runtime.counters().get().bytes_held, 0);

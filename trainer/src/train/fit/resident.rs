@@ -1,4 +1,5 @@
-//! Steps over rows that a device holds: the host gives their order, and accounts for them.
+//! Steps over rows that a device holds or that are brought to it ahead of them: the host gives their order, and accounts
+//! for them.
 //!
 //! A rank without peers has the device take many steps per turn. A rank with peers takes them one by one,
 //! since moments and gradients are summed over ranks in between.
@@ -8,8 +9,10 @@ use std::time::{Duration, Instant};
 use volley_proto::store::Position;
 
 use super::Fit;
+use super::stream::EpochSource;
 use crate::Result;
 use crate::collective::Communicator;
+use crate::encode::{Rows, Settled};
 use crate::network::{
     AllRows, Compute, EpochRows, Gathered, Normalization, Objective, ShardRows, StepTotal,
 };
@@ -43,7 +46,7 @@ impl Pace {
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Has the device hold this rank's rows, if it can.
+    /// Has the device hold this rank's rows, if it can, or prepare to be brought them.
     pub(super) fn hold(&mut self) -> Result<()> {
         if self.optimizer.converges() {
             return Ok(());
@@ -51,16 +54,7 @@ impl<C: Compute> Fit<'_, C> {
         let Some(resident) = self.network.resident() else {
             return Ok(());
         };
-        let rows = self.shards.iter().map(|shard| ShardRows {
-            shard: shard.id,
-            codes: &shard.train.codes,
-            numbers: &shard.train.continuous,
-            labels: &shard.train.labels,
-            weights: &shard.train.weights,
-            keys: &shard.train.keys,
-            folds: &shard.train.folds,
-        });
-        let rows: Vec<_> = rows.collect();
+        let rows = rows_of(self.shards, |shard| &shard.train);
         let held = self
             .shards
             .iter()
@@ -81,6 +75,10 @@ impl<C: Compute> Fit<'_, C> {
             evaluated: evaluate::BATCH.min(held),
         };
         self.resident = resident.hold(&rows, &objective)?;
+        self.streams = self.resident && resident.streams();
+        if self.resident && !self.cross_validates {
+            resident.hold_evaluated(&rows_of(self.shards, |shard| &shard.eval))?;
+        }
         Ok(())
     }
 
@@ -92,8 +90,9 @@ impl<C: Compute> Fit<'_, C> {
             Some(start)
         });
         let firsts: Vec<u32> = starts.collect();
-        let order: Vec<u32> = rows
-            .places()
+        let places = (!self.streams).then(|| rows.places()).into_iter();
+        let order: Vec<u32> = places
+            .flatten()
             .map(|(shard, row)| firsts[shard] + row)
             .collect();
         let Position { epoch, step, steps } = self.position;
@@ -127,7 +126,7 @@ impl<C: Compute> Fit<'_, C> {
     }
 
     /// Has the device take one turn of steps. Returns the rows and the loss of each.
-    pub(super) fn replay(&mut self, pace: &mut Pace) -> Result<Vec<(u64, f64)>> {
+    pub(super) fn replay(&mut self, pace: &mut Pace, rows: &Epoch) -> Result<Vec<(u64, f64)>> {
         let start = Instant::now();
         self.trace.begins();
         let Position { step, steps, .. } = self.position;
@@ -137,8 +136,15 @@ impl<C: Compute> Fit<'_, C> {
             .checkpoint_every
             .map_or(left, |every| every - steps % every);
         let turn = pace.0.min(left).min(until_checkpoint);
+        let rows = EpochSource {
+            epoch: rows,
+            shards: self.shards,
+            ids: &self.ids,
+            first: (self.own.rows == 0).then_some(step),
+            threads: &self.threads,
+        };
         let resident = self.network.resident().expect("rows are held");
-        let totals = resident.run(turn as usize, self.optimizer.kept())?;
+        let totals = resident.run(turn as usize, self.optimizer.kept(), &rows)?;
         self.running = resident.running()?;
         let taken = totals.iter().take_while(|total| total.taken == 1).count();
         self.optimizer.advance(taken as u64);
@@ -171,15 +177,22 @@ impl<C: Compute> Fit<'_, C> {
     }
 
     /// Has the device gather its rows of a step, and collects the sums that peers need.
-    pub(super) fn gather_resident(&mut self) -> Result<Covered> {
+    pub(super) fn gather_resident(&mut self, rows: &Epoch) -> Result<Covered> {
         let step = self.position.step as usize;
+        let rows = EpochSource {
+            epoch: rows,
+            shards: self.shards,
+            ids: &self.ids,
+            first: (self.own.rows == 0).then_some(self.position.step),
+            threads: &self.threads,
+        };
         let resident = self.network.resident().expect("rows are held");
         let Gathered {
             rows,
             weight,
             checksum,
             moments,
-        } = resident.gather(step)?;
+        } = resident.gather(step, &rows)?;
         self.moments.put(rows, &moments);
         let mine = Covered {
             rows: rows as u64,
@@ -215,7 +228,7 @@ impl<C: Compute> Fit<'_, C> {
         while self.position.step < self.schedule.steps() {
             let start = Instant::now();
             let steps = match self.resident && by_itself {
-                true => self.replay(&mut Pace::default())?,
+                true => self.replay(&mut Pace::default(), &rows)?,
                 false => vec![self.step(&rows, alone)?],
             };
             losses.extend(steps.into_iter().map(|(_, loss)| loss));
@@ -223,4 +236,19 @@ impl<C: Compute> Fit<'_, C> {
         }
         Ok((losses, spent))
     }
+}
+
+/// Returns a part of each shard's rows as the device takes them.
+fn rows_of(shards: &[Settled], part: fn(&Settled) -> &Rows) -> Vec<ShardRows<'_>> {
+    let of = shards.iter().map(|shard| (shard.id, part(shard)));
+    let rows = of.map(|(shard, rows)| ShardRows {
+        shard,
+        codes: &rows.codes,
+        numbers: &rows.continuous,
+        labels: &rows.labels,
+        weights: &rows.weights,
+        keys: &rows.keys,
+        folds: &rows.folds,
+    });
+    rows.collect()
 }
