@@ -1,13 +1,13 @@
 //! Lower bound on a rank's memory, from what is known before rows are read. It is computed, not measured.
 //!
-//! It counts weights, gradient, optimizer state, the best epoch's weights, a step's activations, and the rank's encoded
-//! rows; or, if that is more, these rows before their numbers are scaled, when there is no network yet. Rows that do
+//! It counts weights, gradient, optimizer state, the best epoch's weights, a step's activations, buffers of rows for a
+//! GPU, and the rank's encoded rows; or, if that is more, these rows before their numbers are scaled, when there is no network yet. Rows that do
 //! not fit are in files: then a rank needs memory for some shards at a time, and none for rows as such. It leaves out
 //! embeddings of values that have not been counted yet, dictionaries, and a checkpoint's temporary memory. Only
 //! executors know the size of [custom](Layer::Custom) layers.
 
 use super::{
-    BatchSize, EnsembleSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear,
+    BatchSize, DeviceKind, EnsembleSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear,
     NumericEmbedding, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, Rule, TrainSpec,
     VocabularyRule,
 };
@@ -23,6 +23,9 @@ const STEP_ROWS: u64 = 256;
 pub const SETTLING: u64 = 3;
 /// Maximum number of rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;
+/// Maximum bytes of each of two buffers through which rows are copied to a GPU that does not hold them; a larger step's
+/// rows take more.
+pub const WINDOW: usize = 32 << 20;
 
 /// Lower bound on a rank's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct RankMemory {
     step: StepRows,
     /// Number of parts that a step's rows are computed in.
     parts: u64,
+    /// A GPU computes.
+    on_gpu: bool,
 }
 
 /// Memory of a network, in bytes.
@@ -73,6 +78,7 @@ impl RankMemory {
             shards: 0,
             step: StepRows::Whole,
             parts: 1,
+            on_gpu: false,
         }
     }
 
@@ -121,11 +127,23 @@ impl RankMemory {
             StepRows::Whole => own.unwrap_or(0),
         };
         let step = own.map_or(step, |own| step.min(own));
+        let buffers = self.buffers(step, own);
         let step = step.div_ceil(self.parts).min(PIECE as u64);
         let all = own.map(|own| own.saturating_mul(ranks.max(1)));
         let network = self.network(all);
         let step = step.saturating_mul(network.activations);
-        network.parameters.saturating_add(step)
+        let computed = network.parameters.saturating_add(step);
+        computed.saturating_add(buffers)
+    }
+
+    /// Returns the bytes of the buffers through which rows are copied to a GPU, with `step` rows of a step.
+    fn buffers(&self, step: u64, own: Option<u64>) -> u64 {
+        if !self.on_gpu || self.step == StepRows::Whole {
+            return 0;
+        }
+        let each = step.saturating_mul(self.row).max(WINDOW as u64);
+        let both = each.saturating_mul(2);
+        own.map_or(both, |own| both.min(own.saturating_mul(self.row)))
     }
 
     /// Returns the memory of the whole network for `rows` rows; an unknown number counts as many.
@@ -179,6 +197,7 @@ impl TrainSpec {
             shards: self.shards as u64,
             step,
             parts: (self.accumulate as u64).max(1),
+            on_gpu: self.device.kind() == Some(DeviceKind::Cuda),
         })
     }
 
@@ -316,6 +335,7 @@ mod tests {
             shards: 0,
             step: StepRows::OfAll(60),
             parts: 1,
+            on_gpu: false,
         }
     }
 
@@ -401,6 +421,30 @@ mod tests {
         assert_eq!(solved.of_rank(Some(100), 2), 20_000 + 50 * 120);
         let many = solved.of_rank(Some(1 << 20), 1);
         assert_eq!(many, 20_000 + PIECE as u64 * 100 + (20 << 20));
+    }
+
+    #[test]
+    fn rows_on_their_way_to_a_gpu_are_in_two_buffers() {
+        let memory = RankMemory {
+            on_gpu: true,
+            ..adam(1000)
+        };
+        let network = 20_000 + 60 * 100;
+        let both = 2 * WINDOW as u64;
+        assert_eq!(memory.without_rows(None, 1), network + both);
+        assert_eq!(memory.in_files(100, 1), Some(network + 100 * 20));
+        assert_eq!(memory.in_files(1 << 30, 1), Some(network + both));
+        let large = RankMemory {
+            step: StepRows::OfRank(WINDOW as u64),
+            ..memory
+        };
+        let piece = 20_000 + PIECE as u64 * 100;
+        assert_eq!(large.without_rows(None, 1), piece + 20 * both);
+        let solved = RankMemory {
+            step: StepRows::Whole,
+            ..memory
+        };
+        assert_eq!(solved.without_rows(Some(60), 1), network);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod scripts;
 mod supply;
 mod wire;
 

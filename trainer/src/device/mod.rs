@@ -20,6 +20,8 @@ use volley_proto::{Gpu, GpuId};
 pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
 pub(crate) use self::emulated::Emulated;
+#[cfg(test)]
+pub(crate) use self::runtime::Counters;
 pub(crate) use self::runtime::{
     Address, Factors, Launch, Memory, Operand, Pinned, Product, Recorded, Runtime, Transfer, Words,
     Work,

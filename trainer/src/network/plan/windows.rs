@@ -20,12 +20,12 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
+use volley_proto::spec::WINDOW;
+
 use super::rows::{RowMemory, Widths};
 use crate::Result;
 use crate::device::{Pinned, Runtime, Transfer};
 
-/// Bytes of a window of several steps, at most.
-const WINDOW: usize = 32 << 20;
 /// Steps whose rows are brought ahead for each step that is queued.
 const AHEAD: usize = 2;
 /// Bytes that the rounding of allocations may take.

@@ -112,6 +112,14 @@ fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
         let device = ResolvedDevice::emulated(least.unwrap() + more, None, false);
         let end = alone(&spec, device, Origin::Fresh, None).unwrap();
         assert_same_weights(&host[0], &end, ON_A_DEVICE);
+        // It goes on within an epoch, on this device and elsewhere.
+        for (steps, next) in [(1, device), (5, device), (12, ResolvedDevice::CPU)] {
+            let ended = alone(&spec, device, Origin::Fresh, Some(steps)).unwrap_err();
+            let state = *ended.state.unwrap();
+            assert!(state.position().steps >= steps);
+            let end = alone(&spec, next, Origin::State(state), None).unwrap();
+            assert_same_weights(&host[0], &end, ON_A_DEVICE);
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod runs;
 mod sparse;
 mod speed;
 mod spilled;
+mod streamed;
 mod warm;
 mod weighted;
 mod worlds;

@@ -34,6 +34,16 @@ fn load_in(
     })
 }
 
+/// Loads shards whose rows are all in files below `folder`.
+pub(super) fn load_without_memory(
+    folder: &Path,
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+) -> Vec<Result<LoadedShards>> {
+    load_in(folder, NONE, spec, batch, world_size)
+}
+
 fn fresh(world_size: usize, stop_after: Option<u64>) -> Vec<(Origin, Option<u64>)> {
     vec_of(world_size, || (Origin::Fresh, stop_after))
 }
