@@ -1,19 +1,21 @@
 //! Trainings whose rows do not fit on the device, and evaluation of rows that it holds; a device's counters tell.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
 
+use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{DeviceKind, FeatureKind, Keep, Precision, RankDevice, TrainSpec};
+use volley_proto::spec::{DeviceKind, Keep, Precision, RankDevice, TrainSpec};
 
-use super::runs::{STEPS, Watch, data, small};
+use super::runs::{Watch, small};
 use super::spilled::load_without_memory;
 use super::worlds::assert_same_weights;
 use crate::collective::{Communicator, Options};
 use crate::device::{Counters, Emulated, Factors, Runtime};
 use crate::network::{Plan, PlanDevice};
-use crate::testing::{custom_layers, load_split, train_split};
+use crate::testing::{custom_layers, load_split, rows, train_split};
 use crate::threads::Threads;
 use crate::train::{Own, prepare, run};
 use crate::{LoadedShards, Origin, Outcome, Result};
@@ -78,28 +80,54 @@ fn train_ranks(
 }
 
 fn alone(spec: &TrainSpec, bytes: u64) -> Result<(Outcome, Counters)> {
-    train_ranks(spec, load_split(spec, &data(), 1), bytes).remove(0)
+    train_ranks(spec, load_split(spec, &many(), 1), bytes).remove(0)
+}
+
+/// Returns so many rows that windows of several steps are smaller than the whole.
+fn many() -> RecordBatch {
+    rows(0..600)
+}
+
+/// Steps of an epoch of these rows.
+const STEPS: u64 = 14;
+
+/// Returns the least of these sizes, in steps of 512 bytes, from which on trainings are as asked.
+fn least(sizes: Range<u64>, is_enough: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (sizes.start >> 9, sizes.end >> 9);
+    while low < high {
+        let middle = (low + high) / 2;
+        match is_enough(middle << 9) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low << 9
 }
 
 /// Returns some sizes of memory in which all ranks train on rows that are brought in windows.
-fn memories(spec: &TrainSpec, world_size: usize) -> Vec<u64> {
+fn memories(spec: &TrainSpec, world_size: usize) -> [u64; 3] {
     let spec = TrainSpec {
         epochs: Some(1),
         ..spec.clone()
     };
-    let mut found = vec![];
-    for bytes in (1..1 << 14).map(|at| at << 11) {
-        let ends = train_ranks(&spec, load_split(&spec, &data(), world_size), bytes);
-        let ends: Result<Vec<_>> = ends.into_iter().collect();
-        let Ok(ends) = ends else { continue };
-        if ends.iter().all(|(_, counters)| counters.transfers > 0) {
-            found.push(bytes);
-        } else if !found.is_empty() {
-            break;
-        }
-    }
-    assert!(found.len() > 1, "{found:?}");
-    vec![found[0], found[found.len() / 2], found[found.len() - 1]]
+    // Bytes that each rank was sent in windows; `None` if the training failed.
+    let sent = |bytes: u64| {
+        let ends = train_ranks(&spec, load_split(&spec, &many(), world_size), bytes).into_iter();
+        let sent = ends.map(|end| end.map(|(_, counters)| counters.bytes_transferred));
+        sent.collect::<Result<Vec<u64>>>().ok()
+    };
+    let streams = |bytes| sent(bytes).is_some_and(|sent| sent.iter().all(|bytes| *bytes > 0));
+    let step = least(0..4 << 20, |bytes| sent(bytes).is_some());
+    // With the least memory, rows are sent step by step.
+    let mut sizes = (step..step + (64 << 10)).step_by(512);
+    let found = sizes.find(|bytes| streams(*bytes));
+    let found = found.expect("memory for windows, and not for all rows");
+    let whole = least(found..found + (64 << 10), |bytes| {
+        sent(bytes).is_some_and(|sent| sent.contains(&0))
+    });
+    let all = [found, (found + whole) / 1024 * 512, whole - 512];
+    assert!(all.iter().all(|bytes| streams(*bytes)), "{all:?}, {whole}");
+    all
 }
 
 fn epochs(epochs: usize, spec: &TrainSpec) -> TrainSpec {
@@ -137,9 +165,8 @@ fn rows_that_do_not_fit_are_sent_once_an_epoch_and_train_the_same() {
         checkpoint_every: Some(2),
         ..small(1)
     };
-    let columns = [FeatureKind::Categorical, FeatureKind::Continuous].map(|kind| spec.count(kind));
-    // Key, codes and numbers, label, shard and place of each row.
-    let row = 8 + 4 * (columns.iter().sum::<u64>() + 1 + 2);
+    // Key, codes and numbers, label, shard and place of each row. One number has nulls, and a feature that tells them.
+    let row = 8 + 4 * (spec.features.len() as u64 + 1 + 1 + 2);
     let whole = alone(&epochs(3, &spec), u64::MAX).unwrap();
     for bytes in memories(&spec, 1) {
         let [two, three] = [2, 3].map(|count| alone(&epochs(count, &spec), bytes).unwrap());
@@ -159,9 +186,9 @@ fn ranks_with_peers_stream_rows_too() {
         return;
     }
     let spec = small(2);
-    let host = train_split(&spec, &data(), 2);
+    let host = train_split(&spec, &many(), 2);
     for bytes in memories(&spec, 2) {
-        let ends = train_ranks(&spec, load_split(&spec, &data(), 2), bytes);
+        let ends = train_ranks(&spec, load_split(&spec, &many(), 2), bytes);
         let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
         assert_same_weights(&host[0], &ends[0].0, ON_A_DEVICE);
         for (_, counters) in ends {
@@ -182,7 +209,7 @@ fn rows_in_files_are_streamed_in_the_same_order() {
     for bytes in memories(&spec, 1) {
         let (due, _) = alone(&spec, bytes).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let loaded = load_without_memory(folder.path(), &spec, &data(), 1);
+        let loaded = load_without_memory(folder.path(), &spec, &many(), 1);
         let (found, counters) = train_ranks(&spec, loaded, bytes).remove(0).unwrap();
         assert!(counters.transfers > 0);
         assert_same_weights(&due, &found, 0.0);
