@@ -39,6 +39,8 @@ pub enum Op {
     },
     /// No rank continues until all have called it.
     Barrier,
+    /// Ranks wait for work that they do together elsewhere. Nothing is sent.
+    Elsewhere,
 }
 
 /// Type of the numbers that an all-reduce sums.
@@ -74,7 +76,7 @@ impl Call {
     /// Lengths must agree only if the result is one buffer that all ranks passed.
     pub(super) fn agrees_with(&self, theirs: &Call, peer: usize) -> bool {
         let lengths_agree = match self.op {
-            Op::AllReduceSum { .. } | Op::Barrier => self.bytes == theirs.bytes,
+            Op::AllReduceSum { .. } | Op::Barrier | Op::Elsewhere => self.bytes == theirs.bytes,
             Op::AllGather | Op::Broadcast { .. } => true,
         };
         theirs.rank == peer
@@ -121,6 +123,7 @@ impl fmt::Display for Op {
             Op::AllGather => f.write_str("all-gather"),
             Op::Broadcast { root } => write!(f, "broadcast from rank {root}"),
             Op::Barrier => f.write_str("barrier"),
+            Op::Elsewhere => f.write_str("wait for work elsewhere, after call"),
         }
     }
 }

@@ -28,6 +28,10 @@ use super::{all_reduce, broadcast, connect};
 /// Minimum chunk size in bytes; system calls dominate the cost of smaller ones.
 const SMALLEST_CHUNK: usize = 1024;
 
+/// Time for which [`Communicator::wait_until`] asks without pause, then its pause between two questions.
+const EAGER: Duration = Duration::from_micros(200);
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// One rank's connections with all other ranks of its generation.
 ///
 /// All ranks must call the same operations in the same order. The first error closes all connections, so that
@@ -435,6 +439,39 @@ impl Communicator {
             let all: Vec<usize> = (0..this.world_size()).collect();
             all_reduce::meet(&mut this.mesh, call, &all)
         })
+    }
+
+    /// Waits for work that ranks do together elsewhere, such as sums between their GPUs: asks `is_done`, which must not
+    /// block, until it returns true. It is not counted as an operation, and sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// That of `is_done`, after which the communicator can still be used; any loss of a peer, and
+    /// [`Error::DeadlineExceeded`] after the timeout of an operation.
+    pub fn wait_until<E: From<Error>>(
+        &mut self,
+        mut is_done: impl FnMut() -> std::result::Result<bool, E>,
+    ) -> std::result::Result<(), E> {
+        let start = Instant::now();
+        let call = Call {
+            rank: self.rank,
+            generation: self.generation,
+            sequence: self.calls,
+            op: Op::Elsewhere,
+            bytes: 0,
+        };
+        while !is_done()? {
+            if let Err(error) = self.mesh.check_peers(&call, start) {
+                self.broken = true;
+                self.mesh.close();
+                return Err(error.into());
+            }
+            match start.elapsed() < EAGER {
+                true => thread::yield_now(),
+                false => thread::sleep(PAUSE),
+            }
+        }
+        Ok(())
     }
 
     /// Makes calls with [`Options::connect_timeout`] as their timeout (or `op_timeout`, if longer), for peers

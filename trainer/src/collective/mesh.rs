@@ -36,6 +36,11 @@ pub(super) trait Wires: Debug + Send {
         abort: &CancellationToken,
     ) -> io::Result<Wake>;
 
+    /// Returns true if a peer has closed its end, whether or not bytes of it are still unread.
+    fn is_closed(&self, _peer: usize) -> bool {
+        false
+    }
+
     /// Accounts for a pass of this rank over `bytes` bytes of memory. Only a simulation does not see the time that
     /// it takes.
     fn pass_over(&mut self, bytes: usize);
@@ -168,6 +173,28 @@ impl Mesh {
             Err(Error::Aborted { call: *call })
         } else {
             Ok(())
+        }
+    }
+
+    /// Fails if a peer is lost, or the timeout has passed since `since`: for a wait in which nothing is received.
+    pub(super) fn check_peers(&self, call: &Call, since: Instant) -> Result<()> {
+        self.check_abort(call)?;
+        let wires = self.wires.as_ref().ok_or(Error::Broken { call: *call })?;
+        let peers = || (0..self.world_size).filter(|peer| *peer != call.rank);
+        if let Some(peer) = peers().find(|peer| wires.is_closed(*peer)) {
+            return Err(Error::PeerClosed {
+                call: *call,
+                peer,
+                source: None,
+            });
+        }
+        match since.elapsed() < self.timeout {
+            true => Ok(()),
+            false => Err(Error::DeadlineExceeded {
+                call: *call,
+                peers: peers().collect(),
+                waited: self.timeout,
+            }),
         }
     }
 

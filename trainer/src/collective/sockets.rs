@@ -6,7 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
 use super::link::Link;
@@ -67,6 +67,18 @@ impl Wires for Sockets {
             fds.push(PollFd::new(link.as_fd(), events));
         }
         readiness::wait(&mut fds, deadline, abort)
+    }
+
+    fn is_closed(&self, peer: usize) -> bool {
+        // Requested only for this: errors and hang-ups are always reported.
+        #[cfg(target_os = "linux")]
+        let events = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
+        #[cfg(not(target_os = "linux"))]
+        let events = PollFlags::empty();
+        self.0[peer].as_ref().is_some_and(|link| {
+            let mut fds = [PollFd::new(link.as_fd(), events)];
+            matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+        })
     }
 
     fn pass_over(&mut self, _: usize) {}

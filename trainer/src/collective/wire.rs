@@ -212,6 +212,7 @@ pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
         Op::AllGather => (2, 0, 0, 0),
         Op::Broadcast { root } => (3, 0, 0, rank_to_wire(root)),
         Op::Barrier => (4, 0, 0, 0),
+        Op::Elsewhere => (5, 0, 0, 0),
     };
     let mut bytes = [0; HEADER_BYTES];
     let mut out = &mut bytes[..];
@@ -258,6 +259,7 @@ pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
             root: root as usize,
         },
         (4, 0, 0, 0) => Op::Barrier,
+        (5, 0, 0, 0) => Op::Elsewhere,
         _ => return None,
     };
     (zero == 0).then(|| Call {
@@ -312,7 +314,12 @@ mod tests {
 
     #[test]
     fn every_header_survives_the_wire() {
-        let mut ops = vec![Op::AllGather, Op::Broadcast { root: 4 }, Op::Barrier];
+        let mut ops = vec![
+            Op::AllGather,
+            Op::Broadcast { root: 4 },
+            Op::Barrier,
+            Op::Elsewhere,
+        ];
         for element in [ElementType::F32, ElementType::F64] {
             use Algorithm::{Direct, Doubling, Halving, Ring, SharedMemory};
             for algorithm in [Direct, Ring, SharedMemory, Doubling, Halving] {

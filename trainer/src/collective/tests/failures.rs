@@ -1,6 +1,6 @@
 //! Failure tests: a failure reaches every rank soon, as an error that names the culprit.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -113,6 +113,67 @@ fn a_broadcast_that_is_cut_leaves_nothing_behind() {
         assert!(matches!(outcome, Err(Error::PeerClosed { .. })));
         assert_eq!(*length, if rank == 0 { 1 << 20 } else { 0 });
     }
+}
+
+#[test]
+fn a_wait_for_work_elsewhere_ends_with_the_work_or_with_a_peer() {
+    for transport in TRANSPORTS {
+        let outcomes = spawn(world(3, transport, &options()), |mut rank| {
+            let mut asked = 0;
+            let done: Result<()> = rank.wait_until(|| {
+                asked += 1;
+                Ok(asked == 3)
+            });
+            done.unwrap();
+            let source = || io::Error::other("elsewhere");
+            let failed: Result<()> = rank.wait_until(|| {
+                let (address, source) = (String::new(), source());
+                Err(Error::Bind { address, source })
+            });
+            assert!(matches!(failed, Err(Error::Bind { .. })));
+            // It can still be used.
+            rank.barrier().unwrap();
+            match rank.rank() {
+                1 => None,
+                _ => Some(rank.wait_until(|| Ok::<_, Error>(false))),
+            }
+        });
+        for (rank, outcome) in outcomes.into_iter().enumerate() {
+            let Some(outcome) = outcome else { continue };
+            let error = outcome.unwrap_err();
+            assert!(error.is_peer_loss(), "{error}");
+            // Another survivor may have noticed first, and closed too.
+            let named = match error {
+                Error::PeerClosed { call, peer, .. } => call.rank == rank && peer != rank,
+                _ => false,
+            };
+            assert!(named, "{transport:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_for_work_elsewhere_ends_at_the_deadline_and_by_abort() {
+    let options = patience(Duration::from_millis(100));
+    let outcomes = spawn(world(2, Transport::Unix, &options), |mut rank| {
+        let outcome: Result<()> = match rank.rank() {
+            0 => rank.wait_until(|| Ok(false)),
+            _ => Ok(()),
+        };
+        (outcome, rank)
+    });
+    let error = outcomes[0].0.as_ref().unwrap_err();
+    assert!(
+        matches!(error, Error::DeadlineExceeded { peers, .. } if *peers == [1]),
+        "{error}"
+    );
+    let abort = CancellationToken::new();
+    let mut ranks = Communicator::in_process(2, &self::options(), &abort).unwrap();
+    let outcome: Result<()> = ranks[0].wait_until(|| {
+        abort.cancel();
+        Ok(false)
+    });
+    assert!(outcome.unwrap_err().is_abort());
 }
 
 #[test]
