@@ -436,6 +436,15 @@ pub(crate) fn train_seats(
     spec: &TrainSpec,
     seats: Vec<Seat<'_>>,
 ) -> Vec<Result<Outcome, Interrupted>> {
+    let ends = train_counted(spec, seats).into_iter();
+    ends.map(|(end, _)| end).collect()
+}
+
+/// Trains likewise; returns what each rank's communicator did, too.
+pub(crate) fn train_counted(
+    spec: &TrainSpec,
+    seats: Vec<Seat<'_>>,
+) -> Vec<(Result<Outcome, Interrupted>, Counters)> {
     let abort = CancellationToken::new();
     let options = Options {
         op_timeout: Duration::from_secs(20),
@@ -546,6 +555,16 @@ pub(crate) fn train_emulated(
     batch: &RecordBatch,
     world_size: usize,
 ) -> Option<Vec<Outcome>> {
+    train_spoilt(spec, batch, world_size, None)
+}
+
+/// Trains likewise on emulated devices that are spoilt, but not so that they cannot compute.
+pub(crate) fn train_spoilt(
+    spec: &TrainSpec,
+    batch: &RecordBatch,
+    world_size: usize,
+    spoilt: Option<&'static str>,
+) -> Option<Vec<Outcome>> {
     Emulated::find()?;
     let spec = TrainSpec {
         precision: spec.precision.or(Some(Precision::F32)),
@@ -553,7 +572,7 @@ pub(crate) fn train_emulated(
     };
     let seats = load_split(&spec, batch, world_size).into_iter();
     let seats = seats.map(|loaded| Seat {
-        device: ResolvedDevice::emulated(u64::MAX, None, false),
+        device: ResolvedDevice::emulated(u64::MAX, spoilt, false),
         ..Seat::fresh(loaded)
     });
     let outcomes = train_seats(&spec, seats.collect()).into_iter();

@@ -260,6 +260,10 @@ impl Observer for Reporter {
         self.send(Report::Note(note));
     }
 
+    fn noted(&self, note: &str) {
+        self.send(Report::Note(note.to_owned()));
+    }
+
     fn step(&self, step: &Step) {
         let Position {
             epoch,

@@ -1,23 +1,29 @@
 //! An emulated device on the CPU, for tests: the kernels' own text, compiled by the host's C++ compiler, and products
 //! by their definition. It is not for training: a thread of a block is a fibre.
 //!
+//! Work is done as it is queued, up to an all-reduce whose peers, devices of other threads, have not come yet: then it
+//! stays queued, as on a GPU. On a link that was left, sums are wrong, and work goes on with them.
+//!
 //! It calls C functions of the library that it compiled, and passes addresses of host memory to kernels, which is
 //! `unsafe`.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_char, c_int};
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use libloading::Library;
+use parking_lot::Mutex;
 
 use super::runtime::{
-    Address, Buffer, Counters, Factors, KERNELS, Operand, Product, Recorded, Runtime, Transfer,
-    Words, Work, count,
+    Address, Buffer, Counters, Factors, Identity, KERNELS, Number, Operand, Product, Recorded,
+    Runtime, Summed, Transfer, Words, Work, count,
 };
 use crate::{Error, Result};
 
@@ -26,9 +32,49 @@ type Launcher = unsafe extern "C" fn(*const c_char, c_int, c_int, *const Words) 
 /// Threads of a block: few, since each is a fibre.
 const THREADS: u32 = 8;
 
+/// Time after which a call that waits for queued sums gives up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Replays on a link after which a device that is spoilt by [`Emulated::LOST`] fails.
+const REPLAYS: u64 = 9;
+
+/// Links that not all devices have joined yet, by id.
+static LINKS: Mutex<BTreeMap<u64, Arc<Meeting>>> = Mutex::new(BTreeMap::new());
+
+/// Devices that sum with each other.
+#[derive(Debug, Default)]
+struct Meeting {
+    joined: AtomicU64,
+    sums: Mutex<BTreeMap<u64, Sum>>,
+}
+
+/// An all-reduce: the numbers of each rank, and how many ranks have taken the sum.
+#[derive(Debug)]
+struct Sum {
+    parts: Vec<Option<Vec<u8>>>,
+    taken: usize,
+}
+
+/// A device's end of a link.
+#[derive(Debug)]
+struct Link {
+    id: u64,
+    meeting: Arc<Meeting>,
+    rank: usize,
+    world_size: usize,
+    /// Number of the next all-reduce.
+    next: u64,
+    replays: u64,
+}
+
 /// CPU as a device.
 #[derive(Debug)]
 pub(crate) struct Emulated {
+    uuid: u64,
+    queue: RefCell<VecDeque<Work>>,
+    link: RefCell<Option<Link>>,
+    /// True once a link was left.
+    left: Cell<bool>,
     launcher: Launcher,
     memory: RefCell<BTreeMap<Address, Layout>>,
     recorded: RefCell<BTreeMap<usize, Vec<Work>>>,
@@ -36,7 +82,8 @@ pub(crate) struct Emulated {
     counters: Cell<Counters>,
     /// Size of its memory in bytes, to test running out of memory.
     bytes: u64,
-    /// Kernel whose launches are skipped, to test that wrong results are detected; or [`RECORD`](Self::RECORD).
+    /// Kernel whose launches are skipped, to test that wrong results are detected; or [`RECORD`](Self::RECORD),
+    /// [`UNLINKED`](Self::UNLINKED), [`SUMS`](Self::SUMS) or [`LOST`](Self::LOST).
     pub(crate) spoilt: Cell<Option<&'static str>>,
 }
 
@@ -80,6 +127,15 @@ impl Emulated {
     /// Spoils recording, which then fails.
     pub(crate) const RECORD: &str = "record";
 
+    /// Spoils linking, as if the library for it were missing.
+    pub(crate) const UNLINKED: &str = "unlinked";
+
+    /// Spoils sums over devices, which are then wrong.
+    pub(crate) const SUMS: &str = "sums";
+
+    /// Spoils replaying: the device fails among the steps that it takes with others.
+    pub(crate) const LOST: &str = "lost";
+
     /// Opens the device with this many bytes of memory. Without a C++ compiler, prints so and returns `None`.
     ///
     /// # Panics
@@ -97,7 +153,12 @@ impl Emulated {
         };
         // SAFETY: the function has the signature in `emulated.cpp`, and the library stays loaded.
         let launcher = unsafe { library.get::<Launcher>(b"volley_launch\0") };
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         Some(Rc::new(Self {
+            uuid: OPENED.fetch_add(1, Ordering::Relaxed),
+            queue: RefCell::default(),
+            link: RefCell::default(),
+            left: Cell::default(),
             launcher: *launcher.expect("emulated.cpp has it"),
             memory: RefCell::default(),
             recorded: RefCell::default(),
@@ -132,6 +193,113 @@ impl Emulated {
             let to =
                 unsafe { std::slice::from_raw_parts_mut(transfer.to as *mut u8, transfer.bytes) };
             to.copy_from_slice(&bytes[transfer.from..][..transfer.bytes]);
+        }
+    }
+
+    /// Does queued work, up to an all-reduce whose peers have not come. Returns true if nothing is left.
+    fn advance(&self) -> bool {
+        loop {
+            let Some(work) = self.queue.borrow_mut().pop_front() else {
+                return true;
+            };
+            if !self.work(&work) {
+                self.queue.borrow_mut().push_front(work);
+                return false;
+            }
+        }
+    }
+
+    /// Waits for all queued work.
+    fn finish(&self) -> Result<()> {
+        let start = Instant::now();
+        while !self.advance() {
+            if start.elapsed() > PATIENCE {
+                return Err(self.failed("sum with its peers", "they have not come"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Does a part of a step. Returns false if its peers have not come.
+    fn work(&self, work: &Work) -> bool {
+        match work {
+            Work::Product(product) => self.multiply(product),
+            Work::Launch(launch) if self.spoilt.get() == Some(launch.kernel) => {}
+            Work::Launch(launch) => {
+                let name = CString::new(launch.kernel).expect("names have no zero");
+                let (blocks, threads) = (launch.blocks as c_int, launch.threads as c_int);
+                // SAFETY: the kernel reads and writes memory that its words address, which `network::plan` has
+                // allocated for it; the name and the words outlive the call.
+                let code =
+                    unsafe { (self.launcher)(name.as_ptr(), blocks, threads, &launch.words) };
+                assert_eq!(code, 0, "there is no kernel {}", launch.kernel);
+            }
+            Work::AllReduce(all) => return self.all_reduce(all),
+        }
+        true
+    }
+
+    /// Sums over the linked devices in the order of ranks. Returns false if one of them has not come.
+    fn all_reduce(&self, all: &[Summed]) -> bool {
+        let mut link = self.link.borrow_mut();
+        let Some(link) = link.as_mut() else {
+            assert!(self.left.get(), "sums are over linked devices");
+            return true;
+        };
+        let mut sums = link.meeting.sums.lock();
+        let sum = sums.entry(link.next).or_insert_with(|| Sum {
+            parts: vec![None; link.world_size],
+            taken: 0,
+        });
+        sum.parts[link.rank].get_or_insert_with(|| {
+            let own = all.iter().flat_map(|of| self.bytes(of).to_vec());
+            own.collect()
+        });
+        let Some(parts) = sum.parts.iter().cloned().collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let mut start = 0;
+        for of in all {
+            let bytes = self.bytes(of);
+            let span = start..start + bytes.len();
+            start = span.end;
+            let parts = parts.iter().map(|part| &part[span.clone()]);
+            match of.kind {
+                Number::F32 => add::<f32>(parts, bytemuck::cast_slice_mut(bytes)),
+                Number::F64 => add::<f64>(parts, bytemuck::cast_slice_mut(bytes)),
+            }
+            if self.spoilt.get() == Some(Self::SUMS) {
+                bytes.fill(0);
+            }
+        }
+        assert!(parts.iter().all(|part| part.len() == start), "ranks agree");
+        sum.taken += 1;
+        if sum.taken == link.world_size {
+            sums.remove(&link.next);
+        }
+        link.next += 1;
+        true
+    }
+
+    /// Returns the bytes of summed numbers.
+    #[allow(clippy::mut_from_ref)]
+    fn bytes(&self, of: &Summed) -> &mut [u8] {
+        let bytes = of.len
+            * match of.kind {
+                Number::F32 => 4,
+                Number::F64 => 8,
+            };
+        self.check(of.at, bytes);
+        // SAFETY: this many bytes from there on are allocated, and nothing else refers to them now.
+        unsafe { std::slice::from_raw_parts_mut(of.at as *mut u8, bytes) }
+    }
+
+    fn failed(&self, what: &str, reason: &str) -> Error {
+        Error::DeviceFailed {
+            device: self.name(),
+            what: what.into(),
+            reason: reason.into(),
         }
     }
 
@@ -186,6 +354,19 @@ impl Emulated {
             }
         }
         all
+    }
+}
+
+/// Replaces numbers with the sums of each rank's, which may not be aligned.
+fn add<'a, T: bytemuck::Pod + std::ops::Add<Output = T>>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    sums: &mut [T],
+) {
+    for (rank, part) in parts.enumerate() {
+        let part: Vec<T> = bytemuck::pod_collect_to_vec(part);
+        for (sum, own) in sums.iter_mut().zip(part) {
+            *sum = if rank == 0 { own } else { *sum + own };
+        }
     }
 }
 
@@ -245,6 +426,9 @@ impl Runtime for Emulated {
     }
 
     fn release(&self, at: Address) {
+        // Queued work may still use it.
+        self.finish()
+            .expect("a link is left before memory is freed");
         let layout = self.memory.borrow_mut().remove(&at);
         let layout = layout.expect("memory is given back once");
         // SAFETY: it was allocated with this layout, and is freed once.
@@ -254,6 +438,7 @@ impl Runtime for Emulated {
     }
 
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
+        self.finish()?;
         self.check(at, bytes.len());
         // SAFETY: this many bytes from there on are allocated, and nothing else refers to them now.
         let to = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, bytes.len()) };
@@ -266,6 +451,7 @@ impl Runtime for Emulated {
     }
 
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
+        self.finish()?;
         self.check(at, bytes.len());
         // SAFETY: this many bytes from there on are allocated, and nothing changes them meanwhile.
         bytes.copy_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, bytes.len()) });
@@ -276,22 +462,18 @@ impl Runtime for Emulated {
         Ok(())
     }
 
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        self.finish()?;
+        self.check(from, bytes);
+        self.check(to, bytes);
+        // SAFETY: this many bytes are allocated from both addresses on, and nothing else refers to them now.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
     fn run(&self, work: &[Work]) -> Result<()> {
-        for work in work {
-            match work {
-                Work::Product(product) => self.multiply(product),
-                Work::Launch(launch) if self.spoilt.get() == Some(launch.kernel) => {}
-                Work::Launch(launch) => {
-                    let name = CString::new(launch.kernel).expect("names have no zero");
-                    let (blocks, threads) = (launch.blocks as c_int, launch.threads as c_int);
-                    // SAFETY: the kernel reads and writes memory that its words address, which `network::plan` has
-                    // allocated for it; the name and the words outlive the call.
-                    let code =
-                        unsafe { (self.launcher)(name.as_ptr(), blocks, threads, &launch.words) };
-                    assert_eq!(code, 0, "there is no kernel {}", launch.kernel);
-                }
-            }
-        }
+        self.queue.borrow_mut().extend(work.iter().cloned());
+        self.advance();
         count(&self.counters, |counters| {
             counters.launches += work.len() as u64
         });
@@ -300,11 +482,7 @@ impl Runtime for Emulated {
 
     fn record(&self, work: &[Work]) -> Result<Recorded> {
         if self.spoilt.get() == Some(Self::RECORD) {
-            return Err(Error::DeviceFailed {
-                device: self.name(),
-                what: "record a step".into(),
-                reason: "it is spoilt".into(),
-            });
+            return Err(self.failed("record a step", "it is spoilt"));
         }
         let mut all = self.recorded.borrow_mut();
         let at = all.keys().next_back().map_or(0, |last| last + 1);
@@ -316,6 +494,12 @@ impl Runtime for Emulated {
     }
 
     fn replay(&self, recorded: Recorded) -> Result<()> {
+        if let Some(link) = self.link.borrow_mut().as_mut() {
+            link.replays += 1;
+            if self.spoilt.get() == Some(Self::LOST) && link.replays > REPLAYS {
+                return Err(self.failed("replay a step", "it is spoilt"));
+            }
+        }
         let work = self.recorded.borrow()[&recorded.0].clone();
         let before = self.counters.get().launches;
         self.run(&work)?;
@@ -381,6 +565,41 @@ impl Runtime for Emulated {
         Ok(())
     }
 
+    fn identity(&self) -> Result<Identity> {
+        let unlinked = self.spoilt.get() == Some(Self::UNLINKED);
+        Ok(Identity {
+            uuid: format!("emulated {}", self.uuid),
+            kind: self.name(),
+            unlinked: unlinked.then(|| "its library is not found".to_owned()),
+        })
+    }
+
+    fn link_id(&self) -> Result<Vec<u8>> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        Ok(id.to_le_bytes().to_vec())
+    }
+
+    fn join(&self, id: &[u8], rank: usize, world_size: usize) -> Result<()> {
+        let id = id.try_into().map(u64::from_le_bytes);
+        let id = id.map_err(|_| self.failed("join a link", "it is no id"))?;
+        let mut links = LINKS.lock();
+        let meeting = Arc::clone(links.entry(id).or_default());
+        let joined = meeting.joined.fetch_add(1, Ordering::AcqRel) + 1;
+        if joined == world_size as u64 {
+            links.remove(&id);
+        }
+        *self.link.borrow_mut() = Some(Link {
+            id,
+            meeting,
+            rank,
+            world_size,
+            next: 0,
+            replays: 0,
+        });
+        Ok(())
+    }
+
     fn arrive(&self, buffer: Buffer) -> Result<()> {
         let mut all = self.pinned.borrow_mut();
         self.settle(all.get_mut(&buffer).expect("the buffer is held"));
@@ -394,8 +613,33 @@ impl Runtime for Emulated {
         Ok(())
     }
 
+    fn leave(&self) -> Result<()> {
+        let Some(link) = self.link.borrow_mut().take() else {
+            return Ok(());
+        };
+        // Of a link that was never complete.
+        LINKS.lock().remove(&link.id);
+        self.left.set(true);
+        self.finish()?;
+        self.recorded.borrow_mut().clear();
+        Ok(())
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        let is_complete = self.link.borrow().as_ref().is_none_or(|link| {
+            link.meeting.joined.load(Ordering::Acquire) == link.world_size as u64
+        });
+        Ok(is_complete && self.advance())
+    }
+
     fn counters(&self) -> &Cell<Counters> {
         &self.counters
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        self.leave().expect("work of a link that was left ends");
     }
 }
 

@@ -281,8 +281,43 @@ BLOCK_KERNEL(gather) {
 #undef SOURCE
 }
 
-// Adds up the partial sums of a step and advances the clock: clock[1] is now this step, clock[0] the next one.
-// statistics: [2N + 3]: means, variances, rows, weight and, as bits, the checksum.
+// Pieces of a checksum that an all-reduce sums as numbers: 22 bits each, so that their sums are exact.
+#define PIECES 3
+#define PIECE_BITS 22
+
+// Adds up partial sums for an all-reduce, a block for each of `width` columns. With `checks`, five numbers follow: the
+// checksum in pieces and, not to be summed, the rows of this device (the last column but one) and its checksum as bits.
+// 0 partials [count x width], 1 count, 2 width, 3 sums, 4 checks [count] or none.
+BLOCK_KERNEL(fold) {
+    SHARED double sums[MOST_THREADS];
+    SHARED u64 check[MOST_THREADS];
+    const double *partials = address<const double>(w, 0);
+    const int count = integer(w, 1), width = integer(w, 2);
+    double *to = address<double>(w, 3);
+    const u64 *checks = address<const u64>(w, 4);
+    double s = 0.0;
+    for (int b = THREAD; b < count; b += THREADS)
+        s += partials[(long long)b * width + BLOCK];
+    block_sum(sums, s);
+    if (THREAD == 0)
+        to[BLOCK] = sums[0];
+    if (!checks || BLOCK != width - 2)
+        return;
+    u64 sum = 0;
+    for (int b = THREAD; b < count; b += THREADS)
+        sum += checks[b];
+    block_sum(check, sum);
+    if (THREAD == 0) {
+        for (int p = 0; p < PIECES; p++)
+            to[width + p] = (double)((check[0] >> (p * PIECE_BITS)) & ((1u << PIECE_BITS) - 1));
+        to[width + PIECES] = sums[0];
+        ((u64 *)to)[width + PIECES + 1] = check[0];
+    }
+}
+
+// Adds up the partial sums of a step and advances the clock: clock[1] is now this step, clock[0] the next one. With
+// `folded`, what `fold` has put behind the sums, these are over all devices. statistics: [2N + 5]: means, variances, rows,
+// weight and, as bits, the checksum; then this device's rows and, as bits, its checksum.
 KERNEL(settle) {
     int *clock = address<int>(w, 0);
     const double *partials = address<const double>(w, 1);
@@ -291,6 +326,7 @@ KERNEL(settle) {
     const double *shift = address<const double>(w, 5);
     double *statistics = address<double>(w, 6);
     const int moments = integer(w, 7);
+    const double *folded = address<const double>(w, 8);
     const int stride = 2 * N + 2;
     const int at = BLOCK * THREADS + THREAD;
     double rows = 0.0;
@@ -301,11 +337,16 @@ KERNEL(settle) {
         u64 check = 0;
         for (int b = 0; b < count; b++) {
             weight += partials[b * stride + 2 * N + 1];
-            check += checks[b];
+            if (!folded)
+                check += checks[b];
         }
+        for (int p = 0; folded && p < PIECES; p++)
+            check += (u64)folded[p] << (p * PIECE_BITS);
         statistics[2 * N] = rows;
         statistics[2 * N + 1] = weight;
         ((u64 *)statistics)[2 * N + 2] = check;
+        statistics[2 * N + 3] = folded ? folded[PIECES] : rows;
+        ((u64 *)statistics)[2 * N + 4] = folded ? ((const u64 *)folded)[PIECES + 1] : check;
         clock[1] = clock[0];
         clock[0] = clock[0] + 1;
     }
@@ -1131,11 +1172,14 @@ BLOCK_KERNEL(check) {
     }
 }
 
-// Totals of a step: rows, weight, loss, a non-finite number of the gradient or 0, checksum, and whether it was applied.
+// Totals of a step: rows, weight, loss, a non-finite number of the gradient or 0, checksum, and whether it was applied;
+// and this device's share of rows and checksum.
 struct Total {
     double rows, weight, loss, bad;
     u64 checksum;
     u64 taken;
+    double own_rows;
+    u64 own_checksum;
 };
 
 // Columns of a step's numbers: see `mod numbers` and `Update::numbers` in network/update.rs.
@@ -1181,6 +1225,8 @@ BLOCK_KERNEL(update) {
             total->rows = statistics[2 * N];
             total->weight = statistics[2 * N + 1];
             total->checksum = ((const u64 *)statistics)[2 * N + 2];
+            total->own_rows = statistics[2 * N + 3];
+            total->own_checksum = ((const u64 *)statistics)[2 * N + 4];
             total->loss = loss;
             total->bad = bad;
             total->taken = takes;

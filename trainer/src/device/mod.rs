@@ -23,8 +23,8 @@ pub(crate) use self::emulated::Emulated;
 #[cfg(test)]
 pub(crate) use self::runtime::Counters;
 pub(crate) use self::runtime::{
-    Address, Factors, Launch, Memory, Operand, Pinned, Product, Recorded, Runtime, Transfer, Words,
-    Work,
+    Address, Factors, Identity, Launch, Memory, Number, Operand, Pinned, Product, Recorded,
+    Runtime, Summed, Transfer, Words, Work,
 };
 
 use crate::{Error, Result};

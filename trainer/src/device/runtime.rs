@@ -9,10 +9,16 @@
 //! Work is queued in order on one stream, without waiting for it; [`read`](Runtime::read) waits until all of it is
 //! done. Copies from pinned host memory are queued on a second stream, beside the work; the two wait for each other only
 //! where they are told to. What kernels compute is not known here.
+//!
+//! Devices of a host can be [linked](Runtime::join); then work may sum over them. While such work is queued,
+//! [`is_done`](Runtime::is_done) is the only wait that ends if a peer is lost: every other call may block with it, so
+//! callers first ask that, and [leave](Runtime::leave) the link if a peer is gone.
 
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
@@ -88,11 +94,39 @@ pub(crate) enum Factors {
     Bf16,
 }
 
+/// Numbers that are replaced by their sums over all linked devices, with the same bits on each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Summed {
+    pub(crate) at: Address,
+    pub(crate) len: usize,
+    pub(crate) kind: Number,
+}
+
+/// Type of summed numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Number {
+    F32,
+    F64,
+}
+
 /// Part of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Work {
     Launch(Launch),
     Product(Product),
+    /// All-reduce over the linked devices, in one operation. All of them queue the same ones in the same order.
+    AllReduce(Vec<Summed>),
+}
+
+/// Device as its peers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// Unique to the device.
+    pub(crate) uuid: String,
+    /// Devices of one kind update weights with the same bits.
+    pub(crate) kind: String,
+    /// Reason why it cannot be linked with others, if there is one.
+    pub(crate) unlinked: Option<String>,
 }
 
 /// Handle of a recorded step.
@@ -115,11 +149,11 @@ pub(crate) struct Transfer {
 /// Counts of a device's operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Kernels and products, except those of recorded steps.
+    /// Kernels, products and all-reduces, except those of recorded steps.
     pub(crate) launches: u64,
     /// Replays of recorded steps.
     pub(crate) replays: u64,
-    /// Kernels and products of the last recorded step.
+    /// Kernels, products and all-reduces of the last recorded step.
     pub(crate) recorded: u64,
     pub(crate) reads: u64,
     pub(crate) bytes_read: u64,
@@ -160,6 +194,9 @@ pub(crate) trait Runtime: fmt::Debug {
     /// Copies the device's memory to the host's once all queued work is done.
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()>;
 
+    /// Queues a copy within the device's memory.
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
+
     /// Queues work.
     fn run(&self, work: &[Work]) -> Result<()>;
 
@@ -190,6 +227,24 @@ pub(crate) trait Runtime: fmt::Debug {
 
     /// Lets later copies from the buffer wait for the work that is queued by now: the last that uses what was copied.
     fn retire(&self, buffer: Buffer) -> Result<()>;
+
+    fn identity(&self) -> Result<Identity>;
+
+    /// Creates the id of a link, on one of its devices.
+    fn link_id(&self) -> Result<Vec<u8>>;
+
+    /// Begins to link this device with those of the other ranks, which must call it too. The link is complete once
+    /// [`is_done`](Self::is_done).
+    fn join(&self, id: &[u8], rank: usize, world_size: usize) -> Result<()>;
+
+    /// Leaves the link, if there is one. Queued work comes to an end, with wrong sums, and recorded work is forgotten.
+    ///
+    /// # Errors
+    /// When queued work does not end. Then the device cannot be used any more.
+    fn leave(&self) -> Result<()>;
+
+    /// Returns true if all queued work is done, and the link is complete. Does not wait.
+    fn is_done(&self) -> Result<bool>;
 
     fn counters(&self) -> &Cell<Counters>;
 }

@@ -272,7 +272,6 @@ fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
         trial.spec.optimizer.learn_rate = MOVE * length(&weights).max(1.0) / gradient;
     }
     let host = trial.run::<Host>(subject, threads)?;
-    let plan = trial.run::<Plan>(subject, device)?;
     let parameters = subject.architecture.parameters().iter();
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
     let most = tolerance(device.factors);
@@ -287,34 +286,47 @@ fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
         });
         shares.fold(0.0, f64::max)
     };
-    let shares = [
-        (
-            "losses differ",
-            difference(&host.losses, &plan.losses, 0.0),
-            most,
-        ),
-        (
-            "gradients differ",
-            by_parameter(&host.gradients, &plan.gradients),
-            most,
-        ),
-        // Weights keep few digits of small changes.
-        (
-            "weights differ",
-            by_parameter(&host.changes, &plan.changes),
-            most.max(5e-2),
-        ),
-        (
-            "statistics differ",
-            difference(&host.running, &plan.running, 0.0),
-            1e-6,
-        ),
-    ];
-    Ok(shares.into_iter().find_map(|(what, share, most)| {
-        let within = share <= most;
-        let [share, most] = [share, most].map(|share| 100.0 * share);
-        (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
-    }))
+    let shares = |plan: &Found| {
+        [
+            (
+                "losses differ",
+                difference(&host.losses, &plan.losses, 0.0),
+                most,
+            ),
+            (
+                "gradients differ",
+                by_parameter(&host.gradients, &plan.gradients),
+                most,
+            ),
+            // Weights keep few digits of small changes.
+            (
+                "weights differ",
+                by_parameter(&host.changes, &plan.changes),
+                most.max(5e-2),
+            ),
+            (
+                "statistics differ",
+                difference(&host.running, &plan.running, 0.0),
+                1e-6,
+            ),
+        ]
+    };
+    // Ranks with linked devices record steps as a rank alone does; other ranks with peers take them in parts.
+    let alone = subject.world.ranks == 1;
+    let identity = device.runtime.identity();
+    let may_link = !alone && identity.is_ok_and(|own| own.unlinked.is_none());
+    for by_itself in [alone].into_iter().chain(may_link.then_some(true)) {
+        let plan = trial.run_by::<Plan>(subject, device, by_itself)?;
+        let differs = shares(&plan).into_iter().find_map(|(what, share, most)| {
+            let within = share <= most;
+            let [share, most] = [share, most].map(|share| 100.0 * share);
+            (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
+        });
+        if differs.is_some() {
+            return Ok(differs);
+        }
+    }
+    Ok(None)
 }
 
 fn length(of: &[f64]) -> f64 {
@@ -422,6 +434,16 @@ impl Trial {
     }
 
     fn run<C: Compute>(&self, subject: Subject<'_>, device: &C::Device) -> Result<Found> {
+        self.run_by::<C>(subject, device, subject.world.ranks == 1)
+    }
+
+    /// Takes the steps in turns on a device if `by_itself`, else one by one as a rank with peers does.
+    fn run_by<C: Compute>(
+        &self,
+        subject: Subject<'_>,
+        device: &C::Device,
+        by_itself: bool,
+    ) -> Result<Found> {
         let Self {
             spec,
             world,
@@ -435,6 +457,7 @@ impl Trial {
         let tools = Tools {
             gradient: alone.buffer(gradient_len(architecture, false, 0))?,
             sparse: false,
+            linked: false,
             curve: Vec::new(),
             trace: Trace::new(false),
             threads: Threads::default(),
@@ -443,7 +466,7 @@ impl Trial {
         let state = state.clone();
         let before = state.weights.values.concat();
         let mut fit = Fit::new(spec, architecture, state, world, shards, network, tools)?;
-        let (mut losses, spent) = fit.steps_of_an_epoch(subject.world.ranks == 1, alone)?;
+        let (mut losses, spent) = fit.steps_of_an_epoch(by_itself, alone)?;
         losses.push(fit.evaluate_training(alone, &never)?);
         let state = fit.state()?;
         let after = state.weights.values.concat();

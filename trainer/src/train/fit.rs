@@ -8,7 +8,8 @@
 //! parts, [summed](backward) while the backward pass goes on. So after each step every rank knows what all
 //! ranks did, and a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
 //! [pick](sparse) a step's rows comes between. The state changes only after the second all-reduce has
-//! succeeded, when nothing can fail any more, or not at all.
+//! succeeded, when nothing can fail any more, or not at all. Where the ranks' GPUs are [linked](mod@super::link), both
+//! all-reduces are on the GPUs, and a [turn](resident) of several steps changes the state or leaves it.
 
 mod backward;
 mod resident;
@@ -94,6 +95,10 @@ pub(super) struct Fit<'a, C: Compute> {
     resident: bool,
     /// True if it does so without holding them: they are brought while it computes.
     streams: bool,
+    /// True if the ranks' GPUs are linked and hold all rows, so that recorded steps sum over them.
+    linked: bool,
+    /// Why the state is lost, if a turn of steps was not undone.
+    torn: Option<String>,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,
     /// True if the last step found nothing to change.
@@ -133,6 +138,8 @@ pub(super) struct Tools {
     pub(super) gradient: Buffer,
     /// Sparse gradients, as [agreed](agree_on_sparse).
     pub(super) sparse: bool,
+    /// True if the ranks' GPUs are [linked](mod@super::link).
+    pub(super) linked: bool,
     /// Mean losses by step, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
@@ -174,6 +181,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let Tools {
             gradient,
             sparse,
+            linked,
             curve,
             trace,
             threads,
@@ -228,6 +236,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             network,
             resident: false,
             streams: false,
+            linked,
+            torn: None,
             running,
             gradient,
             len: optimizer.len(),
@@ -258,6 +268,13 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// # Errors
     /// When the device that holds it has failed.
     pub(super) fn state(&self) -> Result<TrainingState> {
+        if let Some(reason) = &self.torn {
+            return Err(Error::DeviceFailed {
+                device: "a linked GPU".into(),
+                what: "undo steps that a peer has left".into(),
+                reason: reason.clone(),
+            });
+        }
         Ok(TrainingState {
             basis: self.basis.clone(),
             global_batch: self.global_batch,
@@ -283,6 +300,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let tools = Tools {
             gradient: self.gradient,
             sparse: self.sparse,
+            linked: self.linked,
             curve: self.curve,
             trace: self.trace,
             threads: self.threads,
@@ -331,7 +349,8 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
-        self.hold()?;
+        let may_link = self.hold()?;
+        self.agree_to_link(may_link, communicator)?;
         self.overlaps = self.agree_on_overlap(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
@@ -391,9 +410,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut pace = Pace::default();
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            let steps = match by_itself {
-                true => self.replay(&mut pace, &rows)?,
-                false => vec![self.step(&rows, communicator)?],
+            let steps = match (by_itself, self.linked) {
+                (true, _) => self.replay(&mut pace, &rows, None)?,
+                (false, true) => self.replay(&mut pace, &rows, Some(communicator))?,
+                (false, false) => vec![self.step(&rows, communicator)?],
             };
             for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
                 observer.step(&Step {

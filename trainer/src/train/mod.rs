@@ -6,6 +6,7 @@
 //!               ─▶ shard manifest, steps per epoch, scaling of numbers
 //!  sample     if numbers are ranked or binned: numbers of sampled rows ─▶ quantiles
 //!  origin     the newest state of any rank, a model's weights, or fresh ones ─▶ the same state
+//!  link       GPUs of one host ─▶ steps that sum between them, or in the host's memory
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
 //!  refit      small table only: fit anew, on all rows, for as many epochs as were kept
@@ -39,6 +40,7 @@ mod evaluate;
 mod finite;
 mod fit;
 mod lbfgs;
+mod link;
 mod loss;
 mod metrics;
 mod optimizer;
@@ -56,6 +58,7 @@ mod tensorboard;
 mod tests;
 mod trace;
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
@@ -71,12 +74,15 @@ use crate::collective::Communicator;
 use crate::device::Opened;
 use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
-use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Plan, Sizes};
+use crate::network::{
+    Architecture, Compute, CustomLayers, Host, Normalization, Parameter, Plan, Sizes,
+};
 use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use choose::{Choice, Chosen, Subject, choose};
 use fit::{Fit, Tools, agree_on_sparse, check, gradient_len};
+use link::{Linked, link};
 use origin::Agreed;
 use state::{Basis, Weights};
 use trace::Trace;
@@ -162,6 +168,23 @@ pub fn train(
             return Err(Interrupted { error, state });
         }
     };
+    let runtime = match &chosen {
+        Chosen::Plan(device) => Some(Rc::clone(&device.runtime)),
+        _ => None,
+    };
+    let parameters = architecture.parameters().iter();
+    let numbers = parameters.map(Parameter::len).sum();
+    let linked = communicator.patiently(|peers| link(runtime.as_ref(), numbers, peers));
+    let Linked { is_linked, note } = match linked {
+        Ok(linked) => linked,
+        Err(error) => {
+            let state = Some(Box::new(state));
+            return Err(Interrupted { error, state });
+        }
+    };
+    if let Some(note) = note.filter(|_| communicator.rank() == 0) {
+        observer.noted(&note);
+    }
     prepared.load_seconds += start.elapsed().as_secs_f64();
     let own = Own {
         communicator,
@@ -169,6 +192,7 @@ pub fn train(
         cancel,
         computed,
         sparse,
+        linked: is_linked,
         threads: threads.clone(),
         start: Instant::now(),
     };
@@ -192,6 +216,8 @@ struct Own<'a> {
     computed: RankDevice,
     /// True if gradients contain only the picked rows of tables.
     sparse: bool,
+    /// True if the ranks' GPUs are linked.
+    linked: bool,
     threads: Threads,
     /// Time when the first step could begin.
     start: Instant,
@@ -209,6 +235,7 @@ fn run<C: Compute>(
         cancel,
         computed,
         sparse,
+        linked,
         threads,
         start,
     } = own;
@@ -241,6 +268,7 @@ fn run<C: Compute>(
     let mut tools = Tools {
         gradient,
         sparse,
+        linked,
         curve: Vec::new(),
         trace: Trace::new(spec.trace),
         threads,

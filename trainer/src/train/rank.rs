@@ -24,6 +24,8 @@ pub trait Observer: Send + Sync {
     fn started(&self, beginning: Beginning);
     /// Reports what computes instead of the plan on this rank's GPU, and why.
     fn fell_back(&self, computed: RankDevice, reason: &str);
+    /// Reports a note on how all ranks train. Called on rank 0. Default: ignored.
+    fn noted(&self, _note: &str) {}
     /// Reports a finished step. Called for every step: be quick.
     fn step(&self, step: &Step);
     /// Reports a finished epoch; the record is the same on every rank.

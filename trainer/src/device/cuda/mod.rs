@@ -11,6 +11,7 @@
 
 mod compile;
 mod libraries;
+mod nccl;
 mod pinned;
 mod products;
 
@@ -18,14 +19,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sys};
 
 use self::pinned::Staged;
 use self::products::Products;
-use super::runtime::{Address, Buffer, Counters, Recorded, Runtime, Transfer, Words, Work, count};
+use super::runtime::{
+    Address, Buffer, Counters, Identity, Recorded, Runtime, Transfer, Words, Work, count,
+};
 use crate::{Error, Result};
 
 /// Functions of the driver that are called.
@@ -77,6 +83,9 @@ const RESERVE: u64 = 192 << 20;
 /// Approximate number of these blocks that a multiprocessor runs at once.
 const BLOCKS_OF_PROCESSOR: u32 = 4;
 
+/// Time within which queued work ends once its link was left.
+const LEAVES: Duration = Duration::from_secs(30);
+
 /// GPU with the kernels loaded.
 pub(crate) struct Cuda {
     name: String,
@@ -87,10 +96,13 @@ pub(crate) struct Cuda {
     pinned: RefCell<BTreeMap<Buffer, Staged>>,
     module: sys::CUmodule,
     functions: RefCell<HashMap<&'static str, sys::CUfunction>>,
-    products: Products,
+    products: ManuallyDrop<Products>,
     recorded: RefCell<BTreeMap<usize, CudaGraph>>,
     counters: Cell<Counters>,
     blocks: u32,
+    link: RefCell<Option<nccl::Link>>,
+    /// True if queued work does not end: then nothing may wait for it, and its memory stays.
+    stuck: Cell<bool>,
 }
 
 /// Returns a conversion of driver errors that names what failed.
@@ -147,7 +159,7 @@ impl Cuda {
             .attribute(attribute)
             .map_err(fail("count multiprocessors"))?;
         Ok(Rc::new(Self {
-            products: Products::new(name, &stream)?,
+            products: ManuallyDrop::new(Products::new(name, &stream)?),
             name: name.to_owned(),
             context,
             stream,
@@ -158,6 +170,8 @@ impl Cuda {
             recorded: RefCell::default(),
             counters: Cell::default(),
             blocks: processors.max(1) as u32 * BLOCKS_OF_PROCESSOR,
+            link: RefCell::default(),
+            stuck: Cell::default(),
         }))
     }
 
@@ -198,13 +212,53 @@ impl Cuda {
                     }
                     .map_err(self.failed(&format!("launch kernel {}", launch.kernel)))?;
                 }
+                Work::AllReduce(all) => {
+                    let link = self.link.borrow();
+                    let link = link.as_ref().ok_or("it is not linked".to_owned());
+                    link.and_then(|link| link.all_reduce(all, &self.stream))
+                        .map_err(self.unlinked("sum over GPUs"))?;
+                }
             }
         }
         Ok(())
     }
 
+    /// Returns a conversion of NCCL's errors that names what failed.
+    fn unlinked(&self, what: &str) -> impl Fn(String) -> Error + use<> {
+        let (device, what) = (self.name.clone(), what.to_owned());
+        move |reason| Error::DeviceFailed {
+            device: device.clone(),
+            what: what.clone(),
+            reason,
+        }
+    }
+
+    /// Returns true if all queued work is done.
+    fn is_idle(&self) -> Result<bool> {
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) }.result() {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(self.failed("compute")(error)),
+        }
+    }
+
+    /// Waits until queued work ends after its link was left.
+    fn drain(&self) -> Result<()> {
+        let start = Instant::now();
+        while !self.is_idle()? {
+            if start.elapsed() > LEAVES {
+                let reason = format!("its work has not ended within {LEAVES:?}");
+                return Err(self.unlinked("leave the other GPUs")(reason));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Loads the code that work runs. The driver and cuBLAS would do so at its first use, but must not while a step is
-    /// recorded. Loading runs the products, whose results the step computes anew.
+    /// recorded. Loading runs the products, whose results the step computes anew. NCCL was loaded when the link was
+    /// tried.
     fn load(&self, work: &[Work]) -> Result<()> {
         for work in work {
             match work {
@@ -212,6 +266,7 @@ impl Cuda {
                 Work::Launch(launch) => {
                     self.function(launch.kernel)?;
                 }
+                Work::AllReduce(_) => {}
             }
         }
         self.wait()
@@ -265,6 +320,9 @@ impl Runtime for Cuda {
     }
 
     fn release(&self, at: Address) {
+        if self.stuck.get() {
+            return;
+        }
         // Queued work and copies may still use it. A device that has failed has nothing to free.
         // SAFETY: it was allocated here, and is freed once, after waiting for both streams.
         if self.stream.synchronize().is_ok() && self.copies.synchronize().is_ok() {
@@ -295,6 +353,13 @@ impl Runtime for Cuda {
             counters.bytes_read += len;
         });
         Ok(())
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
+        let stream = self.stream.cu_stream();
+        // SAFETY: the caller holds this many bytes from both addresses on.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, stream) };
+        copied.map_err(self.failed("copy memory"))
     }
 
     fn run(&self, work: &[Work]) -> Result<()> {
@@ -338,6 +403,9 @@ impl Runtime for Cuda {
     }
 
     fn forget(&self, recorded: Recorded) {
+        if self.stuck.get() {
+            return;
+        }
         // A graph that is still running must stay.
         let _ = self.stream.synchronize();
         self.recorded.borrow_mut().remove(&recorded.0);
@@ -398,6 +466,61 @@ impl Runtime for Cuda {
         retired.map_err(self.failed("mark the last use of rows"))
     }
 
+    fn identity(&self) -> Result<Identity> {
+        let uuid = self.context.uuid();
+        let uuid = uuid.map_err(self.failed("ask for the UUID"))?.bytes;
+        let name = self.context.name();
+        let name = name.map_err(self.failed("ask for the name"))?;
+        Ok(Identity {
+            uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            kind: format!("{name}, {} blocks", self.blocks),
+            unlinked: nccl::load().err().map(str::to_owned),
+        })
+    }
+
+    fn link_id(&self) -> Result<Vec<u8>> {
+        let id = nccl::load()
+            .map_err(str::to_owned)
+            .and_then(|nccl| nccl.id());
+        id.map_err(self.unlinked("make an id for GPUs to meet"))
+    }
+
+    fn join(&self, id: &[u8], rank: usize, world_size: usize) -> Result<()> {
+        let nccl = nccl::load().map_err(str::to_owned);
+        let link =
+            nccl.and_then(|nccl| nccl::Link::join(nccl, &self.context, id, (rank, world_size)));
+        let link = link.map_err(self.unlinked("meet the other GPUs"))?;
+        *self.link.borrow_mut() = Some(link);
+        Ok(())
+    }
+
+    fn leave(&self) -> Result<()> {
+        let Some(link) = self.link.borrow_mut().take() else {
+            return Ok(());
+        };
+        let aborted = link.abort(&self.context);
+        // Sums end at once now, and what is queued behind them goes on.
+        if let Err(error) = self.drain() {
+            self.stuck.set(true);
+            return Err(error);
+        }
+        self.recorded.borrow_mut().clear();
+        if aborted.recv_timeout(LEAVES) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(device = self.name, "NCCL has not freed its memory");
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        if let Some(link) = self.link.borrow_mut().as_mut() {
+            let joined = link.is_joined();
+            if !joined.map_err(self.unlinked("sum over GPUs"))? {
+                return Ok(false);
+            }
+        }
+        self.is_idle()
+    }
+
     fn counters(&self) -> &Cell<Counters> {
         &self.counters
     }
@@ -405,11 +528,23 @@ impl Runtime for Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
+        if let Err(error) = self.leave() {
+            tracing::warn!(%error, "a GPU's work does not end");
+        }
+        if self.stuck.get() {
+            // Freeing any of these would wait for the work.
+            std::mem::forget(std::mem::take(&mut *self.recorded.borrow_mut()));
+            std::mem::forget((Arc::clone(&self.stream), Arc::clone(&self.context)));
+            return;
+        }
         let _ = self.stream.synchronize();
         let _ = self.copies.synchronize();
         self.recorded.borrow_mut().clear();
-        // SAFETY: it was loaded here, and no queued work uses it any more.
-        let _ = unsafe { result::module::unload(self.module) };
+        // SAFETY: it was loaded here, and no queued work uses it any more; the products are dropped once.
+        unsafe {
+            let _ = result::module::unload(self.module);
+            ManuallyDrop::drop(&mut self.products);
+        }
     }
 }
 

@@ -7,6 +7,10 @@
 //!
 //! Rows that do not fit are brought in [windows](super::windows) while the device computes.
 //!
+//! On linked devices, a step is one of all ranks: the sums of `gather`, and after `back` the gradient and the losses, are
+//! summed over the devices within the recorded step. If a peer is lost in a turn of such steps, later steps of the turn
+//! compute with wrong sums, so the [whole turn is undone](Resident::undo).
+//!
 //! A step is atomic: if its loss or gradient is not finite, it and the steps after it change nothing. The training loop
 //! assigns rows to steps and sets the learning rate.
 
@@ -20,7 +24,7 @@ use super::rows::{RowMemory, Widths};
 use super::windows::{RowSource, WindowSize, Windows};
 use super::words::{Arguments, Tensor};
 use super::{Layers, NUMBERS, Places, Plan, Slot};
-use crate::device::{Address, Memory, Recorded, Work};
+use crate::device::{Address, Memory, Number, Recorded, Summed, Work};
 use crate::network::Normalization;
 use crate::network::host::sigmoid_scale;
 use crate::{Error, Result};
@@ -29,6 +33,10 @@ use crate::{Error, Result};
 const ROWS_OF_BLOCK: usize = 64;
 /// Maximum number of blocks that copy rows, each of which leaves partial sums.
 const GATHER_BLOCKS: usize = 128;
+/// Numbers that the kernel `fold` puts behind the sums of a step's rows; the first of them, the checksum's pieces, are
+/// summed over devices.
+const FOLDED: usize = 5;
+const PIECES: usize = 3;
 
 /// Loss, optimizer and sizes of a training over rows.
 #[derive(Debug, Clone)]
@@ -52,6 +60,8 @@ pub(crate) struct Objective<'a> {
     pub(crate) rows: usize,
     /// Rows evaluated at once.
     pub(crate) evaluated: usize,
+    /// Number of slots of the optimizer, if recorded steps sum over linked devices.
+    pub(crate) linked: Option<usize>,
 }
 
 /// Encoded rows of a shard, with C categorical features, N numbers and L labels.
@@ -101,6 +111,9 @@ pub(crate) struct StepTotal {
     pub(crate) checksum: u64,
     /// 1 if the step has changed the weights.
     pub(crate) taken: u64,
+    /// Rows and checksum of this device alone.
+    pub(crate) own_rows: f64,
+    pub(crate) own_checksum: u64,
 }
 
 /// Network that trains on rows in its own memory.
@@ -133,6 +146,18 @@ pub(crate) trait Resident<N> {
 
     /// Takes the next steps; `slots` is the optimizer state of each weight, and `rows` the epoch's rows.
     fn run(&mut self, steps: usize, slots: &[N], rows: &dyn RowSource) -> Result<Vec<StepTotal>>;
+
+    /// Queues the next steps of an [objective](Objective::linked) that sums over linked devices.
+    fn queue(&mut self, steps: usize, slots: &[N]) -> Result<()>;
+
+    /// Returns true if the queued steps are done. Does not wait.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Returns the totals of steps that were queued and are done.
+    fn totals(&mut self, steps: usize) -> Result<Vec<StepTotal>>;
+
+    /// Leaves the link, and restores the weights and the optimizer's state from before the steps that were queued last.
+    fn undo(&mut self, slots: &[N]) -> Result<()>;
 
     /// Returns batch norm's running statistics after the last step.
     fn running(&mut self) -> Result<Normalization>;
@@ -178,6 +203,19 @@ pub(super) struct Held {
     objective: Kept,
     epoch: Option<Epoch>,
     recorded: Option<Recorded>,
+    linked: Option<Linked>,
+}
+
+/// Memory of steps that sum over linked devices.
+#[derive(Debug)]
+struct Linked {
+    /// Sums of a step's rows, and the numbers behind them.
+    sums: Memory,
+    loss: Memory,
+    /// Weights, then each slot, from before the steps that were queued last.
+    before: Vec<Memory>,
+    /// True if `before` is of the steps that were queued last.
+    is_kept: bool,
 }
 
 impl Held {
@@ -315,7 +353,7 @@ impl Plan {
             keys,
             partials: memory(8 * blocks * (2 * width + 2))?,
             checks: memory(8 * blocks)?,
-            statistics: memory(8 * (2 * width + 3))?,
+            statistics: memory(8 * (2 * width + 5))?,
             losses: memory(8 * losses)?,
             piece,
             _values: memory_of_values,
@@ -349,13 +387,22 @@ impl Plan {
             ..
         } = held;
         let [gather, settle] = self.rows_of_step(held, epoch);
-        let mut work = vec![gather, settle];
-        let blocks = self.pieces(held, &mut work);
+        let mut work = vec![gather];
+        if let Some(linked) = &held.linked {
+            work.extend(self.sum_rows(room, linked));
+        }
+        work.push(settle);
+        let mut blocks = self.pieces(held, &mut work);
+        let mut losses = room.losses.at();
+        if let Some(linked) = &held.linked {
+            work.extend(self.sum_gradient(room, linked, blocks));
+            (losses, blocks) = (linked.loss.at(), 1);
+        }
         let (check, checks) = self.check();
         work.push(check);
         let statistics = self.normalized().then(|| epoch.address(epoch.at.running));
         let step = Arguments::new()
-            .address(room.losses.at())
+            .address(losses)
             .number(blocks)
             .address(room.statistics.at())
             .number(self.layers.architecture.continuous)
@@ -374,6 +421,48 @@ impl Plan {
             step,
         ));
         work
+    }
+
+    /// Returns the work that sums the moments, rows, weights and checksums of a step over linked devices.
+    fn sum_rows(&self, room: &StepRoom, linked: &Linked) -> [Work; 2] {
+        let numbers = self.layers.architecture.continuous;
+        let columns = 2 * numbers + 2;
+        let arguments = Arguments::new()
+            .address(room.partials.at())
+            .number(self.gather_blocks(room.rows))
+            .number(columns)
+            .address(linked.sums.at())
+            .address(room.checks.at());
+        let fold = self.layers.grid.launch("fold", columns, arguments);
+        let skipped = if self.normalized() { 0 } else { 2 * numbers };
+        let sums = Summed {
+            at: linked.sums.at() + 8 * skipped as u64,
+            len: columns + PIECES - skipped,
+            kind: Number::F64,
+        };
+        [fold, Work::AllReduce(vec![sums])]
+    }
+
+    /// Returns the work that sums the gradient and the losses, of this many partial sums, over linked devices.
+    fn sum_gradient(&self, room: &StepRoom, linked: &Linked, losses: usize) -> [Work; 2] {
+        let arguments = Arguments::new()
+            .address(room.losses.at())
+            .number(losses)
+            .number(1)
+            .address(linked.loss.at())
+            .address(0);
+        let fold = self.layers.grid.launch("fold", 1, arguments);
+        let gradient = Summed {
+            at: self.gradient.at(),
+            len: self.layers.layout.len(),
+            kind: Number::F32,
+        };
+        let loss = Summed {
+            at: linked.loss.at(),
+            len: 1,
+            kind: Number::F64,
+        };
+        [fold, Work::AllReduce(vec![gradient, loss])]
     }
 
     /// Adds the work from rows to the gradient, piece by piece. Returns the number of partial sums of losses.
@@ -430,15 +519,17 @@ impl Plan {
             .flag(held.windows.is_some())
             .number(held.rows.spare);
         let gather = self.layers.grid.launch("gather", blocks, arguments);
+        let sums = held.linked.as_ref().map(|linked| linked.sums.at());
         let arguments = Arguments::new()
             .address(epoch.address(epoch.at.clock))
-            .address(room.partials.at())
+            .address(sums.unwrap_or(room.partials.at()))
             .address(room.checks.at())
-            .number(blocks)
+            .number(if sums.is_some() { 1 } else { blocks })
             .number(width)
             .address(objective.shift.at())
             .address(room.statistics.at())
-            .flag(self.normalized());
+            .flag(self.normalized())
+            .address(sums.map_or(0, |at| at + 8 * (2 * width + 2) as u64));
         let blocks = width.div_ceil(self.layers.grid.threads);
         let settle = self.layers.grid.launch("settle", blocks, arguments);
         [gather, settle]
@@ -484,7 +575,8 @@ impl Plan {
         (grid.launch("losses", blocks, arguments), blocks)
     }
 
-    /// Returns the bytes of a step's values, of its rows and other fixed memory, and of the held rows.
+    /// Returns the bytes of a step's values, of its rows and other fixed memory, and of the held rows and what a turn of
+    /// linked devices is undone with.
     fn bytes(&self, rows: usize, objective: &Objective<'_>) -> [u64; 3] {
         let architecture = &self.layers.architecture;
         let step = objective.rows.max(1);
@@ -493,7 +585,10 @@ impl Plan {
         let row = 4 * (columns + 4) + 8 * (1 + architecture.dropouts().len());
         let held = 4 * (columns + 6) + 8;
         let fixed = (step * row) as u64 + self.due(rows, objective) - 4 * rows as u64;
-        let [values, held] = [self.values_bytes(piece), rows * held].map(|bytes| bytes as u64);
+        let before = objective.linked.map_or(0, |slots| 1 + slots);
+        let before = before * 4 * self.layers.layout.len();
+        let [values, held] =
+            [self.values_bytes(piece), rows * held + before].map(|bytes| bytes as u64);
         [values, fixed, held]
     }
 
@@ -570,8 +665,8 @@ impl Resident<Slot> for Plan {
         }
         let widths = Widths::of(architecture, shards, objective);
         let fits = step + held <= free;
-        // The offsets of an epoch's rows have 32 bits.
-        if !fits && u32::try_from(count).is_err() {
+        // Linked steps are over held rows only, and the offsets of an epoch's rows have 32 bits.
+        if !fits && (objective.linked.is_some() || u32::try_from(count).is_err()) {
             return Ok(false);
         }
         let runtime = &self.runtime;
@@ -592,6 +687,16 @@ impl Resident<Slot> for Plan {
             shift: Memory::of(runtime, objective.shift)?,
         };
         let step = self.step_room(objective)?;
+        let linked = |slots: usize| {
+            let numbers = 2 * architecture.continuous + 2 + FOLDED;
+            let before = (0..=slots).map(|_| Memory::new(runtime, 4 * self.layers.layout.len()));
+            Ok::<_, Error>(Linked {
+                sums: Memory::new(runtime, 8 * numbers)?,
+                loss: Memory::new(runtime, 8)?,
+                before: before.collect::<Result<_>>()?,
+                is_kept: false,
+            })
+        };
         let statistics = Memory::new(runtime, 2 * 8 * architecture.normalized())?;
         let mut due = self.due(count, objective);
         let mut size = None;
@@ -609,15 +714,15 @@ impl Resident<Slot> for Plan {
             match size {
                 None => {
                     let rows = RowMemory::whole(runtime, architecture, shards, widths)?;
-                    Ok((rows, None))
+                    Ok((rows, None, objective.linked.map(linked).transpose()?))
                 }
                 Some(size) => {
                     let rows = RowMemory::room(runtime, architecture, 2 * size.rows, widths)?;
-                    Ok((rows, Some(Windows::new(runtime, size, widths)?)))
+                    Ok((rows, Some(Windows::new(runtime, size, widths)?), None))
                 }
             }
         };
-        let (rows, windows) = match held() {
+        let (rows, windows, linked) = match held() {
             Err(Error::DeviceMemory { .. }) => return Ok(false),
             // Without pinned memory, rows are sent step by step.
             Err(error @ Error::DeviceFailed { .. }) if size.is_some() => {
@@ -637,6 +742,7 @@ impl Resident<Slot> for Plan {
             objective: objective_of,
             epoch: None,
             recorded: None,
+            linked,
         };
         self.forget();
         self.held = Some(held);
@@ -732,27 +838,62 @@ impl Resident<Slot> for Plan {
         let held = self.held.as_ref().expect("rows are held");
         let epoch = held.epoch.as_ref().expect("an epoch has begun");
         let steps = steps.min(epoch.steps - epoch.next);
-        let recorded = match held.recorded {
-            Some(recorded) => recorded,
-            None => self.runtime.record(&self.step(held, epoch, slots))?,
-        };
+        let recorded = self.recorded(slots)?;
         let held = self.held.as_mut().expect("rows are held");
-        held.recorded = Some(recorded);
-        let epoch = held.epoch.as_mut().expect("an epoch has begun");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
         let replay = || self.runtime.replay(recorded);
         let range = epoch.next..epoch.next + steps;
         match &mut held.windows {
-            None => {
-                for _ in range {
-                    replay()?;
-                }
-            }
+            None => range.into_iter().try_for_each(|_| replay())?,
             Some(windows) => windows.run(range, &held.rows, rows, replay)?,
         }
+        self.totals(steps)
+    }
+
+    fn queue(&mut self, steps: usize, slots: &[Slot]) -> Result<()> {
+        let bytes = 4 * self.layers.layout.len();
+        let held = self.held.as_mut().expect("rows are held");
+        let linked = held.linked.as_mut().expect("devices are linked");
+        linked.is_kept = false;
+        let all =
+            std::iter::once(self.weights.at()).chain(slots.iter().map(|slot| slot.memory.at()));
+        for (from, to) in all.zip(&linked.before) {
+            self.runtime.copy(from, to.at(), bytes)?;
+        }
+        linked.is_kept = true;
+        let recorded = self.recorded(slots)?;
+        (0..steps).try_for_each(|_| self.runtime.replay(recorded))
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        self.runtime.is_done()
+    }
+
+    fn undo(&mut self, slots: &[Slot]) -> Result<()> {
+        self.runtime.leave()?;
+        let bytes = 4 * self.layers.layout.len();
+        let held = self.held.as_mut().expect("rows are held");
+        // Leaving a link forgets what was recorded.
+        held.recorded = None;
+        let linked = held.linked.as_mut().expect("devices were linked");
+        if std::mem::take(&mut linked.is_kept) {
+            let all =
+                std::iter::once(self.weights.at()).chain(slots.iter().map(|slot| slot.memory.at()));
+            for (to, from) in all.zip(&linked.before) {
+                self.runtime.copy(from.at(), to, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn totals(&mut self, steps: usize) -> Result<Vec<StepTotal>> {
+        let held = self.held.as_ref().expect("rows are held");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
         let mut totals: Vec<StepTotal> = vec![bytemuck::Zeroable::zeroed(); steps];
         let from = epoch.at.totals + size_of::<StepTotal>() * epoch.next;
         epoch.memory.read(from, &mut totals)?;
-        epoch.next += steps;
+        let epoch = self.held.as_mut().and_then(|held| held.epoch.as_mut());
+        epoch.expect("an epoch has begun").next += steps;
         Ok(totals)
     }
 
@@ -819,6 +960,20 @@ impl Resident<Slot> for Plan {
 }
 
 impl Plan {
+    /// Returns the recorded step; records it if that was not done.
+    fn recorded(&mut self, slots: &[Slot]) -> Result<Recorded> {
+        let held = self.held.as_ref().expect("rows are held");
+        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let recorded = match held.recorded {
+            Some(recorded) => recorded,
+            None => self.runtime.record(&self.step(held, epoch, slots))?,
+        };
+        if let Some(held) = &mut self.held {
+            held.recorded = Some(recorded);
+        }
+        Ok(recorded)
+    }
+
     fn forget(&mut self) {
         let recorded = self.held.as_mut().and_then(|held| held.recorded.take());
         if let Some(recorded) = recorded {

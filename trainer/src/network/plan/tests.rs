@@ -1,6 +1,8 @@
 //! Tests that count launches, reads and writes of a step on the emulated device.
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::mpsc;
 
 use volley_proto::spec::{
     Activation, AdamForm, EmbeddingWidth, EnsembleSize, Layer, Linear, Loss, Network,
@@ -84,6 +86,29 @@ pub(super) const RULE: Rule = Rule::Adam {
 
 /// Returns a plan that holds rows and has begun an epoch, with the optimizer state.
 pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (Plan, Vec<Slot>) {
+    let all = 0..ROWS;
+    begun_with(
+        runtime,
+        members,
+        spoil,
+        std::slice::from_ref(&all),
+        0,
+        false,
+    )
+}
+
+/// Returns such a plan of some rows by shard, each of which gives a third of its rows to each step. The first shard has
+/// the number `first`.
+fn begun_with(
+    runtime: &Rc<dyn Runtime>,
+    members: usize,
+    spoil: f32,
+    shards: &[Range<usize>],
+    first: usize,
+    is_linked: bool,
+) -> (Plan, Vec<Slot>) {
+    let count: usize = shards.iter().map(Range::len).sum();
+    let steps = ROWS / STEP;
     let architecture = rossmann(members);
     let device = PlanDevice {
         runtime: Rc::clone(runtime),
@@ -104,20 +129,23 @@ pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (P
         averages: false,
         shift: &shift,
         accumulate: 1,
-        rows: STEP,
+        rows: count / steps,
         evaluated: STEP,
+        linked: is_linked.then_some(2),
     };
     let mut rows = rows();
     // The last row is in the last step.
     rows.labels[ROWS - 1] += spoil;
-    let rows = ShardRows {
-        codes: &rows.codes,
-        numbers: &rows.continuous,
-        labels: &rows.labels,
-        keys: &rows.keys,
+    let shard = |(at, span): (usize, &Range<usize>)| ShardRows {
+        shard: first + at,
+        codes: &rows.codes[span.start * FEATURES..span.end * FEATURES],
+        numbers: &rows.continuous[span.start * FEATURES..span.end * FEATURES],
+        labels: &rows.labels[span.clone()],
+        keys: &rows.keys[span.clone()],
         ..ShardRows::default()
     };
-    assert!(plan.hold(&[rows], &objective).unwrap());
+    let of_shards: Vec<_> = shards.iter().enumerate().map(shard).collect();
+    assert!(plan.hold(&of_shards, &objective).unwrap());
     let update = Update {
         rule: &RULE,
         learn_rate: 1e-3,
@@ -128,8 +156,22 @@ pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (P
         clip_value: None,
         kept: None,
     };
-    let order: Vec<u32> = (0..ROWS as u32).collect();
-    let starts: Vec<u32> = (0..=ROWS / STEP).map(|step| (step * STEP) as u32).collect();
+    let starts = shards.iter().scan(0, |end, span| {
+        let start = *end;
+        *end += span.len();
+        Some((start, span.len() / steps))
+    });
+    let starts: Vec<_> = starts.collect();
+    let of_step = |step: usize| {
+        let of_shard = move |(start, each): &(usize, usize)| {
+            let from = start + step * each;
+            (from as u32)..(from + each) as u32
+        };
+        starts.iter().flat_map(of_shard)
+    };
+    let order: Vec<u32> = (0..steps).flat_map(of_step).collect();
+    let each = count / steps;
+    let starts: Vec<u32> = (0..=steps).map(|step| (step * each) as u32).collect();
     let dropouts: Vec<u64> = (0..architecture.dropouts().len() as u64).collect();
     let epoch = EpochRows {
         order: &order,
@@ -240,4 +282,135 @@ fn memory_is_given_back() {
         drop((plan, slots));
         assert_eq!(runtime.counters().get().bytes_held, 0);
     }
+}
+
+/// Runs `body` with two plans on linked devices, each in a thread of its own with half of the rows.
+fn linked<R: Send>(
+    spoil: f32,
+    body: impl Fn(usize, &Rc<dyn Runtime>, Plan, Vec<Slot>) -> R + Sync,
+) -> Option<Vec<R>> {
+    let id = Emulated::find()?.link_id().unwrap();
+    let (id, body) = (&id, &body);
+    Some(std::thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            scope.spawn(move || {
+                let runtime = Emulated::find().unwrap();
+                runtime.join(id, rank, 2).unwrap();
+                wait(&*runtime);
+                let half = rank * ROWS / 2..(rank + 1) * ROWS / 2;
+                // The last row is of rank 1.
+                let spoil = if rank == 1 { spoil } else { 0.0 };
+                let (plan, slots) = begun_with(&runtime, 1, spoil, &[half], rank, true);
+                body(rank, &runtime, plan, slots)
+            })
+        });
+        let ends = ranks.map(|rank| rank.join().unwrap());
+        ends.into_iter().collect()
+    }))
+}
+
+/// Waits until a device is done.
+fn wait(runtime: &dyn Runtime) {
+    let start = std::time::Instant::now();
+    while !runtime.is_done().unwrap() {
+        assert!(start.elapsed().as_secs() < 60, "its peer has not come");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_step_of_linked_devices_is_one_replay_in_which_nothing_is_read() {
+    let Some(found) = linked(0.0, |_, runtime, mut plan, slots| {
+        plan.queue(1, &slots).unwrap();
+        wait(&**runtime);
+        let mut totals = plan.totals(1).unwrap();
+        let before = runtime.counters().get();
+        plan.queue(2, &slots).unwrap();
+        wait(&**runtime);
+        let after = runtime.counters().get();
+        assert_eq!(after.replays - before.replays, 2);
+        assert_eq!(after.launches, before.launches);
+        assert_eq!((after.reads, after.writes), (before.reads, before.writes));
+        assert!(after.recorded <= 34, "{} launches", after.recorded);
+        totals.extend(plan.totals(2).unwrap());
+        let after = runtime.counters().get();
+        assert_eq!(after.reads - before.reads, 1, "the totals of both steps");
+        (plan.values().unwrap(), plan.running().unwrap(), totals)
+    }) else {
+        return;
+    };
+    let alone = Emulated::find().unwrap();
+    let halves = [0..ROWS / 2, ROWS / 2..ROWS];
+    let (mut plan, slots) = begun_with(&alone, 1, 0.0, &halves, 0, false);
+    let due = plan.run(ROWS, &slots).unwrap();
+    let values = plan.values().unwrap().concat();
+    for (found, _, _) in &found {
+        let apart = found.concat().into_iter().zip(&values);
+        let apart = apart.map(|(found, due)| (found - due).abs());
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart < 1e-5, "{apart}");
+    }
+    let [own, other] = &found[..] else {
+        panic!("two ranks");
+    };
+    assert_eq!(own.0, other.0, "the same bits");
+    assert_eq!(own.1, other.1);
+    for (step, due) in due.iter().enumerate() {
+        let [own, other] = [own.2[step], other.2[step]];
+        assert_eq!((own.rows, own.weight), (due.rows, due.weight));
+        assert_eq!((own.checksum, own.taken), (due.checksum, 1));
+        assert_eq!((own.loss, own.checksum), (other.loss, other.checksum));
+        assert!((own.loss / due.loss - 1.0).abs() < 1e-5);
+        assert_eq!([own.own_rows, other.own_rows], [STEP as f64 / 2.0; 2]);
+        let both = own.own_checksum.wrapping_add(other.own_checksum);
+        assert_eq!(both, due.checksum);
+    }
+}
+
+#[test]
+fn a_step_without_a_loss_on_one_linked_device_changes_nothing_on_both() {
+    let Some(found) = linked(f32::INFINITY, |_, runtime, mut plan, slots| {
+        plan.queue(2, &slots).unwrap();
+        wait(&**runtime);
+        plan.totals(2).unwrap();
+        let values = plan.values().unwrap();
+        plan.queue(1, &slots).unwrap();
+        wait(&**runtime);
+        let total = plan.totals(1).unwrap()[0];
+        assert_eq!((total.taken, total.loss), (0, f64::INFINITY));
+        assert_eq!(plan.values().unwrap(), values);
+        values
+    }) else {
+        return;
+    };
+    assert_eq!(found[0], found[1]);
+}
+
+#[test]
+fn a_turn_that_a_peer_leaves_is_undone() {
+    let (gone, is_gone) = mpsc::channel();
+    let is_gone = std::sync::Mutex::new(is_gone);
+    linked(0.0, |rank, runtime, mut plan, slots| {
+        plan.queue(1, &slots).unwrap();
+        wait(&**runtime);
+        plan.totals(1).unwrap();
+        let kept = |plan: &Plan| {
+            let slots = slots.iter().cloned();
+            let slots: Vec<_> = slots.map(|slot| Plan::download(slot).unwrap()).collect();
+            (plan.values().unwrap(), slots)
+        };
+        let before = kept(&plan);
+        if rank == 1 {
+            runtime.leave().unwrap();
+            gone.send(()).unwrap();
+            return;
+        }
+        plan.queue(2, &slots).unwrap();
+        is_gone.lock().unwrap().recv().unwrap();
+        assert!(!runtime.is_done().unwrap(), "nothing is summed");
+        runtime.leave().unwrap();
+        assert!(kept(&plan).0 != before.0, "steps go on with wrong sums");
+        plan.undo(&slots).unwrap();
+        assert!(kept(&plan) == before);
+    });
 }

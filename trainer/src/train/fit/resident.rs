@@ -1,8 +1,10 @@
 //! Steps over rows that a device holds or that are brought to it ahead of them: the host gives their order, and accounts
 //! for them.
 //!
-//! A rank without peers has the device take many steps per turn. A rank with peers takes them one by one,
-//! since moments and gradients are summed over ranks in between.
+//! A rank without peers has the device take many steps per turn. So does a rank whose device is
+//! [linked](mod@crate::train::link) with those of its peers: then all ranks take the same turns, and a turn counts whole or
+//! not at all. Any other rank with peers takes steps one by one, since moments and gradients are summed over ranks in
+//! between.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use crate::encode::{Rows, Settled};
 use crate::network::{
     AllRows, Compute, EpochRows, Gathered, Normalization, Objective, ShardRows, StepTotal,
 };
+use crate::train::agree::gather;
 use crate::train::coverage::Covered;
 use crate::train::schedule::Epoch;
 use crate::train::trace::Part;
@@ -23,6 +26,10 @@ use crate::train::{dropout, evaluate};
 
 /// Target time of a turn: the interval of progress reports and of checks for cancellation.
 const TURN: Duration = Duration::from_millis(50);
+
+/// Maximum number of steps per turn of linked devices: so few that a driver takes all of them without waiting for one
+/// that hangs.
+const MOST_LINKED: u64 = 64;
 
 /// Number of steps per turn, which a device takes before the host reads their totals.
 #[derive(Debug)]
@@ -46,13 +53,14 @@ impl Pace {
 }
 
 impl<C: Compute> Fit<'_, C> {
-    /// Has the device hold this rank's rows, if it can, or prepare to be brought them.
-    pub(super) fn hold(&mut self) -> Result<()> {
+    /// Has the device hold this rank's rows, if it can, or prepare to be brought them. Returns true if it can take steps
+    /// with linked devices then.
+    pub(super) fn hold(&mut self) -> Result<bool> {
         if self.optimizer.converges() {
-            return Ok(());
+            return Ok(false);
         }
         let Some(resident) = self.network.resident() else {
-            return Ok(());
+            return Ok(false);
         };
         let rows = rows_of(self.shards, |shard| &shard.train);
         let held = self
@@ -73,11 +81,42 @@ impl<C: Compute> Fit<'_, C> {
             accumulate: self.spec.accumulate,
             rows: self.schedule.most_rows(),
             evaluated: evaluate::BATCH.min(held),
+            linked: self.linked.then(|| self.optimizer.kept().len()),
         };
-        self.resident = resident.hold(&rows, &objective)?;
+        if self.linked && resident.hold(&rows, &objective)? {
+            self.resident = true;
+            return self.hold_evaluated().map(|()| true);
+        }
+        let apart = Objective {
+            linked: None,
+            ..objective
+        };
+        self.resident = resident.hold(&rows, &apart)?;
         self.streams = self.resident && resident.streams();
-        if self.resident && !self.cross_validates {
-            resident.hold_evaluated(&rows_of(self.shards, |shard| &shard.eval))?;
+        self.hold_evaluated()?;
+        Ok(false)
+    }
+
+    /// Has the device hold the evaluation rows too, if they fit.
+    fn hold_evaluated(&mut self) -> Result<()> {
+        if !self.resident || self.cross_validates {
+            return Ok(());
+        }
+        match self.network.resident() {
+            Some(resident) => resident.hold_evaluated(&rows_of(self.shards, |shard| &shard.eval)),
+            None => Ok(()),
+        }
+    }
+
+    /// Agrees that all ranks [hold](Self::hold) their rows for linked steps; else none takes such steps.
+    pub(super) fn agree_to_link(
+        &mut self,
+        may_link: bool,
+        communicator: &mut Communicator,
+    ) -> Result<()> {
+        if self.linked {
+            let all = gather(&may_link, "rows on its GPU", communicator)?;
+            self.linked = all.iter().all(|may_link| *may_link);
         }
         Ok(())
     }
@@ -125,8 +164,13 @@ impl<C: Compute> Fit<'_, C> {
             .begin(&epoch)
     }
 
-    /// Has the device take one turn of steps. Returns the rows and the loss of each.
-    pub(super) fn replay(&mut self, pace: &mut Pace, rows: &Epoch) -> Result<Vec<(u64, f64)>> {
+    /// Has the device take one turn of steps, alone or linked with its peers'. Returns the rows and the loss of each.
+    pub(super) fn replay(
+        &mut self,
+        pace: &mut Pace,
+        rows: &Epoch,
+        peers: Option<&mut Communicator>,
+    ) -> Result<Vec<(u64, f64)>> {
         let start = Instant::now();
         self.trace.begins();
         let Position { step, steps, .. } = self.position;
@@ -135,17 +179,27 @@ impl<C: Compute> Fit<'_, C> {
             .spec
             .checkpoint_every
             .map_or(left, |every| every - steps % every);
-        let turn = pace.0.min(left).min(until_checkpoint);
-        let rows = EpochSource {
-            epoch: rows,
-            shards: self.shards,
-            ids: &self.ids,
-            first: (self.own.rows == 0).then_some(step),
-            threads: &self.threads,
+        let most = match peers {
+            Some(_) => MOST_LINKED,
+            None => u64::MAX,
         };
-        let resident = self.network.resident().expect("rows are held");
-        let totals = resident.run(turn as usize, self.optimizer.kept(), &rows)?;
-        self.running = resident.running()?;
+        let turn = pace.0.min(left).min(until_checkpoint).min(most);
+        let (totals, spent) = match peers {
+            Some(peers) => self.turn_with(peers, turn)?,
+            None => {
+                let rows = EpochSource {
+                    epoch: rows,
+                    shards: self.shards,
+                    ids: &self.ids,
+                    first: (self.own.rows == 0).then_some(step),
+                    threads: &self.threads,
+                };
+                let resident = self.network.resident().expect("rows are held");
+                let totals = resident.run(turn as usize, self.optimizer.kept(), &rows)?;
+                self.running = resident.running()?;
+                (totals, None)
+            }
+        };
         let taken = totals.iter().take_while(|total| total.taken == 1).count();
         self.optimizer.advance(taken as u64);
         let done = totals[..taken].iter().map(|total| {
@@ -154,13 +208,18 @@ impl<C: Compute> Fit<'_, C> {
                 weight,
                 loss,
                 checksum,
+                own_rows,
+                own_checksum,
                 ..
             } = *total;
             let all = Covered {
                 rows: rows as u64,
                 checksum,
             };
-            self.own.add(all);
+            self.own.add(Covered {
+                rows: own_rows as u64,
+                checksum: own_checksum,
+            });
             self.took(all, weight, self.unit * loss)
         });
         let done = done.collect();
@@ -172,8 +231,43 @@ impl<C: Compute> Fit<'_, C> {
                 false => self.diverged("the loss", loss),
             });
         }
-        pace.follow(turn, start.elapsed());
+        pace.follow(turn, spent.unwrap_or(start.elapsed()));
         Ok(done)
+    }
+
+    /// Has the linked devices take a turn of steps. Returns the steps' totals, and the time that ranks have spent on
+    /// average. On an error, the turn is undone.
+    fn turn_with(
+        &mut self,
+        peers: &mut Communicator,
+        steps: u64,
+    ) -> Result<(Vec<StepTotal>, Option<Duration>)> {
+        let turn = self.try_turn(peers, steps as usize);
+        if turn.is_err() {
+            let resident = self.network.resident().expect("rows are held");
+            let undone = resident.undo(self.optimizer.kept());
+            self.torn = undone.err().map(|error| error.chain());
+        }
+        turn
+    }
+
+    fn try_turn(
+        &mut self,
+        peers: &mut Communicator,
+        steps: usize,
+    ) -> Result<(Vec<StepTotal>, Option<Duration>)> {
+        let start = Instant::now();
+        let resident = self.network.resident().expect("rows are held");
+        resident.queue(steps, self.optimizer.kept())?;
+        peers.wait_until(|| resident.is_done())?;
+        let totals = resident.totals(steps)?;
+        let running = resident.running()?;
+        // All ranks must take equally many steps in the next turn.
+        let mut spent = [start.elapsed().as_secs_f64()];
+        peers.all_reduce_sum_f64(&mut spent)?;
+        self.running = running;
+        let mean = spent[0] / peers.world_size() as f64;
+        Ok((totals, Some(Duration::from_secs_f64(mean))))
     }
 
     /// Has the device gather its rows of a step, and collects the sums that peers need.
@@ -228,7 +322,7 @@ impl<C: Compute> Fit<'_, C> {
         while self.position.step < self.schedule.steps() {
             let start = Instant::now();
             let steps = match self.resident && by_itself {
-                true => self.replay(&mut Pace::default(), &rows)?,
+                true => self.replay(&mut Pace::default(), &rows, None)?,
                 false => vec![self.step(&rows, alone)?],
             };
             losses.extend(steps.into_iter().map(|(_, loss)| loss));

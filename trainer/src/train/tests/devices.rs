@@ -5,7 +5,9 @@ use volley_proto::spec::{BatchSize, DeviceKind, Precision, TrainSpec};
 use super::runs::{Watch, data, small};
 use super::worlds::assert_same_weights;
 use crate::device::Emulated;
-use crate::testing::{Seat, load_split, spec, train_emulated, train_seats, train_split};
+use crate::testing::{
+    Seat, load_split, spec, train_counted, train_emulated, train_seats, train_split,
+};
 use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
 
 const ON_A_DEVICE: f32 = 1e-4;
@@ -257,6 +259,120 @@ fn ranks_on_devices_go_on_where_one_of_them_was_lost() {
     assert!(state.position().steps >= 5);
     let end = alone(&spec, emulated(), Origin::State(state), None).unwrap();
     assert_same_weights(&whole[0], &end, ON_A_DEVICE);
+}
+
+/// Returns an emulated device that is spoilt in this way.
+fn spoilt(how: Option<&'static str>) -> ResolvedDevice {
+    ResolvedDevice::emulated(u64::MAX, how, false)
+}
+
+/// Trains ranks on devices that are spoilt in these ways.
+fn on_spoilt(
+    spec: &TrainSpec,
+    watches: &[Watch],
+    how: &[Option<&'static str>],
+) -> Vec<Result<Outcome, Interrupted>> {
+    let seats = load_split(spec, &data(), how.len()).into_iter();
+    let seats = seats.zip(how).zip(watches);
+    let seats = seats.map(|((loaded, how), watch)| Seat {
+        device: spoilt(*how),
+        observer: watch,
+        ..Seat::fresh(loaded)
+    });
+    train_seats(spec, seats.collect())
+}
+
+#[test]
+fn devices_that_cannot_be_linked_or_do_not_sum_are_not_linked_and_rank_0_says_so() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let whole = train_split(&spec, &data(), 2);
+    for (how, reason) in [
+        ([None, None], None),
+        (
+            [None, Some(Emulated::UNLINKED)],
+            Some("its library is not found"),
+        ),
+        ([Some(Emulated::SUMS), None], Some("another sum")),
+    ] {
+        let watches = [Watch::default(), Watch::default()];
+        let ends = on_spoilt(&spec, &watches, &how);
+        for end in ends {
+            let end = end.unwrap();
+            assert_eq!(end.report.computed.device, DeviceKind::Cuda);
+            if end.artifacts.is_some() {
+                assert_same_weights(&whole[0], &end, ON_A_DEVICE);
+            }
+        }
+        let [noted, silent] = watches.map(|watch| watch.heard.into_inner().unwrap().noted);
+        assert_eq!(silent, None);
+        assert_eq!(noted.is_some(), reason.is_some(), "{noted:?}");
+        let noted = noted.unwrap_or_default();
+        assert!(noted.contains(reason.unwrap_or_default()), "{noted}");
+    }
+}
+
+#[test]
+fn ranks_go_on_where_one_of_the_linked_devices_failed_in_a_turn() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = in_f32();
+    let whole = train_split(&spec, &data(), 3);
+    let watches = [Watch::default(), Watch::default(), Watch::default()];
+    let mut ends = on_spoilt(&spec, &watches, &[None, Some(Emulated::LOST), None]);
+    // The lost rank had its state at the beginning of the turn too.
+    let lost = ends.remove(1).unwrap_err();
+    assert!(matches!(lost.error, Error::DeviceFailed { .. }), "{lost}");
+    assert!(lost.state.is_some());
+    let left = ends.into_iter().map(|end| {
+        let left = end.unwrap_err();
+        assert!(left.error.is_peer_loss(), "{left}");
+        *left.state.unwrap()
+    });
+    let states: Vec<_> = left.collect();
+    // The trial of the link is one replay, and a device fails at its tenth: the last step of three epochs of three, in
+    // a turn with the one before it.
+    for state in &states {
+        assert!((7..=8).contains(&state.position().steps));
+    }
+    let seats = load_split(&spec, &data(), 2).into_iter().zip(states);
+    let seats = seats.map(|(loaded, state)| Seat {
+        device: emulated(),
+        origin: Origin::State(state),
+        ..Seat::fresh(loaded)
+    });
+    let ends = train_seats(&spec, seats.collect());
+    let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
+    assert_same_weights(&whole[0], &ends[0], ON_A_DEVICE);
+    assert_eq!(ends[1].report.kept.steps, whole[0].report.kept.steps);
+}
+
+#[test]
+fn linked_devices_send_no_gradient_over_the_ranks_connections() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    // The loading's exchanges and the trial of the link are the same; so the steps tell.
+    let sent = |epochs: usize, how| {
+        let spec = TrainSpec {
+            epochs: Some(epochs),
+            ..in_f32()
+        };
+        let seats = load_split(&spec, &data(), 2).into_iter();
+        let seats = seats.map(|loaded| Seat {
+            device: spoilt(how),
+            ..Seat::fresh(loaded)
+        });
+        let ends = train_counted(&spec, seats.collect()).into_iter();
+        let sent = ends.map(|(end, counters)| end.map(|_| counters.bytes_sent).unwrap());
+        sent.sum::<u64>()
+    };
+    let of_an_epoch = |how| sent(3, how) - sent(2, how);
+    let [linked, apart] = [None, Some(Emulated::UNLINKED)].map(of_an_epoch);
+    assert!(linked < apart / 2, "{linked} and {apart} bytes");
 }
 
 #[test]

@@ -69,6 +69,7 @@ fn with_fit<R>(
             .buffer(gradient_len(&architecture, false, 0))
             .unwrap(),
         sparse: false,
+        linked: false,
         curve: Vec::new(),
         trace: Trace::new(false),
         threads: Threads::default(),

@@ -43,6 +43,7 @@ pub(super) struct Watch {
 pub(super) struct Heard {
     pub(super) beginning: Option<Beginning>,
     pub(super) fell_back: Option<String>,
+    pub(super) noted: Option<String>,
     pub(super) steps: Vec<Position>,
     pub(super) epochs: Vec<EpochRecord>,
     pub(super) checkpoints: Vec<(Position, Bytes)>,
@@ -60,6 +61,10 @@ impl Observer for Watch {
 
     fn fell_back(&self, _: RankDevice, reason: &str) {
         self.heard.lock().unwrap().fell_back = Some(reason.to_owned());
+    }
+
+    fn noted(&self, note: &str) {
+        self.heard.lock().unwrap().noted = Some(note.to_owned());
     }
 
     fn step(&self, step: &Step) {

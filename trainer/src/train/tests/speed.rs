@@ -138,6 +138,7 @@ fn step_time_of_the_rossmann_network() {
                     .buffer(gradient_len(&architecture, false, 0))
                     .unwrap(),
                 sparse: false,
+                linked: false,
                 curve: Vec::new(),
                 trace: Trace::new(false),
                 threads: Threads::default(),

@@ -11,10 +11,11 @@ use volley_proto::spec::{
 };
 
 use crate::collective::{Communicator, Costs, Counters, Network as Wires, Options};
+use crate::device::Emulated;
 use crate::simulation::{self, Workload};
 use crate::testing::{
     Seat, classifier, load_now, load_split, rows, shards, spec, squash, told_apart, train_emulated,
-    train_seats, train_split, train_world, two_labels, with_visits,
+    train_seats, train_split, train_spoilt, train_world, two_labels, with_visits,
 };
 use crate::train::{coverage, fit};
 use crate::{Outcome, Rank, train};
@@ -200,8 +201,10 @@ fn assert_devices_train_what_the_host_does(
     host: &[Outcome],
     what: &str,
 ) {
-    for world_size in [1, 2, 3] {
-        let Some(device) = train_emulated(spec, data, world_size) else {
+    // Linked, and apart.
+    let apart = Some(Emulated::UNLINKED);
+    for (world_size, spoilt) in [(1, None), (2, None), (2, apart), (3, None)] {
+        let Some(device) = train_spoilt(spec, data, world_size, spoilt) else {
             return;
         };
         assert_same_weights(&host[0], &device[0], ON_A_DEVICE);
