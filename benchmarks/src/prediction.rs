@@ -14,12 +14,16 @@ use crate::example::{Example, TRAIN, Training, command};
 use crate::peers::{Peer, Peers};
 
 const PYTORCH: &str = "PyTorch";
+/// Volley with `volley.predict_device` other than `cpu`.
+const VOLLEY_DEVICE: &str = "Volley on a GPU";
 /// Batch sizes that PyTorch tries; the fastest one is used for the comparison.
 const BATCHES: [usize; 4] = [512, 2048, 8192, 32768];
 /// Number of rows for trying batch sizes.
 const TRIAL: usize = 65_536;
 /// Tolerated relative difference between the means of predictions.
 const MEANS_WITHIN: f64 = 1e-4;
+/// The same on a GPU, whose products are in TF32.
+const MEANS_ON_A_GPU_WITHIN: f64 = 5e-3;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +36,9 @@ pub(crate) struct Args {
     /// Executors, each a process with one slot; PyTorch has as many threads
     #[arg(long, default_value_t = 2)]
     executors: usize,
+    /// Also measures predictions with this `volley.predict_device`: cuda, or auto
+    #[arg(long, value_parser = ["cuda", "auto"])]
+    device: Option<String>,
 }
 
 /// Result of a system's prediction.
@@ -75,18 +82,22 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         "threads": args.executors,
     });
     let batch = fastest_batch(&mut pytorch, &mut question)?;
-    let expected = volley(&example)?;
+    let expected = volley(&example, "cpu")?;
     let mut case = Case::new(
         format!("{} rows, {} cores", expected.rows, args.executors),
         Unit::Seconds,
     )
     .at_least(1.2, PYTORCH);
+    let mut systems = vec![VOLLEY, PYTORCH];
+    systems.extend(args.device.as_ref().map(|_| VOLLEY_DEVICE));
+    let device = args.device.as_deref().unwrap_or("cpu");
     for round in 0..args.rounds {
-        for turn in 0..2 {
-            let (system, predicted) = if (turn + round) % 2 == 0 {
-                (VOLLEY, volley(&example)?)
-            } else {
-                (PYTORCH, ask(&mut pytorch, &question)?)
+        for turn in 0..systems.len() {
+            let system = systems[(turn + round) % systems.len()];
+            let predicted = match system {
+                PYTORCH => ask(&mut pytorch, &question)?,
+                VOLLEY => volley(&example, "cpu")?,
+                _ => volley(&example, device)?,
             };
             let Predicted {
                 seconds,
@@ -94,9 +105,12 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 mean,
             } = predicted;
             eprintln!("round {round}: {system} {seconds:.2} s, mean {mean:.2}");
+            let within = match system {
+                VOLLEY_DEVICE => MEANS_ON_A_GPU_WITHIN,
+                _ => MEANS_WITHIN,
+            };
             ensure!(
-                rows == expected.rows
-                    && (mean - expected.mean).abs() <= MEANS_WITHIN * expected.mean,
+                rows == expected.rows && (mean - expected.mean).abs() <= within * expected.mean,
                 "{system} predicts {rows} rows with a mean of {mean}, and Volley {} with {}",
                 expected.rows,
                 expected.mean
@@ -105,6 +119,12 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         }
     }
     comparison.cases.push(case);
+    if args.device.is_some() {
+        comparison.remark(format!(
+            "{VOLLEY_DEVICE}: with `SET volley.predict_device = '{device}'`. The executors' logs say whether a GPU \
+             computed."
+        ));
+    }
     comparison.remark(format!(
         "PyTorch was fastest with batches of {batch} rows, of {BATCHES:?}."
     ));
@@ -135,12 +155,13 @@ fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usi
     Ok(best.1)
 }
 
-fn volley(example: &Example<'_>) -> anyhow::Result<Predicted> {
+fn volley(example: &Example<'_>, device: &str) -> anyhow::Result<Predicted> {
     let statements = r#"
+        SET volley.predict_device = '${device}';
         CREATE EXTERNAL TABLE all_rows STORED AS PARQUET LOCATION '${out}/features/dataset=train/';
         SELECT count("predicted_Sales") AS "rows", avg(CAST("predicted_Sales" AS DOUBLE)) AS "mean"
         FROM ML.PREDICT(MODEL rossmann, (SELECT * FROM all_rows))"#;
-    let mut args = example.defines(&[]);
+    let mut args = example.defines(&[("device", device.to_owned())]);
     args.push(command(statements));
     let ran = example.cluster.run(&args)?;
     let row: Value = serde_json::from_str(ran.stdout.trim())

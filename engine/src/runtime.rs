@@ -19,6 +19,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use tokio_util::sync::CancellationToken;
 
+use volley_proto::settings::PredictDevice;
 use volley_proto::spec::TrainSpec;
 use volley_proto::{ModelRef, PreparedId};
 
@@ -198,11 +199,11 @@ pub trait ModelRuntime: Send + Sync + Debug {
 pub trait Predictor: Send + Sync + Debug {
     /// Returns the prediction's columns, as [`PredictedColumns`](volley_proto::store::PredictedColumns) describes them:
     /// a number in the label's own scale and its quantiles if it has several, or a class and the probabilities of all.
-    /// Reads the batch's columns by name.
+    /// Reads the batch's columns by name. The CPU computes where the device cannot.
     ///
     /// # Errors
     /// When a feature column is missing, or has a type that the model was not trained on.
-    fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>>;
+    fn predict(&self, rows: &RecordBatch, device: PredictDevice) -> Result<Vec<ArrayRef>>;
 
     /// Returns the prediction's columns, and those that explain it by its `top` features.
     ///

@@ -14,7 +14,7 @@ use datafusion::prelude::SessionConfig;
 use serde::{Deserialize, Serialize};
 
 use volley_proto::limits::MESSAGE_LIMIT;
-use volley_proto::settings::{OnClientLoss, QUEUE_DEFAULT};
+use volley_proto::settings::{OnClientLoss, PredictDevice, QUEUE_DEFAULT};
 use volley_proto::{Error, Result, TrainId};
 
 use crate::error::External;
@@ -99,6 +99,9 @@ pub const QUEUE_MEANS: &str = "The scheduler's queue whose slots a job's tasks h
 /// Description of [`PRIORITY`] in lists of settings.
 pub const PRIORITY_MEANS: &str =
     "Priority among a user's queries in a queue: the highest comes first";
+/// Description of [`PREDICT_DEVICE`](volley_proto::settings::PREDICT_DEVICE) in lists of settings.
+pub const PREDICT_DEVICE_MEANS: &str = "Device of predictions with models: cpu, cuda (a GPU of the executor where one \
+     is free and can compute the model) or auto (such a GPU where it is faster)";
 /// Description of [`JOB`] in lists of settings.
 pub const JOB_MEANS: &str =
     "A job's settings as sent with it, derived from those above: not to be set";
@@ -128,6 +131,9 @@ pub struct JobSettings {
     pub stage_bytes: u64,
     /// Assumed cost of an exchange: see [`SINGLE_TASK_BYTES`].
     pub single_task_bytes: u64,
+    /// Device of predictions.
+    #[serde(skip_serializing_if = "is_default")]
+    pub predict_device: PredictDevice,
     /// True if the client takes rows of small results with the outcome, which the scheduler sets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub small_results: bool,
@@ -173,6 +179,7 @@ impl Default for JobSettings {
             priority: 0,
             stage_bytes: STAGE_BYTES_DEFAULT,
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
+            predict_device: PredictDevice::default(),
             small_results: false,
             stores: Vec::new(),
             id: None,
@@ -194,6 +201,7 @@ impl fmt::Debug for JobSettings {
             .field("priority", &self.priority)
             .field("stage_bytes", &self.stage_bytes)
             .field("single_task_bytes", &self.single_task_bytes)
+            .field("predict_device", &self.predict_device)
             .field("small_results", &self.small_results)
             .field("id", &self.id)
             .field("memory", &self.memory)
@@ -215,6 +223,10 @@ impl JobSettings {
         // All keys are text, so serialization does not fail.
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn checked_priority<'de, D: serde::Deserializer<'de>>(

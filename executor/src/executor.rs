@@ -107,7 +107,7 @@ impl Executor {
         );
         let runtimes = Runtimes {
             ranks: Arc::new(ranks),
-            models: Arc::new(Models::new(config.layers.clone())),
+            models: Arc::new(Models::new(&config)),
         };
         let deadline = Instant::now() + config.connect_timeout;
         let mut incarnation = (Uuid::now_v7(), 0);

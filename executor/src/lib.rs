@@ -11,6 +11,7 @@
 //! A binary with its own layers is one line long, `volley_executor::run(CustomLayers::new().with("rbf", Rbf))`: see
 //! [`custom`] and `examples/custom-layer`.
 
+mod accelerator;
 mod attendance;
 mod ballista;
 mod command;

@@ -1,7 +1,7 @@
 //! The models that an executor predicts with: loaded once, shared by its tasks.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use datafusion::arrow::array::ArrayRef;
@@ -10,9 +10,13 @@ use datafusion::error::{DataFusionError, Result};
 use tokio::sync::Mutex;
 use volley_engine::runtime::{ModelRuntime, Predictor};
 use volley_proto::ModelRef;
+use volley_proto::settings::PredictDevice;
 use volley_proto::store::ModelStore;
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{Model, VOCABULARIES, WEIGHTS};
+use volley_trainer::{AcceleratedModel, Model, VOCABULARIES, WEIGHTS};
+
+use crate::ExecutorConfig;
+use crate::accelerator::PredictionGpus;
 
 /// Number of models kept in memory; the least recently used one is dropped first.
 const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
@@ -21,14 +25,16 @@ const KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
 #[derive(Debug)]
 pub(crate) struct Models {
     layers: CustomLayers,
+    gpus: Arc<PredictionGpus>,
     loaded: Mutex<Vec<(ModelRef, Arc<LoadedModel>)>>,
 }
 
 impl Models {
-    /// Returns an empty cache; networks of its models may use these layers.
-    pub(crate) fn new(layers: CustomLayers) -> Self {
+    /// Returns an empty cache; networks of its models may use the executor's layers.
+    pub(crate) fn new(config: &ExecutorConfig) -> Self {
         Self {
-            layers,
+            layers: config.layers.clone(),
+            gpus: Arc::new(PredictionGpus::new(config)),
             loaded: Mutex::default(),
         }
     }
@@ -44,7 +50,12 @@ impl ModelRuntime for Models {
             None => {
                 let loaded = load(model, self.layers.clone()).await;
                 let loaded = loaded.map_err(DataFusionError::External)?;
-                (model.clone(), Arc::new(LoadedModel { model: loaded }))
+                let loaded = LoadedModel {
+                    model: Arc::new(loaded),
+                    gpus: Arc::clone(&self.gpus),
+                    on_gpu: OnceLock::new(),
+                };
+                (model.clone(), Arc::new(loaded))
             }
         };
         let predictor = Arc::clone(&entry.1);
@@ -74,12 +85,33 @@ pub(crate) async fn load(
 
 #[derive(Debug)]
 struct LoadedModel {
-    model: Model,
+    model: Arc<Model>,
+    gpus: Arc<PredictionGpus>,
+    /// The model on the executor's GPUs, once a query has asked for one; `None` if there is no GPU.
+    on_gpu: OnceLock<Option<AcceleratedModel>>,
+}
+
+impl LoadedModel {
+    fn on_gpu(&self) -> Option<&AcceleratedModel> {
+        let find = || {
+            let accelerator = self.gpus.accelerator()?;
+            Some(accelerator.with(Arc::clone(&self.model)))
+        };
+        self.on_gpu.get_or_init(find).as_ref()
+    }
 }
 
 impl Predictor for LoadedModel {
-    fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
-        self.model.predict(rows).map_err(external)
+    fn predict(&self, rows: &RecordBatch, device: PredictDevice) -> Result<Vec<ArrayRef>> {
+        let on_gpu = match device {
+            PredictDevice::Cpu => None,
+            PredictDevice::Auto | PredictDevice::Cuda => self.on_gpu(),
+        };
+        let predicted = match on_gpu {
+            None => self.model.predict(rows),
+            Some(model) => model.predict(rows, device == PredictDevice::Auto),
+        };
+        predicted.map_err(external)
     }
 
     fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {

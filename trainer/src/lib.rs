@@ -48,11 +48,11 @@ pub mod custom {
     };
 }
 
-pub use device::{ResolvedDevice, gpus, resolve_device, resolve_gpu};
+pub use device::{Alone, GpuLock, ResolvedDevice, gpus, resolve_device, resolve_gpu};
 pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
-pub use model::{Model, VOCABULARIES, WEIGHTS};
+pub use model::{AcceleratedModel, Accelerator, Model, VOCABULARIES, WEIGHTS};
 pub use speed::{ThreadSpeed, thread_speed};
 #[doc(hidden)]
 pub use train::bench;

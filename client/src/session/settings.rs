@@ -20,12 +20,12 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_engine::settings::{
-    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, PREFIX, PRIORITY, PRIORITY_MEANS, QUEUE,
-    QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES, STAGE_BYTES_MEANS, TRACE,
-    priority, session_config, set_defaults,
+    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, PREDICT_DEVICE_MEANS, PREFIX, PRIORITY,
+    PRIORITY_MEANS, QUEUE, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES,
+    STAGE_BYTES_MEANS, TRACE, priority, session_config, set_defaults,
 };
 use volley_proto::object_stores::redacted;
-use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss};
+use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREDICT_DEVICE};
 use volley_proto::{TrainId, did_you_mean};
 
 use crate::{Error, Result};
@@ -361,10 +361,15 @@ impl ExtensionOptions for VolleySettings {
                 let priority = priority(value).map_err(expected);
                 priority.map(|priority| self.job.priority = priority)
             }
+            PREDICT_DEVICE => {
+                let device = value.parse().map_err(expected);
+                device.map(|device| self.job.predict_device = device)
+            }
             JOB => Err("it is derived from the other settings".to_owned()),
             _ => {
                 let known = [
                     ON_CLIENT_LOSS,
+                    PREDICT_DEVICE,
                     PRIORITY,
                     QUEUE,
                     SINGLE_TASK_BYTES,
@@ -389,6 +394,11 @@ impl ExtensionOptions for VolleySettings {
                 job.on_client_loss.to_string(),
                 on_client_loss,
             ),
+            (
+                PREDICT_DEVICE,
+                job.predict_device.to_string(),
+                PREDICT_DEVICE_MEANS,
+            ),
             (PRIORITY, job.priority.to_string(), PRIORITY_MEANS),
             (QUEUE, job.queue.clone(), QUEUE_MEANS),
             (
@@ -412,7 +422,7 @@ impl ExtensionOptions for VolleySettings {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::settings::QUEUE_DEFAULT;
+    use volley_proto::settings::{PredictDevice, QUEUE_DEFAULT};
 
     use super::*;
 
@@ -507,6 +517,11 @@ mod tests {
             ),
             (QUEUE, "", "SET volley.queue = : expected a queue's name"),
             (
+                PREDICT_DEVICE,
+                "cuda:0",
+                "SET volley.predict_device = cuda:0: expected cpu, auto or cuda",
+            ),
+            (
                 JOB,
                 "{}",
                 "SET volley.job = {}: it is derived from the other settings",
@@ -530,6 +545,19 @@ mod tests {
         assert_eq!(sent(&config), ("etl".to_owned(), -7));
         assert!(JobSettings::parse(r#"{"priority": 101}"#).is_err());
         assert!(JobSettings::parse(r#"{"queu": "etl"}"#).is_err());
+    }
+
+    #[test]
+    fn the_device_of_predictions_goes_along_with_a_job() {
+        let mut config = config();
+        assert_eq!(job_sent(&config).predict_device, PredictDevice::Cpu);
+        for device in [PredictDevice::Auto, PredictDevice::Cuda] {
+            set(&mut config, PREDICT_DEVICE, &device.to_string()).unwrap();
+            assert_eq!(job_sent(&config).predict_device, device);
+        }
+        // Schedulers that do not know the setting take jobs without it.
+        set(&mut config, PREDICT_DEVICE, "cpu").unwrap();
+        assert!(!sent(&config, JOB).unwrap().contains("predict_device"));
     }
 
     #[test]

@@ -23,7 +23,9 @@ use futures::{StreamExt, TryStreamExt};
 use crate::nodes::train::{only, rows_of_input};
 use crate::operator;
 use crate::runtime::Runtimes;
+use crate::settings::JobSettings;
 use volley_proto::ModelRef;
+use volley_proto::settings::PredictDevice;
 use volley_proto::store::PredictedColumns;
 
 /// Logical node that adds a model's prediction to the input's rows.
@@ -230,6 +232,9 @@ impl ExecutionPlan for PredictExec {
         let (model, schema) = (self.model.clone(), self.schema());
         let output = Arc::clone(&schema);
         let explained_by = self.columns.explained_by;
+        let options = context.session_config().options();
+        let job = options.extensions.get::<JobSettings>();
+        let device = job.map_or_else(PredictDevice::default, |job| job.predict_device);
         let predicted = async move {
             let predictor = runtimes.models.predictor(&model).await?;
             let predict = move |rows: RecordBatch| {
@@ -238,7 +243,7 @@ impl ExecutionPlan for PredictExec {
                     let work = move || {
                         let mut columns = rows.columns().to_vec();
                         columns.extend(match explained_by {
-                            None => predictor.predict(&rows)?,
+                            None => predictor.predict(&rows, device)?,
                             Some(top) => predictor.explain(&rows, top)?,
                         });
                         Ok(RecordBatch::try_new(schema, columns)?)

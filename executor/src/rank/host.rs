@@ -18,7 +18,7 @@ use volley_proto::spec::{Device, TrainSpec};
 use volley_proto::tls::Tls;
 use volley_trainer::collective::Listener;
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{ResolvedDevice, resolve_gpu};
+use volley_trainer::{GpuLock, ResolvedDevice, resolve_gpu};
 
 use super::parking::Parking;
 use super::prepared::Prepared;
@@ -124,6 +124,7 @@ impl RankHost {
         let run = RankRun {
             executor: &self.executor,
             device,
+            alone: gpu.filter(|_| !spec.device_share).map(GpuLock::of),
             threads,
             memory: self.memory,
             layers: &self.layers,

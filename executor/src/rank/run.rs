@@ -22,8 +22,8 @@ use volley_proto::spec::{DeviceKind, TrainSpec};
 use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    GangRank, Interrupted, LoadedShards, Origin, Published, RankReport, ResolvedDevice, RowMemory,
-    ShardCache, load, run_rank,
+    Alone, GangRank, GpuLock, Interrupted, LoadedShards, Origin, Published, RankReport,
+    ResolvedDevice, RowMemory, ShardCache, load, run_rank,
 };
 
 use super::origin::{Found, look_up};
@@ -39,6 +39,9 @@ use crate::error::RankError;
 const STACK: usize = 16 * 1024 * 1024;
 /// Time limit for finishing pending work once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
+
+/// Time limit for predictions to leave a rank's GPU, which they do after a batch.
+const PREDICTIONS_LEAVE: Duration = Duration::from_secs(5);
 
 /// Folder of the encoded shards' cache, within a stage's folder.
 const SHARDS: &str = "shards";
@@ -62,6 +65,8 @@ fn newest(left: Option<Origin>, found: Option<Origin>) -> Origin {
 pub(super) struct RankRun<'a> {
     pub(super) executor: &'a str,
     pub(super) device: ResolvedDevice,
+    /// Lock of the rank's GPU, if it has one alone.
+    pub(super) alone: Option<GpuLock>,
     pub(super) threads: NonZeroUsize,
     /// Memory limit of the rank, in bytes.
     pub(super) memory: u64,
@@ -206,6 +211,7 @@ impl RankRun<'_> {
         let (spec, stop) = (Arc::clone(self.spec), self.stop.clone());
         let (leaving, is_first) = (self.leaving.clone(), self.seat.rank == 0);
         let (device, threads) = (self.device, self.threads);
+        let alone = self.alone.clone();
         let layers = self.layers.clone();
         // The thread reads files of the folder for as long as it lives.
         let lease = self.lease.clone();
@@ -213,6 +219,7 @@ impl RankRun<'_> {
         let span = tracing::Span::current();
         let work = move || {
             let _about = span.enter();
+            let _alone = alone.as_ref().and_then(take_alone);
             let left = place.take().map(|state| Origin::State(*state));
             let rank = GangRank {
                 listener,
@@ -354,6 +361,20 @@ impl RankRun<'_> {
             ],
         )
     }
+}
+
+/// Takes a rank's GPU once predictions have left it. The scheduler has assigned it, so the rank computes on it even if
+/// they have not.
+fn take_alone(lock: &GpuLock) -> Option<Alone> {
+    let taken = lock.take_alone(PREDICTIONS_LEAVE);
+    match &taken {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::warn!("predictions, or an earlier rank, still use the rank's GPU"),
+        Err(error) => {
+            tracing::warn!(%error, "predictions may use the rank's GPU: it cannot be locked")
+        }
+    }
+    taken.ok().flatten()
 }
 
 /// Marks lost data in the rows' errors before other errors wrap them.

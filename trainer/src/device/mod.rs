@@ -9,6 +9,7 @@ mod driver;
 mod emulated;
 #[cfg(feature = "cuda")]
 mod kernels;
+mod lock;
 mod runtime;
 
 use std::fmt;
@@ -20,6 +21,8 @@ use volley_proto::{Gpu, GpuId};
 pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
 pub(crate) use self::emulated::Emulated;
+pub(crate) use self::lock::Shared;
+pub use self::lock::{Alone, GpuLock};
 #[cfg(test)]
 pub(crate) use self::runtime::Counters;
 pub(crate) use self::runtime::{

@@ -1,8 +1,9 @@
 //! A trained model: its files, predictions from them, and explanations.
 //!
 //! The manifest beside the files belongs to the store; here it says what the files must hold. Prediction computes on
-//! the CPU, whatever the model was trained on. A model may also provide the initial weights of another training.
+//! the CPU, or on a GPU through an [`Accelerator`], whatever the model was trained on; explanations on the CPU. A model may also provide the initial weights of another training.
 
+mod accelerator;
 mod explain;
 mod files;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod predict;
 mod sound;
 mod warm;
 
+pub use accelerator::{AcceleratedModel, Accelerator};
 pub use files::{VOCABULARIES, WEIGHTS};
 pub(crate) use files::{encode_vocabularies, encode_weights};
 pub use predict::Model;

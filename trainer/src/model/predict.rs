@@ -20,7 +20,7 @@ use crate::network::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
-const BATCH: usize = 1024;
+pub(super) const BATCH: usize = 1024;
 
 /// First manifest format whose models were fitted to `f64` numbers; earlier ones were fitted to numbers rounded to
 /// `f32`.
@@ -180,11 +180,18 @@ impl Model {
         let mut scratch = Scratch::default();
         for start in (0..rows.num_rows()).step_by(BATCH) {
             let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
-            let input = self.input(&rows)?;
-            let predicted =
-                network::predict(&self.architecture, &self.values, &input, &mut scratch);
-            outputs.extend(predicted);
+            outputs.extend(self.outputs(&self.input(&rows)?, &mut scratch));
         }
+        self.columns(outputs)
+    }
+
+    /// Computes the network's outputs on the CPU, `[B × K]`.
+    pub(super) fn outputs(&self, input: &Input, scratch: &mut Scratch) -> Vec<f32> {
+        network::predict(&self.architecture, &self.values, input, scratch)
+    }
+
+    /// Returns the columns of a prediction, from the network's outputs.
+    pub(super) fn columns(&self, mut outputs: Vec<f32>) -> Result<Vec<ArrayRef>> {
         if let Some(classes) = &self.manifest.classes {
             return probable(classes, &outputs, self.architecture.outputs);
         }

@@ -39,8 +39,8 @@ pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};
 pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
 pub(crate) use plan::{
-    AllRows, EpochRows, Gathered, Objective, Part, Plan, PlanDevice, RowSource, RowsMut, ShardRows,
-    StepTotal, uncovered,
+    AllRows, EpochRows, Gathered, Inference, Objective, Part, Plan, PlanDevice, RowSource, RowsMut,
+    ShardRows, StepTotal, uncovered,
 };
 #[cfg(any(test, feature = "cuda"))]
 pub(crate) use tensors::Tensors;

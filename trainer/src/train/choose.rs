@@ -196,7 +196,7 @@ fn without_plan(index: usize, due: RankDevice) -> Option<Chosen> {
     }
 }
 
-fn factors(precision: Precision) -> Factors {
+pub(crate) fn factors(precision: Precision) -> Factors {
     match precision {
         Precision::F32 => Factors::F32,
         Precision::Tf32 => Factors::Tf32,
@@ -317,16 +317,48 @@ fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
     let may_link = !alone && identity.is_ok_and(|own| own.unlinked.is_none());
     for by_itself in [alone].into_iter().chain(may_link.then_some(true)) {
         let plan = trial.run_by::<Plan>(subject, device, by_itself)?;
-        let differs = shares(&plan).into_iter().find_map(|(what, share, most)| {
-            let within = share <= most;
-            let [share, most] = [share, most].map(|share| 100.0 * share);
-            (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
-        });
+        let all = shares(&plan);
+        let differs = all
+            .into_iter()
+            .find_map(|(what, share, most)| exceeds(what, share, most));
         if differs.is_some() {
             return Ok(differs);
         }
     }
     Ok(None)
+}
+
+/// Returns the first difference between the host's outputs and a device's that the precision does not allow; rows have
+/// this many outputs.
+pub(crate) fn outputs_differ(
+    due: &[f32],
+    found: &[f32],
+    outputs: usize,
+    factors: Factors,
+) -> Option<String> {
+    let pairs = due.iter().zip(found);
+    // Outputs that are not finite must be the same, and have no length.
+    let pairs = pairs.map(|(due, found)| match due.is_finite() {
+        true => [*due, *found].map(f64::from),
+        false if due == found || (due.is_nan() && found.is_nan()) => [0.0; 2],
+        false => [0.0, f64::INFINITY],
+    });
+    let pairs: Vec<[f64; 2]> = pairs.collect();
+    let whole: Vec<f64> = pairs.iter().map(|[due, _]| *due).collect();
+    let least = SMALL * length(&whole);
+    (0..outputs).find_map(|output| {
+        let own = pairs.iter().skip(output).step_by(outputs);
+        let (due, found): (Vec<f64>, Vec<f64>) = own.map(|[due, found]| (*due, *found)).unzip();
+        let share = difference(&due, &found, least);
+        exceeds("outputs differ", share, tolerance(factors))
+    })
+}
+
+/// Describes a difference that is greater than allowed.
+fn exceeds(what: &str, share: f64, most: f64) -> Option<String> {
+    let within = share <= most;
+    let [share, most] = [share, most].map(|share| 100.0 * share);
+    (!within).then(|| format!("{what} from the CPU's by {share:.3} %, more than {most} %"))
 }
 
 fn length(of: &[f64]) -> f64 {
@@ -481,5 +513,27 @@ impl Trial {
             running: [running.mean, running.variance].concat(),
             spent,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_differ_where_one_column_of_them_does() {
+        let due = [1.0, 100.0, 2.0, 200.0, 3.0, f32::NAN];
+        let differs = |found: [f32; 6]| outputs_differ(&due, &found, 2, Factors::F32);
+        assert_eq!(differs(due), None);
+        assert_eq!(differs([1.0, 100.01, 2.0, 200.0, 3.0, f32::NAN]), None);
+        let text = differs([1.0, 100.0, 2.0, 201.0, 3.0, f32::NAN]).unwrap();
+        assert!(
+            text.starts_with("outputs differ from the CPU's by "),
+            "{text}"
+        );
+        // Beside the other column, this is little.
+        assert!(differs([1.2, 100.0, 2.0, 200.0, 3.0, f32::NAN]).is_some());
+        assert!(differs([1.0, 100.0, 2.0, 200.0, 3.0, 300.0]).is_some());
+        assert!(differs([1.0, 100.0, 2.0, f32::NAN, 3.0, f32::NAN]).is_some());
     }
 }

@@ -10,6 +10,7 @@ use super::words::{Arguments, Grid, Tensor};
 use crate::Result;
 use crate::device::{Address, Factors, Memory, Operand, Product, Runtime, Work};
 use crate::network::graph::{Node, Operation, Value};
+use crate::network::host::sigmoid_scale;
 use crate::network::{Architecture, Table};
 
 /// Rows that a thread sums in a column, and in a column of bins, which have more sums to write in the end.
@@ -223,6 +224,20 @@ impl Layers {
     /// Returns the gradient by that output.
     pub(super) fn output_delta(&self, pass: &Pass<'_>) -> Tensor {
         self.delta(pass, self.architecture.graph.members[0])
+    }
+
+    /// Returns the launch that applies the output's activation to the outputs of each lane, or to their `mean`.
+    pub(super) fn activate(&self, z: Tensor, rows: usize, mean: bool, to: Address) -> Work {
+        let scale = sigmoid_scale(&self.architecture);
+        let arguments = Arguments::new()
+            .tensor(z)
+            .number(self.sketch.lanes)
+            .flag(mean)
+            .flag(scale.is_some())
+            .real(scale.unwrap_or(1.0))
+            .address(to);
+        let of = [rows, 1, self.architecture.outputs];
+        self.grid.rows("outputs", of, arguments)
     }
 
     fn codes(&self, pass: &Pass<'_>) -> Address {

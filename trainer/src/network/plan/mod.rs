@@ -12,6 +12,7 @@
 //! L-BFGS steps to the training loop.
 
 mod evaluated;
+mod inference;
 mod layers;
 mod layout;
 mod places;
@@ -28,6 +29,7 @@ use std::rc::Rc;
 use volley_proto::spec::Rule;
 
 pub(crate) use self::evaluated::Part;
+pub(crate) use self::inference::Inference;
 use self::layers::{Batch, Layers, Pass};
 use self::places::Places;
 use self::step::Held;
@@ -214,21 +216,6 @@ impl Plan {
         self.runtime.run(&all)
     }
 
-    /// Returns the launch that applies the output's activation.
-    fn activate(&self, z: Tensor, rows: usize, mean: bool, to: Address) -> Work {
-        let Architecture { outputs, .. } = self.layers.architecture;
-        let scale = sigmoid_scale(&self.layers.architecture);
-        let arguments = Arguments::new()
-            .tensor(z)
-            .number(self.layers.sketch.lanes)
-            .flag(mean)
-            .flag(scale.is_some())
-            .real(scale.unwrap_or(1.0))
-            .address(to);
-        let of = [rows, 1, outputs];
-        self.layers.grid.rows("outputs", of, arguments)
-    }
-
     /// Computes the outputs of a batch, of each lane or their mean.
     fn outputs(&self, input: &Input, mean: bool) -> Result<Vec<f32>> {
         let Architecture {
@@ -241,7 +228,7 @@ impl Plan {
         }
         self.forward(input, |room, pass| {
             let z = self.layers.output(pass);
-            vec![self.activate(z, pass.rows, mean, room.outputs.at())]
+            vec![self.layers.activate(z, pass.rows, mean, room.outputs.at())]
         })?;
         let room = self.room.borrow();
         let room = room.as_ref().expect("the batch had room");

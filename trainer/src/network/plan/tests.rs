@@ -318,6 +318,16 @@ fn wait(runtime: &dyn Runtime) {
     }
 }
 
+/// Returns a batch of these rows.
+fn input(rows: &Rows, count: usize) -> Input {
+    Input {
+        rows: count,
+        codes: rows.codes[..count * FEATURES].to_vec(),
+        continuous: rows.continuous[..count * FEATURES].to_vec(),
+        dropout: vec![],
+    }
+}
+
 #[test]
 fn a_step_of_linked_devices_is_one_replay_in_which_nothing_is_read() {
     let Some(found) = linked(0.0, |_, runtime, mut plan, slots| {
@@ -413,4 +423,93 @@ fn a_turn_that_a_peer_leaves_is_undone() {
         plan.undo(&slots).unwrap();
         assert!(kept(&plan) == before);
     });
+}
+
+#[test]
+fn a_predicted_batch_is_one_upload_and_one_read_and_weights_are_uploaded_once() {
+    let Some(runtime) = Emulated::find() else {
+        return;
+    };
+    let launches = [1, 8].map(|members| {
+        let architecture = rossmann(members);
+        let values = architecture.initial_values(1);
+        let weights = 4 * values.iter().map(Vec::len).sum::<usize>() as u64;
+        let device = PlanDevice {
+            runtime: Rc::clone(&runtime),
+            factors: Factors::F32,
+        };
+        let counters = || runtime.counters().get();
+        let before = counters();
+        let mut inference = Inference::new(&architecture, &values, &device).unwrap();
+        let written = counters().bytes_written - before.bytes_written;
+        assert!((weights..2 * weights).contains(&written), "{written}");
+        // No gradient is held.
+        let held = counters().bytes_held - before.bytes_held;
+        assert!((weights..2 * weights).contains(&held), "{held}");
+        let rows = rows();
+        inference.predict(&input(&rows, ROWS)).unwrap();
+        let held = counters().bytes_held;
+        let mut launches = 0;
+        for count in [ROWS, 7, ROWS] {
+            let before = counters();
+            inference.predict(&input(&rows, count)).unwrap();
+            let after = counters();
+            assert_eq!(after.writes - before.writes, 1);
+            assert_eq!(after.reads - before.reads, 1);
+            assert_eq!(after.bytes_read - before.bytes_read, 4 * count as u64);
+            let most = 4 * (count * (2 * FEATURES + 4) + 64) as u64;
+            assert!(after.bytes_written - before.bytes_written <= most);
+            assert_eq!(after.bytes_held, held);
+            launches = after.launches - before.launches;
+        }
+        drop(inference);
+        assert_eq!(counters().bytes_held, before.bytes_held);
+        launches
+    });
+    assert_eq!(launches[0], launches[1], "members are lanes");
+    assert!(launches[0] <= 11, "{launches:?} launches");
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_predicted_in_pieces() {
+    let Some(unlimited) = Emulated::find() else {
+        return;
+    };
+    let architecture = rossmann(1);
+    let values = architecture.initial_values(1);
+    let of_all = rows();
+    let mut many = Input::default();
+    for _ in 0..10 {
+        let Input {
+            codes, continuous, ..
+        } = input(&of_all, ROWS);
+        many.rows += ROWS;
+        many.codes.extend(codes);
+        many.continuous.extend(continuous);
+    }
+    let predict = |runtime: &Rc<dyn Runtime>| {
+        let device = PlanDevice {
+            runtime: Rc::clone(runtime),
+            factors: Factors::F32,
+        };
+        let before = runtime.counters().get().reads;
+        let mut inference = Inference::new(&architecture, &values, &device)?;
+        let found = [(); 2].map(|()| inference.predict(&many));
+        let [first, second] = found;
+        assert_eq!(first.as_ref().ok(), second.as_ref().ok());
+        let reads = runtime.counters().get().reads - before;
+        first.map(|outputs| (outputs, reads))
+    };
+    let (due, reads) = predict(&unlimited).unwrap();
+    assert_eq!(reads, 2);
+    let on = |bytes| predict(&(Emulated::of(bytes).unwrap() as Rc<dyn Runtime>));
+    let few = (1..).map(|kib| on(kib << 10)).find_map(Result::ok);
+    let (found, reads) = few.unwrap();
+    assert_eq!(found, due);
+    // 900 rows are four batches of 256.
+    assert_eq!(reads, 2 * 4);
+    assert!(matches!(
+        on(4 << 10),
+        Err(crate::Error::DeviceMemory { .. })
+    ));
 }

@@ -12,7 +12,7 @@ use volley_proto::spec::{
 
 use crate::device::{Cuda, Emulated, Factors};
 use crate::network::{
-    Architecture, Compute, Host, Input, Mask, Piece, Plan, PlanDevice, Sizes, Tensors,
+    Architecture, Compute, Host, Inference, Input, Mask, Piece, Plan, PlanDevice, Sizes, Tensors,
 };
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
@@ -471,6 +471,65 @@ fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
     }
 }
 
+#[test]
+fn inference_has_the_host_s_outputs() {
+    for (factors, within) in PRECISIONS {
+        if let Some(device) = emulated(factors) {
+            inference_has_the_host_s(&device, within);
+        }
+    }
+}
+
+#[test]
+#[ignore = "it needs a GPU"]
+fn inference_on_a_gpu_has_the_host_s_outputs() {
+    for (factors, within) in PRECISIONS {
+        let device = PlanDevice {
+            runtime: Cuda::open(0).unwrap(),
+            factors,
+        };
+        inference_has_the_host_s(&device, within);
+    }
+}
+
+fn inference_has_the_host_s(device: &PlanDevice, within: f32) {
+    for (network, outputs) in networks() {
+        let architecture = architecture(&network, outputs);
+        let weights: Vec<Vec<f32>> = weights(&architecture)
+            .iter()
+            .map(|w| w.iter().map(|w| *w as f32).collect())
+            .collect();
+        let mut host = Host::new(&architecture, weights.clone(), &Threads::default()).unwrap();
+        let mut inference = Inference::new(&architecture, &weights, device).unwrap();
+        // Fewer rows after more, in the same memory, and then more than it holds.
+        for rows in [100, 1, 256, 17, 700] {
+            let input = || Input {
+                dropout: vec![],
+                ..drawn(&architecture, rows)
+            };
+            are_near(
+                &host.predict(input()).unwrap(),
+                &inference.predict(&input()).unwrap(),
+                within,
+                &format!("outputs of {network:?}, {rows} rows"),
+            );
+        }
+        assert!(inference.predict(&Input::default()).unwrap().is_empty());
+    }
+}
+
+/// Returns a batch of drawn rows.
+fn drawn(architecture: &Architecture, rows: usize) -> Input {
+    let key = Key::new(6, Purpose::Sample);
+    let draw = |at: usize| key.at(at as u64);
+    let codes = (0..2 * rows).map(|at| match at % 2 {
+        0 => (draw(at) % CODES[0] as u64) as u32,
+        _ => (CODES[0] as u64 + draw(at) % CODES[1] as u64) as u32,
+    });
+    let numbers = (0..2 * rows).map(|at| (draw(at) % 997) as f32 / 300.0 - 1.7);
+    of_rows(architecture, codes.collect(), numbers.collect())
+}
+
 /// Returns the emulated device, if there is a C++ compiler.
 fn emulated(factors: Factors) -> Option<PlanDevice> {
     let runtime = Emulated::find()?;
@@ -520,15 +579,7 @@ fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
         };
         let len = weights.iter().map(Vec::len).sum();
         for rows in [100, 256, 1500] {
-            let key = Key::new(6, Purpose::Sample);
-            let draw = |at: usize| key.at(at as u64);
-            let codes = (0..2 * rows).map(|at| match at % 2 {
-                0 => (draw(at) % CODES[0] as u64) as u32,
-                _ => (CODES[0] as u64 + draw(at) % CODES[1] as u64) as u32,
-            });
-            let numbers = (0..2 * rows).map(|at| (draw(at) % 997) as f32 / 300.0 - 1.7);
-            let (codes, numbers): (Vec<_>, Vec<_>) = (codes.collect(), numbers.collect());
-            let input = || of_rows(&architecture, codes.clone(), numbers.clone());
+            let input = || drawn(&architecture, rows);
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
             let mut host = Host::new(&architecture, narrow(), &Threads::default()).unwrap();
