@@ -180,6 +180,14 @@ fn trains_predicts_and_evaluates() {
             let kept = shown.contains("1 (keep = best)"); // either epoch may be the best
             assert!(shown.contains(expected) || kept, "{sql}: {shown}");
         }
+        // An executor without a GPU predicts on the CPU.
+        for device in ["auto", "cuda", "cpu"] {
+            let set = format!("SET volley.predict_device = '{device}'");
+            text(session, &set).await.unwrap();
+            let sql = "SELECT count(predicted_sales) AS n FROM ML.PREDICT(MODEL m, TABLE rows)";
+            let shown = text(session, sql).await.unwrap();
+            assert!(shown.contains("| 200 "), "{device}: {shown}");
+        }
         let model = Estimator::new("n")
             .label("sales")
             .continuous(["store"])

@@ -7,16 +7,16 @@
 //! ```
 //!
 //! The thread takes a GPU at the first batch, gives it back after a while without any, and leaves it to a
-//! [rank that has it alone](GpuLock) within a batch. A model's first batch on a GPU is compared with the CPU's outputs, within the precision:
-//! where they differ, the CPU computes. If the CPU is allowed to compute, the faster of both does. Whatever fails on a
-//! GPU is logged, and never fails a prediction. Explanations are computed on the CPU.
+//! [rank that has it alone](GpuLock) within a batch. A model's first batch on a GPU is compared with the CPU's outputs:
+//! where they differ by more than the precision allows, the CPU computes. If either may compute, the faster one does.
+//! Whatever fails on a GPU is logged, and never fails a prediction. Explanations are not computed here.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,8 +96,8 @@ struct Batch {
 }
 
 impl Accelerator {
-    /// Starts the thread, which uses the first of these GPUs that it can take. `threads` is the number of threads that predict
-    /// at the same time: the GPU computes for all of them.
+    /// Starts the thread, which uses the first of these GPUs that it can take. The GPU computes for as many threads as
+    /// predict at the same time, of which there are `threads`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -162,9 +162,10 @@ impl Accelerator {
             either,
             outputs: done,
         };
-        let sent = self.batches.try_send(batch);
-        if let Err(std::sync::mpsc::TrySendError::Full(_)) = sent {
-            return None;
+        match self.batches.try_send(batch) {
+            Err(TrySendError::Full(_)) => return None,
+            // Without the thread, there is no answer.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
         }
         let outputs = outputs.recv_timeout(PATIENCE);
         if outputs.is_err() && !self.lost.swap(true, Ordering::Relaxed) {
@@ -175,8 +176,8 @@ impl Accelerator {
 }
 
 impl AcceleratedModel {
-    /// Returns the columns of [`Model::predict`]. With `either`, the faster of the GPU and the CPU computes them, else the GPU
-    /// wherever it can.
+    /// Returns the columns of [`Model::predict`]. With `either`, the faster of the GPU and the CPU computes them, else
+    /// the GPU wherever it can.
     ///
     /// # Errors
     /// The errors of [`Model::predict`].
@@ -456,8 +457,8 @@ impl Open {
     }
 }
 
-/// Computes rows from all over a batch on the CPU. Returns their outputs, the device's outputs for them, and the time that
-/// the whole batch would take.
+/// Computes rows from all over a batch on the CPU. Returns their outputs, the device's outputs for them, and the time
+/// that the whole batch would take.
 fn compare(model: &Model, input: &Input, outputs: &[f32]) -> (Vec<f32>, Vec<f32>, Duration) {
     let apart = input.rows.div_ceil(COMPARED).max(1);
     let rows = || (0..input.rows).rev().step_by(apart);

@@ -1,7 +1,8 @@
 //! A trained model: its files, predictions from them, and explanations.
 //!
 //! The manifest beside the files belongs to the store; here it says what the files must hold. Prediction computes on
-//! the CPU, or on a GPU through an [`Accelerator`], whatever the model was trained on; explanations on the CPU. A model may also provide the initial weights of another training.
+//! the CPU or through an [`Accelerator`] on a GPU, explanation on the CPU, whatever the model was trained on. A model
+//! may also provide the initial weights of another training.
 
 mod accelerator;
 mod explain;
