@@ -8,7 +8,7 @@
 //!
 //! [`load`] turns streams of Arrow batches into encoded shards. [`train`](train()) agrees with the other ranks on
 //! vocabularies, steps and the state to start from, fits the network, and hands rank 0 the files to publish, or every
-//! rank the [`TrainingState`] to resume from when it is interrupted. [`Model`] predicts from those files. [`run_rank`]
+//! rank the [`TrainingState`] to resume from when it is interrupted. [`Model`] predicts from those files, with an [`Accelerator`] on a GPU. [`run_rank`]
 //! does all of this for a rank that has found its [membership](collective::Membership): it connects the peers, trains,
 //! and has the model published. [`custom`] is for users' own layers. The crate knows Arrow and, for GPUs, Burn; it
 //! knows nothing of SQL, Ballista, stores or how ranks find each other: it is given streams, a membership and a
@@ -22,6 +22,7 @@ pub mod collective;
 #[path = "../../proto/src/allocations.rs"]
 mod allocations;
 
+mod accelerator;
 mod device;
 mod encode;
 mod error;
@@ -48,11 +49,12 @@ pub mod custom {
     };
 }
 
+pub use accelerator::{AcceleratedModel, Accelerator};
 pub use device::{Alone, GpuLock, ResolvedDevice, gpus, resolve_device, resolve_gpu};
 pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
-pub use model::{AcceleratedModel, Accelerator, Model, VOCABULARIES, WEIGHTS};
+pub use model::{Model, VOCABULARIES, WEIGHTS};
 pub use speed::{ThreadSpeed, thread_speed};
 #[doc(hidden)]
 pub use train::bench;

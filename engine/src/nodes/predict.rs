@@ -228,13 +228,13 @@ impl ExecutionPlan for PredictExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let runtimes = Runtimes::of(&context)?;
+        let options = context.session_config().options();
+        let job = options.extensions.get::<JobSettings>();
+        let device = job.map_or_else(PredictDevice::default, |job| job.predict_device);
         let rows = self.input.execute(partition, context)?;
         let (model, schema) = (self.model.clone(), self.schema());
         let output = Arc::clone(&schema);
         let explained_by = self.columns.explained_by;
-        let options = context.session_config().options();
-        let job = options.extensions.get::<JobSettings>();
-        let device = job.map_or_else(PredictDevice::default, |job| job.predict_device);
         let predicted = async move {
             let predictor = runtimes.models.predictor(&model).await?;
             let predict = move |rows: RecordBatch| {

@@ -117,7 +117,7 @@ const ENGINE: Inside = Inside {
             "mends",
             &["error", "nodes", "operators", "rules", "runtime"],
         ),
-        ("nodes", &["error", "runtime"]),
+        ("nodes", &["error", "runtime", "settings"]),
         ("object_stores", &["error"]),
         ("operators", &["nodes", "runtime"]),
         (
@@ -227,6 +227,7 @@ const EXECUTOR: Inside = Inside {
     folder: "executor",
     roots: &["lib", "main", "command"],
     parts: &[
+        ("accelerator", &[]),
         ("attendance", &["config"]),
         (
             "ballista",
@@ -259,7 +260,7 @@ const EXECUTOR: Inside = Inside {
                 "rank",
             ],
         ),
-        ("models", &[]),
+        ("models", &["accelerator"]),
         ("notices", &["attendance", "ballista"]),
         ("probe", &["attendance"]),
         ("rank", &["ballista", "counts", "error", "models"]),
@@ -277,6 +278,10 @@ const TRAINER: Inside = Inside {
     folder: "trainer",
     roots: &["lib"],
     parts: &[
+        (
+            "accelerator",
+            &["device", "model", "network", "testing", "train"],
+        ),
         ("bin", &[]),
         ("collective", &[]),
         ("device", &[]),

@@ -20,7 +20,7 @@ use crate::network::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
 
 /// Rows that go through the network at once.
-pub(super) const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 
 /// First manifest format whose models were fitted to `f64` numbers; earlier ones were fitted to numbers rounded to
 /// `f32`.
@@ -29,9 +29,9 @@ const EXACT_NUMBERS: u32 = 10;
 /// A trained model in memory. Predicting does not change it, so threads may share it.
 pub struct Model {
     pub(super) manifest: Manifest,
-    pub(super) architecture: Architecture,
+    pub(crate) architecture: Architecture,
     /// Weights, parameter by parameter.
-    pub(super) values: Vec<Vec<f32>>,
+    pub(crate) values: Vec<Vec<f32>>,
     pub(super) running: Normalization,
     scaling: Scaling,
     pub(super) features: Vec<Encoder>,
@@ -186,12 +186,12 @@ impl Model {
     }
 
     /// Computes the network's outputs on the CPU, `[B × K]`.
-    pub(super) fn outputs(&self, input: &Input, scratch: &mut Scratch) -> Vec<f32> {
+    pub(crate) fn outputs(&self, input: &Input, scratch: &mut Scratch) -> Vec<f32> {
         network::predict(&self.architecture, &self.values, input, scratch)
     }
 
     /// Returns the columns of a prediction, from the network's outputs.
-    pub(super) fn columns(&self, mut outputs: Vec<f32>) -> Result<Vec<ArrayRef>> {
+    pub(crate) fn columns(&self, mut outputs: Vec<f32>) -> Result<Vec<ArrayRef>> {
         if let Some(classes) = &self.manifest.classes {
             return probable(classes, &outputs, self.architecture.outputs);
         }
@@ -226,7 +226,7 @@ impl Model {
     }
 
     /// Returns the network's input for rows.
-    pub(super) fn input(&self, rows: &RecordBatch) -> Result<Input> {
+    pub(crate) fn input(&self, rows: &RecordBatch) -> Result<Input> {
         let mut input = self.encode(rows)?;
         if self.architecture.batch_norm {
             self.running.apply(&mut input.continuous);

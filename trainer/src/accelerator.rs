@@ -26,9 +26,8 @@ use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use volley_proto::spec::{DeviceKind, RankDevice};
 
-use super::Model;
-use super::predict::BATCH as BATCH_OF_HOST;
 use crate::device::{Factors, GpuLock, Opened, Runtime, Shared};
+use crate::model::{BATCH as BATCH_OF_HOST, Model};
 use crate::network::{Architecture, Inference, Input, PlanDevice, Scratch, uncovered};
 use crate::train::{factors, outputs_differ};
 use crate::{Error, ResolvedDevice, Result};
@@ -215,7 +214,7 @@ impl Subject {
     }
 
     fn factors(&self) -> Factors {
-        let asked = self.model.manifest.spec.precision;
+        let asked = self.model.manifest().spec.precision;
         factors(RankDevice::new(DeviceKind::Cuda, asked).precision)
     }
 }
