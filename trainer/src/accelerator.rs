@@ -36,7 +36,9 @@ use crate::{Error, ResolvedDevice, Result};
 const BATCH: usize = 1 << 14;
 /// Number of rows that are compared and measured on the CPU.
 const COMPARED: usize = 1024;
-/// Rows of a batch for which a GPU is opened, or a model is tried on it, where the CPU may compute as well.
+/// Fewest rows of a batch on which a model is tried: outputs of few rows may be so small that rounding is their length.
+const TRIED: usize = 256;
+/// Fewest rows of a batch on the GPU where the CPU may compute as well.
 const LEAST: usize = 1024;
 /// Interval at which a thread without batches checks whether a rank wants its GPU.
 const TICK: Duration = Duration::from_millis(100);
@@ -186,7 +188,9 @@ impl AcceleratedModel {
             accelerator,
         } = self;
         let model = &subject.model;
-        if accelerator.lost.load(Ordering::Relaxed) || subject.is_left_to_host(either) {
+        let is_small = either && rows.num_rows() < LEAST;
+        let is_lost = accelerator.lost.load(Ordering::Relaxed);
+        if is_small || is_lost || subject.is_left_to_host(either) {
             return model.predict(rows);
         }
         let mut outputs = Vec::with_capacity(rows.num_rows() * model.architecture.outputs);
@@ -318,14 +322,17 @@ impl Server {
 
     fn outputs(&mut self, batch: &Batch) -> Option<Vec<f32>> {
         let subject = &batch.subject;
-        let next = subject.trials.lock().next;
-        if subject.is_left_to_host(batch.either) || next.is_some_and(|next| Instant::now() < next) {
-            return None;
+        {
+            let trials = subject.trials.lock();
+            let is_early = trials.next.is_some_and(|next| Instant::now() < next);
+            let is_small = trials.right.is_empty() && batch.input.rows < TRIED;
+            if is_early || is_small || subject.is_left_to_host(batch.either) {
+                return None;
+            }
         }
         self.give_back();
         let open = match &mut self.open {
             Some(open) => open,
-            None if batch.either && batch.input.rows < LEAST => return None,
             none => none.insert(take(&mut self.gpus)?),
         };
         open.used = Instant::now();
@@ -375,7 +382,9 @@ fn take(gpus: &mut [Gpu]) -> Option<Open> {
                     _held: held,
                 });
             }
-            Ok(Opened::Cpu { instead }) => gpu.fail(&instead.unwrap_or_default()),
+            Ok(Opened::Cpu { instead }) => {
+                gpu.fail(&instead.unwrap_or_else(|| "it is the CPU".into()))
+            }
             Err(error) => gpu.fail(&error.chain()),
         }
     }
@@ -403,8 +412,9 @@ impl Open {
             ..
         } = batch;
         let mut trials = subject.trials.lock();
+        let is_right = trials.right.contains(&self.gpu);
         let measures = *either && !trials.measured;
-        if measures && input.rows < LEAST {
+        if !is_right && input.rows < TRIED {
             return Ok(None);
         }
         let at = match self.position(subject) {
@@ -421,13 +431,12 @@ impl Open {
                 self.models.len() - 1
             }
         };
-        let gpu = self.gpu;
         let OnGpu {
             inference, used, ..
         } = &mut self.models[at];
         *used = self.used;
         let outputs = inference.predict(input)?;
-        if trials.right.contains(&gpu) && !measures {
+        if is_right && !measures {
             return Ok(Some(outputs));
         }
         let device = self.runtime.name();
@@ -439,7 +448,7 @@ impl Open {
             self.models.remove(at);
             return Ok(None);
         }
-        trials.right.insert(gpu);
+        trials.right.insert(self.gpu);
         if measures {
             let start = Instant::now();
             inference.predict(input)?;

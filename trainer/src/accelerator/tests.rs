@@ -227,7 +227,8 @@ fn the_faster_of_both_predicts_where_either_may() {
     let model = trained(&in_f32(spec()), &rows(0..100));
     let accelerated = accelerator.with(Arc::clone(&model));
     // Too few to open a GPU for.
-    assert!(!is_on_device(&accelerated, &rows(0..100), true));
+    accelerated.predict(&rows(0..1000), true).unwrap();
+    accelerated.predict(&rows(0..200), false).unwrap();
     assert!(
         lock(folder.path())
             .take_alone(Duration::ZERO)
@@ -284,7 +285,7 @@ fn threads_share_the_device() {
             let (model, accelerated) = (&models[at % 2], &all[at % 2]);
             scope.spawn(move || {
                 for first in 0..5 {
-                    let rows = rows(100 * first..100 * first + 250);
+                    let rows = rows(100 * first..100 * first + 300);
                     let found = accelerated.predict(&rows, false).unwrap();
                     assert_near(&model.predict(&rows).unwrap(), &found, F32);
                 }
