@@ -81,13 +81,7 @@ mod tests {
 
     #[test]
     fn an_executor_that_is_to_use_its_cpu_predicts_on_it() {
-        let mut config = ExecutorConfig::local(
-            "a",
-            "localhost:1"
-                .parse::<volley_proto::schedulers::Schedulers>()
-                .unwrap(),
-            "/nowhere".into(),
-        );
+        let mut config = ExecutorConfig::local("a", "localhost:1", "/nowhere".into());
         config.device = Device::Cpu;
         let gpus = PredictionGpus::new(&config);
         assert!(gpus.start().unwrap_err().contains("--device cpu"));
