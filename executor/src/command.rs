@@ -65,7 +65,7 @@ struct Args {
     /// training on the same rows, as long as there is space; 0 keeps none
     #[arg(long, env = "VOLLEY_PREPARED_SPACE", default_value = "10GiB")]
     prepared_space: ByteSize,
-    /// Device of ranks, unless a job sets one: auto, cpu, cuda (one of its GPUs) or cuda:N
+    /// Device of ranks, unless a job sets one: auto, cpu, cuda (one of its GPUs), cuda:N, wgpu or wgpu:N
     #[arg(long, env = "VOLLEY_DEVICE", default_value = "auto")]
     device: Device,
     /// Time limit for reaching the scheduler at start

@@ -229,7 +229,7 @@ rows! {
         free_slots: u64 = UInt64,
         /// Ranks that it runs.
         ranks: u64 = UInt64,
-        /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, or `cuda:N`.
+        /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, `cuda:N`, `wgpu` or `wgpu:N`.
         device: String = Utf8,
         /// Its GPUs by ordinal, a line each: name, memory, compute capability, UUID, and the trainings that hold it.
         gpus: Vec<String> = texts(),

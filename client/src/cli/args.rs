@@ -392,7 +392,7 @@ pub(super) struct EngineArgs {
     /// Tasks that one executor runs at once [default: this machine's cores, divided among the executors]
     #[arg(long, value_name = "N", value_parser = positive, conflicts_with = "scheduler")]
     pub(super) vcores: Option<usize>,
-    /// Training device of the executors inside this process: auto, cpu, cuda or cuda:N [default: auto]
+    /// Training device of executors inside this process: auto, cpu, cuda, cuda:N, wgpu or wgpu:N [default: auto]
     #[arg(long, conflicts_with = "scheduler")]
     pub(super) device: Option<Device>,
     /// Time limit for the scheduler's answer
@@ -525,7 +525,7 @@ pub(super) struct ClusterUpArgs {
     /// The scheduler's port; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(super) scheduler_port: u16,
-    /// Training device of the executors: auto, cpu, cuda or cuda:N
+    /// Training device of the executors: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, default_value_t = Device::Auto)]
     pub(super) device: Device,
     /// The executors' program, such as one with layers of your own [default: volley-executor beside this program]

@@ -506,7 +506,8 @@ fn device(spec: &TrainSpec, executors: Option<&[Executor]>, times: &Times) -> St
             devices.sort_unstable();
             devices.dedup();
             // A rank compares devices before its first step.
-            let either = match devices.iter().any(|device| device.starts_with("cuda")) {
+            let is_gpu = |device: &&str| device.starts_with("cuda") || device.starts_with("wgpu");
+            let either = match devices.iter().any(is_gpu) {
                 true if !Layer::customs(&spec.network.layers).is_empty() => {
                     ", but the CPU for custom layers".to_owned()
                 }

@@ -14,11 +14,11 @@ use volley_proto::GpuId;
 use volley_proto::access::Authorized;
 use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
-use volley_proto::spec::{Device, TrainSpec};
+use volley_proto::spec::{Device, DeviceKind, TrainSpec};
 use volley_proto::tls::Tls;
 use volley_trainer::collective::Listener;
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{GpuLock, ResolvedDevice, resolve_gpu};
+use volley_trainer::{GpuLock, ResolvedDevice, resolve_device, resolve_gpu};
 
 use super::parking::Parking;
 use super::prepared::Prepared;
@@ -34,6 +34,8 @@ pub(crate) struct RankHost {
     executor: String,
     listen: ListenAddress,
     socket_dir: PathBuf,
+    /// Device of ranks whose training names none.
+    own: Device,
     layers: CustomLayers,
     /// Slots of the executor, the maximum number of a rank's threads.
     slots: NonZeroUsize,
@@ -60,6 +62,7 @@ impl RankHost {
             executor: config.id.clone(),
             listen: config.listen.clone(),
             socket_dir: config.work_dir.clone(),
+            own: config.device,
             layers: config.layers.clone(),
             slots: NonZeroUsize::new(config.vcores).unwrap_or(NonZeroUsize::MIN),
             memory: config.rank_memory.as_u64(),
@@ -159,8 +162,14 @@ impl RankHost {
         spec: &TrainSpec,
         gpu: Option<GpuId>,
     ) -> Result<ResolvedDevice, volley_trainer::Error> {
+        let is_wgpu = |device: Device| device.kind() == Some(DeviceKind::Wgpu);
         let device = match gpu {
             Some(gpu) => resolve_gpu(gpu, spec.device == Device::Auto)?,
+            // The scheduler does not assign these.
+            None if is_wgpu(spec.device) => resolve_device(spec.device)?,
+            None if spec.device == Device::Auto && is_wgpu(self.own) => {
+                resolve_device(self.own)?.or_cpu()
+            }
             None => ResolvedDevice::CPU,
         };
         self.layers.check(&spec.network, device)?;

@@ -254,7 +254,7 @@ impl Observer for Reporter {
     fn fell_back(&self, computed: RankDevice, reason: &str) {
         let place = match computed.device {
             DeviceKind::Cpu => "on the CPU",
-            DeviceKind::Cuda => "with Burn",
+            DeviceKind::Cuda | DeviceKind::Wgpu => "with Burn",
         };
         let note = format!("rank {} computes {place}: {reason}", self.rank);
         self.send(Report::Note(note));

@@ -330,7 +330,7 @@ impl RankRun<'_> {
         let kept = &report.kept;
         let device = match report.computed.device {
             DeviceKind::Cpu => ResolvedDevice::CPU,
-            DeviceKind::Cuda => self.device,
+            DeviceKind::Cuda | DeviceKind::Wgpu => self.device,
         };
         RecordBatch::try_new(
             train_schema(),

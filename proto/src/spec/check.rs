@@ -207,16 +207,23 @@ impl TrainSpec {
         }
         self.network.check()?;
         let customs = Layer::customs(&self.network.layers);
-        if let (Device::AnyCuda | Device::Cuda(_), Some(layer)) = (self.device, customs.first()) {
+        let names_gpu = !matches!(self.device, Device::Auto | Device::Cpu);
+        if let (true, Some(layer)) = (names_gpu, customs.first()) {
             let expected = format!(
                 "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
             );
             let device = format!("'{}'", self.device);
             return Err(Error::option("device", device, expected));
         }
-        if self.device_share && self.device == Device::Cpu {
-            let expected =
-                "expected false where device = 'cpu': only a GPU is reserved for one rank";
+        let reserves = matches!(
+            self.device,
+            Device::Auto | Device::AnyCuda | Device::Cuda(_)
+        );
+        if self.device_share && !reserves {
+            let expected = format!(
+                "expected false where device = '{}': only an NVIDIA GPU is reserved for one rank",
+                self.device
+            );
             return Err(Error::option("device_share", "true", expected));
         }
         match self.ranks {

@@ -352,20 +352,34 @@ pub enum Device {
     AnyCuda,
     /// The executor's GPU with this ordinal.
     Cuda(usize),
+    /// The first of the host's GPUs that wgpu finds, of any vendor.
+    AnyWgpu,
+    /// The GPU with this ordinal among those that wgpu finds on the executor's host.
+    Wgpu(usize),
 }
 
 impl std::str::FromStr for Device {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let cuda = |index: &str| index.parse().ok().map(Self::Cuda);
         match text {
             "auto" => Some(Self::Auto),
             "cpu" => Some(Self::Cpu),
             "cuda" => Some(Self::AnyCuda),
-            _ => text.strip_prefix("cuda:").and_then(cuda),
+            "wgpu" => Some(Self::AnyWgpu),
+            _ => text.split_once(':').and_then(|(kind, ordinal)| {
+                let ordinal = ordinal.parse().ok()?;
+                match kind {
+                    "cuda" => Some(Self::Cuda(ordinal)),
+                    "wgpu" => Some(Self::Wgpu(ordinal)),
+                    _ => None,
+                }
+            }),
         }
-        .ok_or_else(|| Error::option("device", text, "expected auto, cpu, cuda or cuda:N"))
+        .ok_or_else(|| {
+            let expected = "expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N";
+            Error::option("device", text, expected)
+        })
     }
 }
 
@@ -376,6 +390,8 @@ impl fmt::Display for Device {
             Self::Cpu => f.write_str("cpu"),
             Self::AnyCuda => f.write_str("cuda"),
             Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::AnyWgpu => f.write_str("wgpu"),
+            Self::Wgpu(index) => write!(f, "wgpu:{index}"),
         }
     }
 }

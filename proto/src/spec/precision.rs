@@ -35,8 +35,8 @@ impl Precision {
 
     /// Returns the precision in which a device computes, given the one asked for, if any.
     ///
-    /// The CPU computes in `f32` only. A GPU computes in any of them, and in TF32 by default: GPUs of a compute
-    /// capability below 8.0 are refused.
+    /// The CPU and wgpu compute in `f32` only. An NVIDIA GPU computes in any of them, and in TF32 by default: GPUs of a
+    /// compute capability below 8.0 are refused.
     ///
     /// ```
     /// use volley_proto::spec::{DeviceKind, Precision};
@@ -46,7 +46,7 @@ impl Precision {
     /// ```
     pub fn on(device: DeviceKind, asked: Option<Self>) -> Self {
         match device {
-            DeviceKind::Cpu => Self::F32,
+            DeviceKind::Cpu | DeviceKind::Wgpu => Self::F32,
             DeviceKind::Cuda => asked.unwrap_or(Self::Tf32),
         }
     }
@@ -79,6 +79,8 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// A GPU of any vendor, through wgpu.
+    Wgpu,
 }
 
 impl Device {
@@ -88,6 +90,7 @@ impl Device {
             Self::Auto => None,
             Self::Cpu => Some(DeviceKind::Cpu),
             Self::AnyCuda | Self::Cuda(_) => Some(DeviceKind::Cuda),
+            Self::AnyWgpu | Self::Wgpu(_) => Some(DeviceKind::Wgpu),
         }
     }
 }
@@ -132,11 +135,12 @@ impl RankDevice {
         let place = match device {
             DeviceKind::Cpu => "the CPU",
             DeviceKind::Cuda => "a GPU",
+            DeviceKind::Wgpu => "a GPU by wgpu",
         };
         let reason = match (asked, device) {
             (None, _) => ", by default".to_owned(),
             (Some(asked), _) if asked == precision => ", as asked for".to_owned(),
-            (Some(asked), DeviceKind::Cpu) => {
+            (Some(asked), DeviceKind::Cpu | DeviceKind::Wgpu) => {
                 format!(", which computes in no other (asked for: {asked})")
             }
             (Some(asked), DeviceKind::Cuda) => format!(" (asked for: {asked})"),
@@ -147,7 +151,7 @@ impl RankDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::DeviceKind::{Cpu, Cuda};
+    use super::DeviceKind::{Cpu, Cuda, Wgpu};
     use super::Precision::{Bf16, F32, Tf32};
     use super::*;
     use crate::store::Manifest;
@@ -197,15 +201,33 @@ mod tests {
         let on = |device| {
             [None, Some(F32), Some(Tf32), Some(Bf16)].map(|asked| Precision::on(device, asked))
         };
-        assert_eq!(on(Cpu), [F32; 4]);
+        assert_eq!([on(Cpu), on(Wgpu)], [[F32; 4]; 2]);
         assert_eq!(on(Cuda), [Tf32, F32, Tf32, Bf16]);
     }
 
     #[test]
     fn only_an_executor_knows_what_auto_is() {
-        let kinds = [Device::Auto, Device::Cpu, Device::Cuda(3)].map(Device::kind);
-        assert_eq!(kinds, [None, Some(Cpu), Some(Cuda)]);
+        let kinds = [Device::Auto, Device::Cpu, Device::Cuda(3), Device::Wgpu(1)].map(Device::kind);
+        assert_eq!(kinds, [None, Some(Cpu), Some(Cuda), Some(Wgpu)]);
     }
+
+    #[test]
+    fn devices_are_read_and_written() {
+        use Device::{AnyCuda, AnyWgpu, Auto};
+        let numbered = [Device::Cuda(0), Device::Wgpu(12)];
+        for device in [Auto, Device::Cpu, AnyCuda, AnyWgpu]
+            .into_iter()
+            .chain(numbered)
+        {
+            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+            let json = serde_json::to_string(&device).unwrap();
+            assert_eq!(serde_json::from_str::<Device>(&json).unwrap(), device);
+        }
+        for text in ["gpu", "wgpu:", "wgpu:-1", "wgpu:x", "cpu:0", "WGPU", ":1"] {
+            text.parse::<Device>().unwrap_err();
+        }
+    }
+
     #[test]
     fn says_what_is_computed_and_why() {
         let reasons = |asked, devices: &[DeviceKind]| {
@@ -220,6 +242,11 @@ mod tests {
                 Some(Bf16),
                 &[Cpu, Cuda, Cpu],
                 "bf16 on a GPU, as asked for; f32 on the CPU, which computes in no other (asked for: bf16)",
+            ),
+            (
+                Some(Tf32),
+                &[Wgpu],
+                "f32 on a GPU by wgpu, which computes in no other (asked for: tf32)",
             ),
         ] {
             assert_eq!(reasons(asked, devices), due);

@@ -36,6 +36,7 @@ pub(crate) struct DeviceRequest {
 /// Devices that a rank on some executor may compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice<'a> {
+    /// The CPU, or a GPU that only the rank knows of, through wgpu: it is not reserved.
     Cpu,
     /// One of these GPUs if one is open, else the CPU.
     Prefers(&'a [HostGpu]),
@@ -49,6 +50,11 @@ impl DeviceRequest {
         matches!(self.device, Device::AnyCuda | Device::Cuda(_))
     }
 
+    /// Checks whether ranks take no GPU, on whichever executor.
+    pub(crate) fn takes_no_gpu(self) -> bool {
+        matches!(self.device, Device::Cpu | Device::AnyWgpu | Device::Wgpu(_))
+    }
+
     /// Returns the devices that a rank may compute on, given an executor's own device and GPUs. A training that
     /// leaves the device open computes on the executor's.
     pub(crate) fn choice(self, device: Device, gpus: &[HostGpu]) -> Choice<'_> {
@@ -57,7 +63,7 @@ impl DeviceRequest {
             asked => asked,
         };
         match device {
-            Device::Cpu => Choice::Cpu,
+            Device::Cpu | Device::AnyWgpu | Device::Wgpu(_) => Choice::Cpu,
             Device::Auto => Choice::Prefers(gpus),
             Device::AnyCuda => Choice::Needs(gpus),
             Device::Cuda(ordinal) => Choice::Needs(gpus.get(ordinal..=ordinal).unwrap_or(&[])),
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_training_s_device_is_asked_for_and_else_the_executor_s() {
-        use Device::{AnyCuda, Auto, Cpu, Cuda};
+        use Device::{AnyCuda, AnyWgpu, Auto, Cpu, Cuda, Wgpu};
         let gpus = [gpu(0), gpu(1)];
         for (asked, own, expected) in [
             (Cpu, Auto, Choice::Cpu),
@@ -171,12 +177,18 @@ mod tests {
             (Auto, AnyCuda, Choice::Needs(&gpus)),
             (Auto, Cuda(1), Choice::Needs(&gpus[1..])),
             (AnyCuda, Cpu, Choice::Needs(&gpus)),
+            (AnyCuda, AnyWgpu, Choice::Needs(&gpus)),
+            (AnyWgpu, Auto, Choice::Cpu),
+            (Auto, Wgpu(1), Choice::Cpu),
             (Cuda(0), Cuda(1), Choice::Needs(&gpus[..1])),
             (Cuda(2), Auto, Choice::Needs(&[])),
             (Cuda(usize::MAX), Auto, Choice::Needs(&[])),
         ] {
             assert_eq!(asks(asked).choice(own, &gpus), expected, "{asked} on {own}");
         }
+        let takes_none = [Cpu, AnyWgpu, Wgpu(0), Auto, AnyCuda, Cuda(0)];
+        let takes_none = takes_none.map(|asked| asks(asked).takes_no_gpu());
+        assert_eq!(takes_none, [true, true, true, false, false, false]);
     }
 
     #[test]

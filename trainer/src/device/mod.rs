@@ -3,6 +3,8 @@
 //! Burn panics when a GPU's driver is missing, so a GPU is used only after it was found here.
 
 mod answer;
+#[cfg(any(test, feature = "wgpu"))]
+mod burn;
 mod cuda;
 mod driver;
 #[cfg(test)]
@@ -11,6 +13,8 @@ mod emulated;
 mod kernels;
 mod lock;
 mod runtime;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 use std::fmt;
 use std::rc::Rc;
@@ -18,6 +22,10 @@ use std::rc::Rc;
 use volley_proto::spec::Device;
 use volley_proto::{Gpu, GpuId};
 
+#[cfg(test)]
+pub(crate) use self::burn::Mistake;
+#[cfg(any(test, feature = "wgpu"))]
+pub(crate) use self::burn::{BurnDevice, caught};
 pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
 pub(crate) use self::emulated::Emulated;
@@ -44,6 +52,15 @@ enum Kind {
         index: usize,
         either: bool,
     },
+    /// GPU by its ordinal among those that wgpu finds.
+    #[cfg(feature = "wgpu")]
+    Wgpu {
+        ordinal: usize,
+        either: bool,
+    },
+    /// Burn on the CPU, with a mistake.
+    #[cfg(test)]
+    Flex(Mistake, bool),
     /// Emulated device: its memory in bytes, a kernel to skip, if any, and permission for the CPU to compute instead.
     #[cfg(test)]
     Emulated(u64, Option<&'static str>, bool),
@@ -62,6 +79,25 @@ pub(crate) enum Opened {
         /// The CPU may compute where it is faster.
         either: bool,
     },
+    #[cfg(any(test, feature = "wgpu"))]
+    Burn {
+        device: BurnDevice,
+        name: String,
+        /// The CPU may compute where it is faster.
+        either: bool,
+    },
+}
+
+impl Opened {
+    /// Returns whether the CPU may compute where it is faster than this GPU.
+    pub(crate) fn is_either(&self) -> bool {
+        match self {
+            Self::Cpu { .. } => false,
+            Self::Gpu { either, .. } => *either,
+            #[cfg(any(test, feature = "wgpu"))]
+            Self::Burn { either, .. } => *either,
+        }
+    }
 }
 
 /// Returns a GPU as Burn names it.
@@ -81,11 +117,35 @@ impl ResolvedDevice {
         Self(Kind::Emulated(bytes, spoilt, either))
     }
 
+    /// Returns Burn on the CPU, which computes with this mistake.
+    #[cfg(test)]
+    pub(crate) fn flex(mistake: Mistake, either: bool) -> Self {
+        Self(Kind::Flex(mistake, either))
+    }
+
+    /// Returns the device with permission for the CPU to compute instead where it is faster.
+    pub fn or_cpu(self) -> Self {
+        let mut own = self.0;
+        match &mut own {
+            Kind::Cpu => {}
+            Kind::Cuda { either, .. } => *either = true,
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu { either, .. } => *either = true,
+            #[cfg(test)]
+            Kind::Flex(_, either) | Kind::Emulated(_, _, either) => *either = true,
+        }
+        Self(own)
+    }
+
     /// Returns whether it is a GPU that the CPU may not stand in for.
     pub(crate) fn is_gpu_alone(self) -> bool {
         match self.0 {
             Kind::Cpu => false,
             Kind::Cuda { either, .. } => !either,
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu { either, .. } => !either,
+            #[cfg(test)]
+            Kind::Flex(_, either) => !either,
             #[cfg(test)]
             Kind::Emulated(_, _, either) => !either,
         }
@@ -94,7 +154,7 @@ impl ResolvedDevice {
     /// Opens the device on the thread that is to compute.
     ///
     /// # Errors
-    /// When a CUDA library is missing, or the GPU does not respond.
+    /// When a library is missing, or the GPU does not respond.
     pub(crate) fn open(self) -> Result<Opened> {
         match self.0 {
             Kind::Cpu => Ok(Opened::Cpu { instead: None }),
@@ -109,6 +169,24 @@ impl ResolvedDevice {
                 }),
                 Err(error) => Err(error),
             },
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu { ordinal, either } => match wgpu::open(ordinal) {
+                Ok(device) => Ok(Opened::Burn {
+                    device: BurnDevice::Wgpu(device),
+                    name: self.to_string(),
+                    either,
+                }),
+                Err(error) if either => Ok(Opened::Cpu {
+                    instead: Some(error.chain()),
+                }),
+                Err(error) => Err(error),
+            },
+            #[cfg(test)]
+            Kind::Flex(mistake, either) => Ok(Opened::Burn {
+                device: BurnDevice::Flex(mistake),
+                name: self.to_string(),
+                either,
+            }),
             #[cfg(test)]
             Kind::Emulated(bytes, spoilt, either) => {
                 let runtime = Emulated::of(bytes).expect("tests have looked for it");
@@ -128,23 +206,42 @@ impl fmt::Display for ResolvedDevice {
         match self.0 {
             Kind::Cpu => f.write_str("cpu"),
             Kind::Cuda { index, .. } => write!(f, "cuda:{index}"),
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu { ordinal, .. } => write!(f, "wgpu:{ordinal}"),
+            #[cfg(test)]
+            Kind::Flex(..) => f.write_str("flex"),
             #[cfg(test)]
             Kind::Emulated(..) => f.write_str("emulated"),
         }
     }
 }
 
-/// Finds the device on this host: `auto` is its first GPU, or the CPU if it has none, and `cuda` is its first GPU.
+/// Finds the device on this host: `auto` is its first NVIDIA GPU, or the CPU if it has none, `cuda` is its first NVIDIA
+/// GPU, and `wgpu` the first that wgpu finds.
 ///
 /// # Errors
-/// When it is a GPU that this host does not have.
+/// When it is a GPU that this host does not have, or that this build cannot use.
 pub fn resolve_device(device: Device) -> Result<ResolvedDevice> {
     match device {
         Device::Cpu => Ok(ResolvedDevice::CPU),
         Device::Auto => Ok(gpu(0, true).unwrap_or(ResolvedDevice::CPU)),
         Device::AnyCuda => gpu(0, false).map_err(|reason| missing(&device, reason)),
         Device::Cuda(index) => gpu(index, false).map_err(|reason| missing(&device, reason)),
+        Device::AnyWgpu => by_wgpu(0).map_err(|reason| missing(&device, reason)),
+        Device::Wgpu(ordinal) => by_wgpu(ordinal).map_err(|reason| missing(&device, reason)),
     }
+}
+
+#[cfg(feature = "wgpu")]
+fn by_wgpu(ordinal: usize) -> std::result::Result<ResolvedDevice, String> {
+    wgpu::find(ordinal)?;
+    let either = false;
+    Ok(ResolvedDevice(Kind::Wgpu { ordinal, either }))
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn by_wgpu(_: usize) -> std::result::Result<ResolvedDevice, String> {
+    Err("built without wgpu: build volley-executor with --features wgpu".into())
 }
 
 /// Finds the GPU with this UUID on this host, whatever its ordinal. With `either`, the CPU computes instead where it is
@@ -207,5 +304,30 @@ mod tests {
         let error = resolve_gpu(GpuId::from_bytes([9; 16]), false).unwrap_err();
         let id = "GPU-09090909-0909-0909-0909-090909090909";
         assert!(matches!(error, Error::Device { ref device, .. } if device == id));
+    }
+
+    #[test]
+    fn a_build_without_wgpu_says_how_to_get_it() {
+        for device in [Device::AnyWgpu, Device::Wgpu(4096)] {
+            let error = resolve_device(device);
+            // A host may have a GPU for the first.
+            if cfg!(feature = "wgpu") && error.is_ok() {
+                assert_eq!(device, Device::AnyWgpu);
+                continue;
+            }
+            let Err(Error::Device {
+                device: named,
+                reason,
+            }) = error
+            else {
+                panic!("{error:?}")
+            };
+            assert_eq!(named, device.to_string());
+            let due = match cfg!(feature = "wgpu") {
+                true => "wgpu finds ",
+                false => "built without wgpu: build volley-executor with --features wgpu",
+            };
+            assert!(reason.starts_with(due), "{reason}");
+        }
     }
 }

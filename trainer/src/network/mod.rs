@@ -22,7 +22,7 @@ pub(crate) mod matmul;
 mod norm;
 mod outputs;
 mod plan;
-#[cfg(any(test, feature = "cuda"))]
+#[cfg(any(test, feature = "cuda", feature = "wgpu"))]
 mod tensors;
 mod update;
 
@@ -42,6 +42,6 @@ pub(crate) use plan::{
     AllRows, EpochRows, Gathered, Inference, Objective, Part, Plan, PlanDevice, RowSource, RowsMut,
     ShardRows, StepTotal, uncovered,
 };
-#[cfg(any(test, feature = "cuda"))]
+#[cfg(any(test, feature = "cuda", feature = "wgpu"))]
 pub(crate) use tensors::Tensors;
 pub(crate) use update::Update;

@@ -1,4 +1,4 @@
-//! The choice of a rank's compute implementation: the host, a plan on a GPU, or Burn on a GPU.
+//! The choice of a rank's compute implementation: the host, a plan on an NVIDIA GPU, or Burn on a GPU.
 //!
 //! ```text
 //!  device 'cpu' ───────────────────────────────────▶ Host
@@ -6,9 +6,12 @@
 //!            │ no: custom layers       │ no
 //!            ▼                         └───────────▶ Tensors (Burn), where it is built in, else Host
 //!           Host
+//!  a GPU by wgpu ─ Burn is right ──────────────────▶ Tensors      unless 'auto' finds the host faster
+//!                    │ no, or custom layers
+//!                    └─────────────────────────────▶ Host
 //! ```
 //!
-//! A plan is right if two steps over some of the rank's rows give the same results as on the host, within the
+//! A plan, or Burn, is right if two steps over some of the rank's rows give the same results as on the host, within the
 //! precision of products: losses, gradients, weights, batch norm's statistics, and the evaluation loss. Every
 //! GPU is tried before it is trusted. The user is told why a plan does not compute.
 //!
@@ -55,6 +58,9 @@ pub(super) enum Chosen {
     Plan(PlanDevice),
     #[cfg(feature = "cuda")]
     Tensors(burn_cuda::CudaDevice),
+    /// Burn on a device of another kind, with its name.
+    #[cfg(any(test, feature = "wgpu"))]
+    Burn(crate::device::BurnDevice, String),
 }
 
 /// The training for which a choice is made.
@@ -86,12 +92,14 @@ pub(super) fn choose(
     threads: &Threads,
     communicator: &mut Communicator,
 ) -> Result<Choice> {
-    let either = matches!(opened, Opened::Gpu { either: true, .. });
+    let either = opened.is_either();
     let mut choice = alone(opened, subject, threads);
     let is_open = either && !matches!(choice.chosen, Chosen::Host);
     if gather(&is_open, "device", communicator)?.contains(&true) {
         let own = match &choice.chosen {
-            Chosen::Plan(plan) => spent(plan, subject, threads),
+            Chosen::Plan(plan) => spent::<Plan>(plan, subject, threads),
+            #[cfg(any(test, feature = "wgpu"))]
+            Chosen::Burn(device, name) => super::on_burn::spent_on(device, name, subject, threads),
             // Its device computes whatever the others do.
             _ => spent_on_host(subject, threads).map(|host| [host; 2]),
         };
@@ -121,7 +129,7 @@ pub(super) fn choose(
         }
     }
     if let Some(reason) = &choice.reason {
-        tracing::warn!(computes = ?choice.computed.device, reason, "the plan does not compute on the GPU");
+        tracing::warn!(computes = ?choice.computed.device, reason, "not all of it computes as asked for");
     }
     Ok(choice)
 }
@@ -145,6 +153,8 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
             index,
             either,
         } => (runtime, index, either),
+        #[cfg(any(test, feature = "wgpu"))]
+        Opened::Burn { device, name, .. } => return with_burn(device, name, subject, threads),
     };
     let gpu = RankDevice::new(DeviceKind::Cuda, subject.spec.precision);
     let plan = PlanDevice {
@@ -156,13 +166,12 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
         computed: gpu,
         reason: None,
     };
-    // A rank without rows has nothing to compute.
-    let has_rows = subject.shards.iter().any(|shard| shard.train.len() > 0);
-    let reason = uncovered(subject.architecture).or((!has_rows).then_some("there are no rows"));
-    if let Some(reason) = reason {
+    if let Some(reason) = untried(subject) {
         return Choice::on_host(subject, Some(reason.to_owned()));
     }
-    match differs(&plan, subject, threads) {
+    let identity = plan.runtime.identity();
+    let links = identity.is_ok_and(|own| own.unlinked.is_none());
+    match differs::<Plan>((&plan, links), plan.factors, subject, threads) {
         Ok(None) => on_plan(plan),
         Ok(Some(what)) => {
             let device = plan.runtime.name();
@@ -181,6 +190,36 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
         // A device that has failed once may not answer again.
         Err(error) => Choice::on_host(subject, Some(error.chain())),
     }
+}
+
+/// Chooses between Burn on a device and the host.
+#[cfg(any(test, feature = "wgpu"))]
+fn with_burn(
+    device: crate::device::BurnDevice,
+    name: String,
+    subject: Subject<'_>,
+    threads: &Threads,
+) -> Choice {
+    if let Some(reason) = untried(subject) {
+        return Choice::on_host(subject, Some(reason.to_owned()));
+    }
+    match super::on_burn::differs_from_host(&device, &name, subject, threads) {
+        Ok(None) => Choice {
+            chosen: Chosen::Burn(device, name),
+            computed: RankDevice::new(DeviceKind::Wgpu, subject.spec.precision),
+            reason: None,
+        },
+        Ok(Some(what)) => Choice::on_host(subject, Some(format!("on {name}, Burn's {what}"))),
+        // A device that has failed once may not answer again.
+        Err(error) => Choice::on_host(subject, Some(error.chain())),
+    }
+}
+
+/// Returns the reason why a GPU is not even tried, if there is one.
+fn untried(subject: Subject<'_>) -> Option<&'static str> {
+    // A rank without rows has nothing to compute.
+    let has_rows = subject.shards.iter().any(|shard| shard.train.len() > 0);
+    uncovered(subject.architecture).or((!has_rows).then_some("there are no rows"))
 }
 
 /// Returns Burn on the GPU with this ordinal, if it is built in and equally precise: it always multiplies in
@@ -214,14 +253,18 @@ fn tolerance(factors: Factors) -> f64 {
     }
 }
 
-/// Returns the seconds of a step on the host and by the plan, at the training's own rows per step where that matters.
-fn spent(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<[f64; 2]> {
+/// Returns the seconds of a step on the host and on the device, at the training's own rows per step where that matters.
+pub(super) fn spent<C: Compute>(
+    device: &C::Device,
+    subject: Subject<'_>,
+    threads: &Threads,
+) -> Result<[f64; 2]> {
     let whole = rows_of_step(subject);
     let mut rows = whole.min(ROWS);
     loop {
         let trial = Trial::of(subject, rows);
         let host = trial.run::<Host>(subject, threads)?.spent.as_secs_f64();
-        let plan = match trial.run::<Plan>(subject, device) {
+        let device = match trial.run::<C>(subject, device) {
             Ok(found) => found.spent.as_secs_f64(),
             Err(error) => {
                 tracing::warn!(%error, rows, "a step fails on this device");
@@ -229,9 +272,9 @@ fn spent(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result
             }
         };
         // More rows favour the GPU, and cost the host no more than this many steps of the GPU.
-        if plan <= host || rows == whole {
+        if device <= host || rows == whole {
             let share = whole as f64 / rows as f64;
-            return Ok([host, plan].map(|seconds| share * seconds));
+            return Ok([host, device].map(|seconds| share * seconds));
         }
         rows = whole.min(GROWTH * rows);
     }
@@ -254,9 +297,14 @@ fn rows_of_step(subject: Subject<'_>) -> u64 {
     (subject.state.global_batch / subject.world.ranks as u64).max(1)
 }
 
-/// Takes steps over some of this rank's rows on the host and by the plan, and returns the first difference that the
-/// precision does not allow.
-fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Result<Option<String>> {
+/// Takes steps over some of this rank's rows on the host and on the device, and returns the first difference that the
+/// precision of its products does not allow. With `links`, ranks with peers may link the device with theirs.
+pub(super) fn differs<C: Compute>(
+    (device, links): (&C::Device, bool),
+    factors: Factors,
+    subject: Subject<'_>,
+    threads: &Threads,
+) -> Result<Option<String>> {
     let mut trial = Trial::of(subject, rows_of_step(subject).min(ROWS));
     let stay = trial.run::<Host>(subject, threads)?;
     let gradient = length(&stay.gradients) / STAY;
@@ -274,7 +322,7 @@ fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
     let host = trial.run::<Host>(subject, threads)?;
     let parameters = subject.architecture.parameters().iter();
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
-    let most = tolerance(device.factors);
+    let most = tolerance(factors);
     let by_parameter = |due: &[f64], found: &[f64]| {
         // A part that is small beside the whole may have a larger relative difference.
         let least = SMALL * length(due);
@@ -286,38 +334,36 @@ fn differs(device: &PlanDevice, subject: Subject<'_>, threads: &Threads) -> Resu
         });
         shares.fold(0.0, f64::max)
     };
-    let shares = |plan: &Found| {
+    let shares = |found: &Found| {
         [
             (
                 "losses differ",
-                difference(&host.losses, &plan.losses, 0.0),
+                difference(&host.losses, &found.losses, 0.0),
                 most,
             ),
             (
                 "gradients differ",
-                by_parameter(&host.gradients, &plan.gradients),
+                by_parameter(&host.gradients, &found.gradients),
                 most,
             ),
             // Weights keep few digits of small changes.
             (
                 "weights differ",
-                by_parameter(&host.changes, &plan.changes),
+                by_parameter(&host.changes, &found.changes),
                 most.max(5e-2),
             ),
             (
                 "statistics differ",
-                difference(&host.running, &plan.running, 0.0),
+                difference(&host.running, &found.running, 0.0),
                 1e-6,
             ),
         ]
     };
     // Ranks with linked devices record steps as a rank alone does; other ranks with peers take them in parts.
     let alone = subject.world.ranks == 1;
-    let identity = device.runtime.identity();
-    let may_link = !alone && identity.is_ok_and(|own| own.unlinked.is_none());
-    for by_itself in [alone].into_iter().chain(may_link.then_some(true)) {
-        let plan = trial.run_by::<Plan>(subject, device, by_itself)?;
-        let all = shares(&plan);
+    for by_itself in [alone].into_iter().chain((links && !alone).then_some(true)) {
+        let found = trial.run_by::<C>(subject, device, by_itself)?;
+        let all = shares(&found);
         let differs = all
             .into_iter()
             .find_map(|(what, share, most)| exceeds(what, share, most));

@@ -43,6 +43,8 @@ mod lbfgs;
 mod link;
 mod loss;
 mod metrics;
+#[cfg(any(test, feature = "wgpu"))]
+mod on_burn;
 mod optimizer;
 mod origin;
 mod pace;
@@ -206,6 +208,8 @@ pub fn train(
             type Cuda = Tensors<burn::backend::Autodiff<burn_cuda::Cuda>>;
             run::<Cuda>(prepared, state, own, device)
         }
+        #[cfg(any(test, feature = "wgpu"))]
+        Chosen::Burn(device, name) => on_burn::run_on(device, &name, prepared, state, own),
     }
 }
 

@@ -487,6 +487,7 @@ mod tests {
         on(Device::Cpu).unwrap();
         on(Device::Auto).unwrap();
         assert!(on(Device::AnyCuda).is_err());
+        assert!(on(Device::AnyWgpu).is_err());
         let error = on(Device::Cuda(0)).unwrap_err().to_string();
         for part in ["device = 'cuda:0'", "custom('rbf', 16)", "not supported"] {
             assert!(error.contains(part), "{error}");
@@ -506,8 +507,12 @@ mod tests {
         };
         assert!(share(Device::AnyCuda).unwrap().device_share);
         assert!(share(Device::Auto).unwrap().device_share);
-        let error = share(Device::Cpu).unwrap_err().to_string();
-        assert!(error.contains("option device_share = true"), "{error}");
+        for device in [Device::Cpu, Device::AnyWgpu, Device::Wgpu(1)] {
+            let error = share(device).unwrap_err().to_string();
+            let named = format!("device = '{device}'");
+            assert!(error.contains("option device_share = true"), "{error}");
+            assert!(error.contains(&named), "{error}");
+        }
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Executor {
     /// Checks whether it has GPUs, or its ranks compute on one.
     fn has_gpus(&self) -> bool {
         !self.capacity.gpus.is_empty()
-            || !matches!(self.capacity.device, Device::Auto | Device::Cpu)
+            || matches!(self.capacity.device, Device::AnyCuda | Device::Cuda(_))
     }
 
     /// Returns its sort key among the executors open to queries, if it is open.
@@ -257,7 +257,7 @@ impl Pool {
 
     /// Checks whether GPUs may limit where ranks with this request run.
     pub(super) fn deals_gpus(&self, request: DeviceRequest) -> bool {
-        request.needs_gpu() || request.device != Device::Cpu && self.index.with_gpus > 0
+        request.needs_gpu() || !request.takes_no_gpu() && self.index.with_gpus > 0
     }
 
     /// Returns the executors with a free slot for a rank, by id.

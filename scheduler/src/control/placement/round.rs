@@ -14,8 +14,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use volley_proto::spec::Device;
-
 use super::gang::{Asked, least_memory, place_gang};
 use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
 use crate::control::aging::Starved;
@@ -70,7 +68,7 @@ pub(crate) fn place(pool: &mut Pool, demands: &[Demand], shares: Shares<'_>) -> 
             preferred,
         };
         // Gangs that take no GPU pass a gang that waits for GPUs.
-        let is_its_turn = waiting.is_none() || awaits_gpus && device.device == Device::Cpu;
+        let is_its_turn = waiting.is_none() || awaits_gpus && device.takes_no_gpu();
         let asks = |query: usize| round.left[query] > 0 && precedes(query, position);
         if is_its_turn && (0..demands.len()).any(asks) {
             round.give(|_| true, |query| precedes(query, position));

@@ -45,9 +45,13 @@ pub(super) struct Edges<B: Backend> {
     pub(super) wide: Tensor<B, 3>,
 }
 
+/// Masks of a dropout, drawn on the device or, where it lacks 64-bit integers, on the host.
+#[derive(Debug)]
+pub(super) struct Draws<B: Backend>(Option<Generator<B>>);
+
 /// Mask generator of a dropout with W units.
 #[derive(Debug)]
-pub(super) struct Draws<B: Backend> {
+struct Generator<B: Backend> {
     /// Increment of a row's key for each pair of units, `[1 × ⌈W/2⌉]`.
     increments: Tensor<B, 2, Int>,
     /// Bits that remain after each right shift of SplitMix64, `[1 × 1]`: not all backends shift in zeros.
@@ -126,6 +130,24 @@ impl<B: Backend> Edges<B> {
 
 impl<B: Backend> Draws<B> {
     fn new(units: usize, device: &B::Device) -> Self {
+        let is_able = B::supports_dtype(device, DType::U64);
+        Self(is_able.then(|| Generator::new(units, device)))
+    }
+
+    /// Draws the mask, `[B × W]`.
+    pub(super) fn draw(&self, mask: &Mask, device: &B::Device) -> Tensor<B, 2> {
+        if let Some(generator) = &self.0 {
+            return generator.draw(mask, device);
+        }
+        let rows = mask.keys.len();
+        let mut drawn = vec![0.0; rows * mask.units];
+        mask.draw(0..rows, &mut drawn);
+        floats(drawn, [rows, mask.units], device)
+    }
+}
+
+impl<B: Backend> Generator<B> {
+    fn new(units: usize, device: &B::Device) -> Self {
         let pairs = units.div_ceil(2);
         let increments = (1..=pairs as u64).map(|pair| pair.wrapping_mul(splitmix::INCREMENT));
         Self {
@@ -135,7 +157,7 @@ impl<B: Backend> Draws<B> {
     }
 
     /// Draws the mask, `[B × W]`: the same as [`Mask::draw`]'s, by a second implementation of [SplitMix64](splitmix).
-    pub(super) fn draw(&self, mask: &Mask, device: &B::Device) -> Tensor<B, 2> {
+    fn draw(&self, mask: &Mask, device: &B::Device) -> Tensor<B, 2> {
         let (rows, pairs) = (mask.keys.len(), self.increments.dims()[1]);
         let keys = mask.keys.iter().map(|key| key.hash()).collect();
         let keys: Tensor<B, 2, Int> = unsigned(keys, [rows, 1], device);
@@ -183,4 +205,30 @@ fn unsigned<B: Backend, const D: usize>(
     device: &B::Device,
 ) -> Tensor<B, D, Int> {
     Tensor::from_data(TensorData::new(numbers, shape), (device, DType::U64))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+
+    use super::*;
+    use crate::random::{Key, Purpose};
+
+    #[test]
+    fn a_device_draws_the_host_s_masks() {
+        let device = Default::default();
+        for units in [1, 2, 7] {
+            let mask = Mask {
+                keys: (0..50)
+                    .map(|row| Key::new(3, Purpose::Sample).with(row))
+                    .collect(),
+                units,
+                share: 0.3,
+            };
+            let drawn = |draws: Draws<Flex>| draws.draw(&mask, &device).into_data();
+            let generated = Draws::new(units, &device);
+            assert!(generated.0.is_some(), "Flex has 64-bit integers");
+            assert_eq!(drawn(generated), drawn(Draws(None)));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use self::constants::{Constants, floats};
 use self::forward::forward;
 use super::graph::Value;
 use super::{Architecture, Compute, Input, Parameter, Piece, Update, first_non_finite};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Network with its weights.
 #[derive(Debug)]
@@ -55,11 +55,11 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn predict(&mut self, input: Input) -> Result<Vec<f32>> {
-        Ok(self.outputs(input, &[self.architecture.graph.output]))
+        self.outputs(input, &[self.architecture.graph.output])
     }
 
     fn predict_by_member(&mut self, input: Input) -> Result<Vec<f32>> {
-        Ok(self.outputs(input, &self.architecture.graph.members))
+        self.outputs(input, &self.architecture.graph.members)
     }
 
     fn gradient(
@@ -74,7 +74,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
         let (architecture, device) = (&self.architecture, &self.device);
         let members = &architecture.graph.members;
         let outputs = forward(architecture, &self.taped, &leaves, input, members, device);
-        let slopes = slopes(&numbers(outputs.clone().inner()));
+        let slopes = slopes(&numbers(outputs.clone().inner())?);
         let slopes = flat::<B>(slopes, device);
         let mut gradients = (outputs * slopes).sum().backward();
         let parts = leaves.into_iter().map(|leaf| {
@@ -96,7 +96,7 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
 
     fn read_gradient(&mut self, flat: &mut [f32]) -> Result<()> {
         match &self.gradient {
-            Some(gradient) => flat.copy_from_slice(&numbers(gradient.clone())),
+            Some(gradient) => flat.copy_from_slice(&numbers(gradient.clone())?),
             None => flat.fill(0.0),
         }
         Ok(())
@@ -112,10 +112,10 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
             return Ok(None);
         };
         // x − x is 0 if x is finite, and NaN otherwise.
-        let left = numbers((gradient.clone() - gradient.clone()).sum());
+        let left = numbers((gradient.clone() - gradient.clone()).sum())?;
         Ok(match left == [0.0] {
             true => None,
-            false => first_non_finite(&numbers(gradient.clone())),
+            false => first_non_finite(&numbers(gradient.clone())?),
         })
     }
 
@@ -137,11 +137,11 @@ impl<B: AutodiffBackend> Compute for Tensors<B> {
     }
 
     fn download(tensor: Self::Numbers) -> Result<Vec<f32>> {
-        Ok(numbers(tensor))
+        numbers(tensor)
     }
 
     fn values(&self) -> Result<Vec<Vec<f32>>> {
-        let all = numbers(self.weights.clone());
+        let all = numbers(self.weights.clone())?;
         let mut rest = all.as_slice();
         let parameters = self.architecture.parameters().iter();
         let values = parameters.map(|parameter| {
@@ -170,7 +170,7 @@ impl<B: AutodiffBackend> Tensors<B> {
     }
 
     /// Computes these values of a batch, side by side.
-    fn outputs(&self, input: Input, values: &[Value]) -> Vec<f32> {
+    fn outputs(&self, input: Input, values: &[Value]) -> Result<Vec<f32>> {
         let parameters: Vec<_> = self.parameters().collect();
         let (architecture, device) = (&self.architecture, &self.device);
         numbers(forward(
@@ -190,7 +190,17 @@ fn flat<B: burn::tensor::backend::Backend>(numbers: Vec<f32>, device: &B::Device
 }
 
 /// Copies a tensor's numbers to host memory; all backends compute in `f32`.
-fn numbers<B: burn::tensor::backend::Backend>(tensor: Tensor<B, 1>) -> Vec<f32> {
-    let data: TensorData = tensor.into_data();
-    data.into_vec().expect("the backend computes in f32")
+///
+/// # Errors
+/// When the device has failed in what is computed up to here.
+fn numbers<B: burn::tensor::backend::Backend>(tensor: Tensor<B, 1>) -> Result<Vec<f32>> {
+    let device = tensor.device();
+    let data: TensorData = tensor
+        .try_into_data()
+        .map_err(|error| Error::DeviceFailed {
+            device: format!("{device:?}"),
+            what: "compute".into(),
+            reason: error.to_string(),
+        })?;
+    Ok(data.into_vec().expect("the backend computes in f32"))
 }

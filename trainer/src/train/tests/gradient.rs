@@ -42,7 +42,7 @@ fn dense(units: usize, activation: Activation) -> Vec<Layer> {
 }
 
 /// Returns networks with every part, each with its number of outputs.
-fn networks() -> Vec<(Network, usize)> {
+pub(super) fn networks() -> Vec<(Network, usize)> {
     let plain = Layer::stack(&[5, 4], Activation::Relu, &[0.2, 0.5]);
     let mut all = vec![(network(plain.clone()), 1), (network(plain.clone()), 3)];
     for output in [Output::Sigmoid, Output::ScaledSigmoid] {
@@ -558,7 +558,7 @@ fn gradients_of_plans_on_a_gpu_are_finite_differences_and_the_host_s() {
 }
 
 /// Tolerance for sums in another order, as a share of the greatest number.
-const F32: f32 = 2e-4;
+pub(super) const F32: f32 = 2e-4;
 /// Precisions of factors, and their tolerances: with fewer bits in factors, a unit may be on the other side
 /// of a kink, which changes its row's whole share of the gradient.
 const PRECISIONS: [(Factors, f32); 3] = [
@@ -567,7 +567,7 @@ const PRECISIONS: [(Factors, f32); 3] = [
     (Factors::Bf16, 4e-1),
 ];
 
-fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
+pub(super) fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: f32) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
@@ -631,7 +631,7 @@ fn architecture(network: &Network, outputs: usize) -> Architecture {
     Architecture::of(network, &["a", "b"], &sizes, 3.0, &custom_layers()).unwrap()
 }
 
-fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: &C::Device) {
+pub(super) fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: &C::Device) {
     for (network, outputs) in networks {
         let architecture = architecture(&network, outputs);
         let mut weights = weights(&architecture);

@@ -1,5 +1,6 @@
 //! Tests of training as a whole, in worlds of several ranks.
 
+mod burn;
 mod coverage;
 mod devices;
 mod digits;
@@ -9,6 +10,7 @@ mod fuzz;
 mod gradient;
 mod learning;
 mod linear;
+mod mistaken;
 mod overlap;
 mod refit;
 mod resume;
@@ -19,10 +21,13 @@ mod spilled;
 mod streamed;
 mod warm;
 mod weighted;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 mod worlds;
 
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::mistaken::Mistaken;
 use super::agree::{Census, on_rows};
 use super::fit::{Fit, Tools, gradient_len};
 use super::state::{Basis, Weights};

@@ -120,16 +120,19 @@ pub(super) const RUNNING: &[TrainOption] = &[
     },
     TrainOption {
         name: "device",
-        values: "'auto', 'cpu', 'cuda', 'cuda:N'",
+        values: "'auto', 'cpu', 'cuda', 'cuda:N', 'wgpu', 'wgpu:N'",
         default: "'auto'",
         about: "Device on which ranks compute: 'cuda' is one of the executor's GPUs that no other rank has, \
             'cuda:N' \
-            the one with that ordinal, and 'auto' a GPU if one is free, otherwise the CPU. Networks of few and \
-            narrow layers are faster with 'cpu'.",
+            the one with that ordinal, and 'auto' a GPU if one is free, otherwise the CPU. 'wgpu' and 'wgpu:N' \
+            are GPUs of any vendor, in executors built for them. Networks of few and narrow layers are faster \
+            with 'cpu'.",
         example: "device = 'cpu'",
         set: |to, value| match value.text().map(|text| text.to_lowercase().parse()) {
             Some(Ok(device)) => set(&mut to.device, device),
-            _ => Err(expected("'auto', 'cpu', 'cuda' or 'cuda:N'")),
+            _ => Err(expected(
+                "'auto', 'cpu', 'cuda', 'cuda:N', 'wgpu' or 'wgpu:N'",
+            )),
         },
     },
     TrainOption {
@@ -143,9 +146,9 @@ pub(super) const RUNNING: &[TrainOption] = &[
     TrainOption {
         name: "precision",
         values: "'f32', 'tf32', 'bf16'",
-        default: "'tf32' on a GPU that has it, 'f32' on the CPU",
+        default: "'tf32' on an NVIDIA GPU, 'f32' on the CPU and with wgpu",
         about: "Precision of the factors in matrix products. Weights, sums and the optimizer are always f32. A \
-            device computes in this precision or a finer one: the CPU always in f32.",
+            device computes in this precision or a finer one: the CPU and wgpu always in f32.",
         example: "device = 'cuda', precision = 'bf16'",
         set: |to, value| set(&mut to.precision, Some(choose(value, &Precision::ALL)?)),
     },

@@ -308,6 +308,9 @@ fn sets_what_was_typed() {
         ("precision", "'BF16'", |o| {
             o.precision == Some(Precision::Bf16)
         }),
+        ("device", "'wgpu:2'", |o| {
+            o.device == volley_proto::spec::Device::Wgpu(2)
+        }),
         ("device", "'cuda'", |o| {
             o.device == volley_proto::spec::Device::AnyCuda
         }),
