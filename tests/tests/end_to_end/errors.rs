@@ -162,7 +162,6 @@ const OPTIONS: &[&str] = &[
     "ranks = 2, shards = 1",
     "device = 'gpu'",
     "device = 'cuda:7'",
-    "device = 'wgpu'",
     "precision = 'fp8'",
     "regroup_timeout = 'soon'",
     "on_too_few_ranks = 'panic'",
