@@ -2,11 +2,11 @@
 //!
 //! Here Burn computes on the CPU; `wgpu` has the same on a GPU.
 
-use volley_proto::spec::{DeviceKind, TrainSpec};
+use volley_proto::spec::{DeviceKind, Precision, TrainSpec};
 
 use super::runs::{Watch, data, small};
 use super::worlds::assert_same_weights;
-use crate::device::Mistake;
+use crate::device::{Emulated, Mistake};
 use crate::testing::{Seat, load_split, squash, train_seats, train_split};
 use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
 
@@ -62,11 +62,23 @@ pub(super) fn learns_what_the_host_learns(device: ResolvedDevice) {
     }
 }
 
-/// Ends a training on a device and resumes it on another, one of which is the CPU.
+/// Ends a training on a device and resumes it on another: on the CPU or, emulated, on an NVIDIA GPU, and back.
 pub(super) fn goes_on_elsewhere(device: ResolvedDevice) {
-    let spec = small(1);
+    let spec = TrainSpec {
+        precision: Some(Precision::F32),
+        ..small(1)
+    };
     let whole = train_split(&spec, &data(), 1);
-    for [first, second] in [[device, ResolvedDevice::CPU], [ResolvedDevice::CPU, device]] {
+    let own = (device, DeviceKind::Wgpu);
+    let mut others = vec![(ResolvedDevice::CPU, DeviceKind::Cpu)];
+    if Emulated::find().is_some() {
+        let emulated = ResolvedDevice::emulated(u64::MAX, None, false);
+        others.push((emulated, DeviceKind::Cuda));
+    }
+    for [(first, _), (second, due)] in others
+        .into_iter()
+        .flat_map(|other| [[own, other], [other, own]])
+    {
         for steps in [5, 7] {
             let (ended, _) = alone(&spec, first, Origin::Fresh, Some(steps));
             let ended = ended.unwrap_err();
@@ -75,12 +87,12 @@ pub(super) fn goes_on_elsewhere(device: ResolvedDevice) {
                 "{ended}"
             );
             let state = *ended.state.unwrap();
-            assert_eq!(state.position().steps, steps);
+            // A plan may have taken more steps before it was asked to stop.
+            assert!(state.position().steps >= steps);
             let (end, note) = alone(&spec, second, Origin::State(state), None);
             let end = end.unwrap();
             assert_eq!(note, None);
-            let computed = end.report.computed.device;
-            assert_eq!(computed == DeviceKind::Cpu, second == ResolvedDevice::CPU);
+            assert_eq!(end.report.computed.device, due);
             assert_same_weights(&whole[0], &end, ON_A_DEVICE);
         }
     }
