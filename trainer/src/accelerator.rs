@@ -382,6 +382,8 @@ fn take(gpus: &mut [Gpu]) -> Option<Open> {
                     _held: held,
                 });
             }
+            #[cfg(any(test, feature = "wgpu"))]
+            Ok(Opened::Burn { .. }) => gpu.fail(&"it is not an NVIDIA GPU"),
             Ok(Opened::Cpu { instead }) => {
                 gpu.fail(&instead.unwrap_or_else(|| "it is the CPU".into()))
             }

@@ -451,8 +451,7 @@ pub(crate) fn train_counted(
         ..Options::default()
     };
     let communicators = Communicator::in_process(seats.len(), &options, &abort).unwrap();
-    let ends = train_connected(spec, communicators, seats).into_iter();
-    ends.map(|(end, _)| end).collect()
+    train_connected(spec, communicators, seats)
 }
 
 /// Trains a world of these ranks, one thread each, and returns what their communicators did too.

@@ -490,6 +490,7 @@ impl Times {
         match device.kind() {
             Some(DeviceKind::Cpu) => self.cpu,
             Some(DeviceKind::Cuda) => self.gpu,
+            Some(DeviceKind::Wgpu) => None,
             None => match (self.cpu, self.gpu) {
                 (Some(cpu), Some(gpu)) if self.all_gpus => Some(cpu.min(gpu)),
                 (cpu, _) => cpu,
@@ -756,7 +757,7 @@ mod tests {
 
     #[test]
     fn times_are_told_with_two_digits() {
-        let all = [0.000_85, 0.0161, 3.14, 100.0, 745.0, 9000.0];
+        let all = [0.000_85, 0.0161, 3.12, 100.0, 745.0, 9000.0];
         let due = ["0.85 ms", "16 ms", "3.1 s", "100 s", "12 min", "2.5 h"];
         assert_eq!(all.map(told), due);
     }

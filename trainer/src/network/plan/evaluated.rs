@@ -133,7 +133,7 @@ impl Plan {
         };
         work.extend(self.layers.forward(&pass));
         let z = self.layers.output(&pass);
-        work.push(self.activate(z, pass.rows, mean, room.outputs.at()));
+        work.push(self.layers.activate(z, pass.rows, mean, room.outputs.at()));
         self.runtime.run(&work)?;
         room.outputs.read(0, &mut found)?;
         Ok(found)

@@ -352,7 +352,7 @@ fn a_step_of_linked_devices_is_one_replay_in_which_nothing_is_read() {
     let alone = Emulated::find().unwrap();
     let halves = [0..ROWS / 2, ROWS / 2..ROWS];
     let (mut plan, slots) = begun_with(&alone, 1, 0.0, &halves, 0, false);
-    let due = plan.run(ROWS, &slots).unwrap();
+    let due = plan.run(ROWS, &slots, &Nothing).unwrap();
     let values = plan.values().unwrap().concat();
     for (found, _, _) in &found {
         let apart = found.concat().into_iter().zip(&values);

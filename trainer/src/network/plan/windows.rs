@@ -318,6 +318,7 @@ mod tests {
                 accumulate: 1,
                 rows: STEP,
                 evaluated: STEP,
+                linked: None,
             };
             let held = plan.hold(&[self.rows()], &objective);
             held.unwrap_or(false).then_some((runtime, plan, slots))

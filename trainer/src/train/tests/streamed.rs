@@ -48,6 +48,7 @@ fn train_rank(
         cancel: &cancel,
         computed: RankDevice::new(DeviceKind::Cuda, Some(Precision::F32)),
         sparse: false,
+        linked: false,
         threads,
         start: Instant::now(),
     };
