@@ -112,6 +112,7 @@ mod tests {
         ("memset_d8_async", &["cuMemsetD8Async"]),
         ("memcpy_htod_async", &["cuMemcpyHtoDAsync_v2"]),
         ("memcpy_dtoh_async", &["cuMemcpyDtoHAsync_v2"]),
+        ("memcpy_dtod_async", &["cuMemcpyDtoDAsync_v2"]),
         ("launch_kernel", &["cuLaunchKernel"]),
         ("module::load_data", &["cuModuleLoadData"]),
         ("module::get_function", &["cuModuleGetFunction"]),
@@ -155,6 +156,9 @@ mod tests {
             &["cuCtxSynchronize", "cuStreamCreate", "cuStreamDestroy_v2"],
         ),
         (".mem_get_info(", &["cuMemGetInfo_v2"]),
+        (".context.name(", &["cuDeviceGetName"]),
+        // By the version of CUDA that the binding was built for.
+        (".uuid(", &["cuDeviceGetUuid", "cuDeviceGetUuid_v2"]),
         (".synchronize(", &["cuStreamSynchronize"]),
         (".begin_capture(", &["cuStreamBeginCapture_v2"]),
         (
