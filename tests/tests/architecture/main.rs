@@ -292,6 +292,7 @@ const TRAINER: Inside = Inside {
         ("network", &["device", "random", "testing", "threads"]),
         ("random", &[]),
         ("simulation", &["collective"]),
+        ("speed", &["network", "threads"]),
         // Code for tests.
         (
             "testing",

@@ -19,6 +19,7 @@ use crate::collective::{Communicator, Options};
 use crate::testing::{
     Deaf, Seat, dense, load_split, rows, spec, train_seats, two_labels, with_visits,
 };
+use crate::train::agree::gather;
 use crate::{Beginning, Error, Interrupted, Origin, Result, TrainingState};
 
 #[test]
@@ -167,17 +168,20 @@ fn a_step_that_fails_half_way_leaves_nothing() {
         |_| (),
         |fit, _| {
             let before = fit.state().unwrap();
-            let error = std::thread::scope(|scope| {
-                scope.spawn(move || {
+            let done = std::thread::scope(|scope| {
+                let done = scope.spawn(move || {
+                    gather(&[false, false], "buckets", &mut peer).unwrap();
                     // Rows, two sums for each of two features and one null indicator, three pieces, weight;
                     // then it is gone.
                     peer.all_reduce_sum_f64(&mut [0.0; 11]).unwrap();
+                    peer.counters().operations
                 });
-                fit.run(&mut pair[0], &Deaf, &cancel).unwrap_err()
+                let error = fit.run(&mut pair[0], &Deaf, &cancel).unwrap_err();
+                assert!(error.is_peer_loss(), "{error:?}");
+                done.join().unwrap()
             });
-            assert!(error.is_peer_loss(), "{error:?}");
             // In the gradient's call.
-            assert_eq!(pair[0].counters().operations, 2);
+            assert_eq!(pair[0].counters().operations, done + 1);
             assert_eq!(fit.state().unwrap(), before);
         },
     );

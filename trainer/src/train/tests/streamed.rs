@@ -81,15 +81,15 @@ fn train_ranks(
 }
 
 fn alone(spec: &TrainSpec, bytes: u64) -> Result<(Outcome, Counters)> {
-    train_ranks(spec, load_split(spec, &many(), 1), bytes).remove(0)
+    train_ranks(spec, load_split(spec, &many(1), 1), bytes).remove(0)
 }
 
 /// Returns so many rows that windows of several steps are smaller than the whole.
-fn many() -> RecordBatch {
-    rows(0..600)
+fn many(world_size: usize) -> RecordBatch {
+    rows(0..600 * world_size as u64)
 }
 
-/// Steps of an epoch of these rows.
+/// Steps of an epoch of the rows of one rank.
 const STEPS: u64 = 14;
 
 /// Returns the least of these sizes, in steps of 512 bytes, from which on trainings are as asked.
@@ -113,7 +113,12 @@ fn memories(spec: &TrainSpec, world_size: usize) -> [u64; 3] {
     };
     // Bytes that each rank was sent in windows; `None` if the training failed.
     let sent = |bytes: u64| {
-        let ends = train_ranks(&spec, load_split(&spec, &many(), world_size), bytes).into_iter();
+        let ends = train_ranks(
+            &spec,
+            load_split(&spec, &many(world_size), world_size),
+            bytes,
+        )
+        .into_iter();
         let sent = ends.map(|end| end.map(|(_, counters)| counters.bytes_transferred));
         sent.collect::<Result<Vec<u64>>>().ok()
     };
@@ -187,9 +192,9 @@ fn ranks_with_peers_stream_rows_too() {
         return;
     }
     let spec = small(2);
-    let host = train_split(&spec, &many(), 2);
+    let host = train_split(&spec, &many(2), 2);
     for bytes in memories(&spec, 2) {
-        let ends = train_ranks(&spec, load_split(&spec, &many(), 2), bytes);
+        let ends = train_ranks(&spec, load_split(&spec, &many(2), 2), bytes);
         let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
         assert_same_weights(&host[0], &ends[0].0, ON_A_DEVICE);
         for (_, counters) in ends {
@@ -210,7 +215,7 @@ fn rows_in_files_are_streamed_in_the_same_order() {
     for bytes in memories(&spec, 1) {
         let (due, _) = alone(&spec, bytes).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let loaded = load_without_memory(folder.path(), &spec, &many(), 1);
+        let loaded = load_without_memory(folder.path(), &spec, &many(1), 1);
         let (found, counters) = train_ranks(&spec, loaded, bytes).remove(0).unwrap();
         assert!(counters.transfers > 0);
         assert_same_weights(&due, &found, 0.0);
