@@ -144,7 +144,7 @@ async fn planned(
         return Ok(physical);
     }
     refuse_restored_writes(&physical, session.config())?;
-    let physical = with_prepared_rows(physical, plan, (control, session))?;
+    let physical = with_prepared_rows(physical, plan, (control, session)).await?;
     let order = match is_ordered(plan) {
         true => order_to_keep(&physical),
         false => None,

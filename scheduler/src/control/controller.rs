@@ -314,6 +314,9 @@ impl Controller {
 
     fn job_submitted(&mut self, submission: Submission, now: Now) {
         let (id, job) = (submission.job.clone(), Job::new(submission, now));
+        if let Some(train) = job.train {
+            self.wake(Topic::Run(train));
+        }
         self.slots.count_to(&id, &job.account);
         if self.early.remove(&id) {
             self.command(Command::Offer);
