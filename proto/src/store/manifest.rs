@@ -285,7 +285,8 @@ impl Manifest {
     /// | 8 | networks may be ensembles, and cross-validated |
     /// | 9 | the spec has the precision of matrix products, and the manifest the ranks' devices and precisions |
     /// | 10 | [`Quantiles`] are `f64`, some of them as text |
-    pub const FORMAT: u32 = 10;
+    /// | 11 | it has the time at which its run began, and devices may be other vendors' GPUs |
+    pub const FORMAT: u32 = 11;
 
     /// Returns the epochs from which one was kept: all except those of a refit.
     pub fn selection(&self) -> &[EpochRecord] {

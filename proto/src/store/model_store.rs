@@ -382,8 +382,9 @@ impl ModelStore {
             return Ok(None);
         };
         let path = self.file(name, version, MANIFEST);
-        let read = self.read_at_most(&path, DOCUMENT_LIMIT).await?;
-        let bytes = read.and_then(Result::ok);
+        // A version that cannot be read is reported where it is used, and does not fail a finished training.
+        let read = self.read_at_most(&path, DOCUMENT_LIMIT).await;
+        let bytes = read.ok().flatten().and_then(Result::ok);
         let manifest = bytes.and_then(|bytes| serde_json::from_slice::<AnyManifest>(&bytes).ok());
         Ok(manifest.and_then(|AnyManifest { begun, spec }| {
             Some(NewestRun {

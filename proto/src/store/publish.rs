@@ -248,9 +248,11 @@ impl ModelStore {
     /// Fails if the newest version is of a run that began after `begun`.
     async fn check_newest(&self, name: &ModelName, begun: Option<SystemTime>) -> Result<()> {
         let newest = self.newest_run(name).await?;
+        // A time in the future is of a scheduler whose clock is wrong: it says nothing.
+        let now = SystemTime::now();
         let later = newest
             .zip(begun)
-            .filter(|(newest, begun)| newest.begun > *begun);
+            .filter(|(newest, begun)| newest.begun > *begun && newest.begun <= now);
         match later {
             None => Ok(()),
             Some((newest, begun)) => Err(Error::NewerRun {
