@@ -336,7 +336,10 @@ impl Server {
             none => none.insert(take(&mut self.gpus)?),
         };
         open.used = Instant::now();
-        match open.outputs(batch, self.threads) {
+        let outputs = open.outputs(batch, self.threads);
+        // A batch may take longer than what counts as idle.
+        open.touch(subject);
+        match outputs {
             Ok(outputs) => outputs,
             Err(error @ Error::DeviceMemory { .. }) => {
                 open.forget(subject);
@@ -397,6 +400,14 @@ impl Open {
     fn position(&self, subject: &Arc<Subject>) -> Option<usize> {
         let is = |model: &OnGpu| std::ptr::eq(model.subject.as_ptr(), Arc::as_ptr(subject));
         self.models.iter().position(is)
+    }
+
+    /// Notes that the GPU, and this model if it is there, were just used.
+    fn touch(&mut self, subject: &Arc<Subject>) {
+        self.used = Instant::now();
+        if let Some(at) = self.position(subject) {
+            self.models[at].used = self.used;
+        }
     }
 
     fn forget(&mut self, subject: &Arc<Subject>) {

@@ -40,8 +40,9 @@ const STACK: usize = 16 * 1024 * 1024;
 /// Time limit for finishing pending work once the rank is to end.
 pub(super) const LEAVING: Duration = Duration::from_secs(20);
 
-/// Time limit for predictions to leave a rank's GPU, which they do after a batch.
-const PREDICTIONS_LEAVE: Duration = Duration::from_secs(5);
+/// Time limit for predictions to leave a rank's GPU, which they do after a batch, and for an earlier rank that is
+/// [leaving](LEAVING).
+const GPU_LEFT: Duration = Duration::from_secs(25);
 
 /// Folder of the encoded shards' cache, within a stage's folder.
 const SHARDS: &str = "shards";
@@ -366,10 +367,13 @@ impl RankRun<'_> {
 /// Takes a rank's GPU once predictions have left it. The scheduler has assigned it, so the rank computes on it even if
 /// they have not.
 fn take_alone(lock: &GpuLock) -> Option<Alone> {
-    let taken = lock.take_alone(PREDICTIONS_LEAVE);
+    let taken = lock.take_alone(GPU_LEFT);
     match &taken {
-        Ok(Some(_)) => {}
-        Ok(None) => tracing::warn!("predictions, or an earlier rank, still use the rank's GPU"),
+        Ok(Some(alone)) if alone.is_alone() => {}
+        Ok(Some(_)) => {
+            tracing::warn!("predictions still use the rank's GPU, and leave it after a batch")
+        }
+        Ok(None) => tracing::warn!("an earlier rank still uses the rank's GPU"),
         Err(error) => {
             tracing::warn!(%error, "predictions may use the rank's GPU: it cannot be locked")
         }

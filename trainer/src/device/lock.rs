@@ -11,6 +11,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,11 +34,18 @@ pub(crate) struct Shared {
     _held: File,
 }
 
-/// GPU that a rank has taken alone.
+/// GPU that a rank has taken: predictions leave it after a batch.
 #[derive(Debug)]
 pub struct Alone {
-    _held: File,
+    held: Option<File>,
     _wanted: File,
+}
+
+impl Alone {
+    /// Returns whether predictions have left the GPU.
+    pub fn is_alone(&self) -> bool {
+        self.held.is_some()
+    }
 }
 
 impl GpuLock {
@@ -77,26 +85,34 @@ impl GpuLock {
         Ok(!is_taken(wanted.try_lock_shared())?)
     }
 
-    /// Takes the GPU for a rank alone, once predictions have left it; `None` if they have not within the limit.
+    /// Takes the GPU for a rank, and waits until predictions have left it, up to the limit; `None` if another rank still
+    /// has it by then.
     ///
     /// # Errors
     /// When the lock's files cannot be opened.
     pub fn take_alone(&self, limit: Duration) -> io::Result<Option<Alone>> {
         let deadline = Instant::now() + limit;
         let (held, wanted) = (open(&self.held)?, open(&self.wanted)?);
-        for file in [&wanted, &held] {
-            while !is_taken(file.try_lock())? {
-                if Instant::now() >= deadline {
-                    return Ok(None);
-                }
-                sleep(INTERVAL);
-            }
+        if !lock_until(&wanted, deadline)? {
+            return Ok(None);
         }
+        let has_left = lock_until(&held, deadline)?;
         Ok(Some(Alone {
-            _held: held,
+            held: has_left.then_some(held),
             _wanted: wanted,
         }))
     }
+}
+
+/// Locks a file exclusively. Returns false if others still have it at the deadline.
+fn lock_until(file: &File, deadline: Instant) -> io::Result<bool> {
+    while !is_taken(file.try_lock())? {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        sleep(INTERVAL);
+    }
+    Ok(true)
 }
 
 fn is_taken(tried: Result<(), TryLockError>) -> io::Result<bool> {
@@ -110,16 +126,23 @@ fn is_taken(tried: Result<(), TryLockError>) -> io::Result<bool> {
 /// Opens a file, which another user may have created, to lock it.
 fn open(path: &Path) -> io::Result<File> {
     let is = |kind| move |error: &io::Error| error.kind() == kind;
-    match File::open(path) {
+    // Opening a pipe would wait for its other end.
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+    let existing = || OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = match existing() {
         Err(error) if is(io::ErrorKind::NotFound)(&error) => {
             let created = OpenOptions::new().write(true).create_new(true).open(path);
             match created {
                 // Another process was faster.
-                Err(error) if is(io::ErrorKind::AlreadyExists)(&error) => File::open(path),
+                Err(error) if is(io::ErrorKind::AlreadyExists)(&error) => existing(),
                 created => created,
             }
         }
         opened => opened,
+    }?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other(format!("{} is no file", path.display()))),
     }
 }
 
@@ -139,9 +162,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lock = lock(folder.path());
         let predictions = [0, 1].map(|_| lock.share().unwrap().unwrap());
-        assert!(lock.take_alone(NOW).unwrap().is_none());
-        drop(predictions);
+        let early = lock.take_alone(NOW).unwrap().unwrap();
+        assert!(!early.is_alone());
+        // The rank computes beside them until they leave, and none comes back.
+        assert!(lock.is_wanted().unwrap() && lock.share().unwrap().is_none());
+        drop((predictions, early));
         let rank = lock.take_alone(NOW).unwrap().unwrap();
+        assert!(rank.is_alone());
         assert!(lock.is_wanted().unwrap());
         assert!(lock.share().unwrap().is_none());
         assert!(lock.take_alone(NOW).unwrap().is_none());
@@ -168,8 +195,18 @@ mod tests {
             // Others that come later do not keep it waiting.
             assert!(lock.share().unwrap().is_none());
             drop(first);
-            assert!(rank.join().unwrap().is_some());
+            assert!(rank.join().unwrap().unwrap().is_alone());
         });
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_lock_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = lock(folder.path());
+        nix::unistd::mkfifo(&lock.wanted, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = lock.share().unwrap_err().to_string();
+        assert!(error.ends_with("wanted is no file"), "{error}");
+        assert!(lock.take_alone(NOW).is_err());
     }
 
     #[test]
