@@ -551,8 +551,8 @@ impl Communicator {
         outcome
     }
 
-    /// Closes all connections; later calls fail.
-    fn close(&mut self) {
+    /// Closes all connections, by which peers lose this rank; later calls fail.
+    pub(crate) fn close(&mut self) {
         self.broken = true;
         self.mesh.close();
     }

@@ -291,6 +291,24 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Allocates memory with these numbers in it, one part after the other. No copy of the whole is made, since parts may
+    /// lie in files.
+    ///
+    /// # Errors
+    /// The same as [`of`](Self::of).
+    pub(crate) fn of_parts<'a, T: bytemuck::NoUninit>(
+        runtime: &Rc<dyn Runtime>,
+        parts: impl Iterator<Item = &'a [T]> + Clone,
+    ) -> Result<Self> {
+        let memory = Self::new(runtime, parts.clone().map(size_of_val).sum())?;
+        let mut at = 0;
+        for part in parts {
+            memory.write(at, part)?;
+            at += size_of_val(part);
+        }
+        Ok(memory)
+    }
+
     pub(crate) fn at(&self) -> Address {
         self.at
     }

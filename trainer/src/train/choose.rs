@@ -169,8 +169,12 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
     if let Some(reason) = untried(subject) {
         return Choice::on_host(subject, Some(reason.to_owned()));
     }
-    let identity = plan.runtime.identity();
-    let links = identity.is_ok_and(|own| own.unlinked.is_none());
+    let has_peers = subject.world.ranks > 1;
+    let links = has_peers
+        && plan
+            .runtime
+            .identity()
+            .is_ok_and(|own| own.unlinked.is_none());
     match differs::<Plan>((&plan, links), plan.factors, subject, threads) {
         Ok(None) => on_plan(plan),
         Ok(Some(what)) => {

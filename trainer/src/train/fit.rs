@@ -270,8 +270,8 @@ impl<'a, C: Compute> Fit<'a, C> {
     pub(super) fn state(&self) -> Result<TrainingState> {
         if let Some(reason) = &self.torn {
             return Err(Error::DeviceFailed {
-                device: "a linked GPU".into(),
-                what: "undo steps that a peer has left".into(),
+                device: "the GPU".into(),
+                what: "undo a turn of steps".into(),
                 reason: reason.clone(),
             });
         }
@@ -354,6 +354,10 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.overlaps = self.agree_on_overlap(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
+            if done.is_err() && self.linked {
+                // Peers that wait for sums hear of it before this GPU leaves the link.
+                communicator.close();
+            }
             done.map_err(|error| error.at(self.position))?;
         }
         Ok(())

@@ -24,8 +24,9 @@ use crate::{Error, Result};
 /// Time within which GPUs must have met, and again within which they must have summed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Maximum length of the vector of a trial.
-const LONGEST: usize = 1 << 20;
+/// Maximum length of the vector of a trial. It is as long as the gradient if that is shorter: by the length, NCCL chooses
+/// an algorithm, and connects for it at its first sum, which cannot be cancelled.
+const LONGEST: usize = 1 << 24;
 
 /// A rank's device and host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -104,6 +104,8 @@ pub(crate) struct Cuda {
     products: ManuallyDrop<Products>,
     recorded: RefCell<BTreeMap<usize, CudaGraph>>,
     counters: Cell<Counters>,
+    /// Bytes of each allocation.
+    held: RefCell<HashMap<Address, u64>>,
     blocks: u32,
     link: RefCell<Option<nccl::Link>>,
     /// True if queued work does not end: then nothing may wait for it, and its memory stays.
@@ -174,6 +176,7 @@ impl Cuda {
             functions: RefCell::default(),
             recorded: RefCell::default(),
             counters: Cell::default(),
+            held: RefCell::default(),
             blocks: processors.max(1) as u32 * BLOCKS_OF_PROCESSOR,
             link: RefCell::default(),
             stuck: Cell::default(),
@@ -238,6 +241,17 @@ impl Cuda {
         }
     }
 
+    /// Fails if queued work does not end: waiting for it would never end either.
+    fn usable(&self) -> Result<()> {
+        match self.stuck.get() {
+            false => Ok(()),
+            true => {
+                let reason = "its sums with other GPUs have not ended";
+                Err(self.unlinked("use it again")(reason.to_owned()))
+            }
+        }
+    }
+
     /// Returns true if all queued work is done.
     fn is_idle(&self) -> Result<bool> {
         // SAFETY: the stream lives as long as `self`.
@@ -278,6 +292,7 @@ impl Cuda {
     }
 
     fn wait(&self) -> Result<()> {
+        self.usable()?;
         let waited = self.stream.synchronize();
         waited.map_err(self.failed("compute"))
     }
@@ -318,6 +333,7 @@ impl Runtime for Cuda {
         // SAFETY: this many bytes from there on were just allocated.
         let cleared = unsafe { result::memset_d8_async(at, 0, bytes, self.stream.cu_stream()) };
         cleared.map_err(self.failed("clear memory"))?;
+        self.held.borrow_mut().insert(at, bytes as u64);
         count(&self.counters, |counters| {
             counters.bytes_held += bytes as u64
         });
@@ -332,10 +348,13 @@ impl Runtime for Cuda {
         // SAFETY: it was allocated here, and is freed once, after waiting for both streams.
         if self.stream.synchronize().is_ok() && self.copies.synchronize().is_ok() {
             let _ = unsafe { result::free_sync(at) };
+            let bytes = self.held.borrow_mut().remove(&at).unwrap_or(0);
+            count(&self.counters, |counters| counters.bytes_held -= bytes);
         }
     }
 
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
+        self.usable()?;
         // SAFETY: `Memory` has checked that there is room, and `bytes` are borrowed until they are copied.
         let written = unsafe { result::memcpy_htod_async(at, bytes, self.stream.cu_stream()) };
         written.map_err(self.failed("write to memory"))?;
@@ -348,6 +367,7 @@ impl Runtime for Cuda {
     }
 
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
+        self.usable()?;
         let len = bytes.len() as u64;
         // SAFETY: `Memory` has checked that so many are there, and the stream is waited for before `bytes` are used.
         let read = unsafe { result::memcpy_dtoh_async(bytes, at, self.stream.cu_stream()) };
@@ -368,6 +388,7 @@ impl Runtime for Cuda {
     }
 
     fn run(&self, work: &[Work]) -> Result<()> {
+        self.usable()?;
         self.queue(work)?;
         count(&self.counters, |counters| {
             counters.launches += work.len() as u64

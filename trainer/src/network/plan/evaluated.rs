@@ -52,11 +52,9 @@ impl Plan {
         if rows == 0 || due.saturating_add(bytes as u64) > self.runtime.free()? {
             return Ok(None);
         }
-        let codes: Vec<u32> = shards.iter().flat_map(|of| of.codes).copied().collect();
-        let numbers: Vec<f32> = shards.iter().flat_map(|of| of.numbers).copied().collect();
         Ok(Some(EvaluatedRows {
-            codes: Memory::of(&self.runtime, &codes)?,
-            numbers: Memory::of(&self.runtime, &numbers)?,
+            codes: Memory::of_parts(&self.runtime, shards.iter().map(|of| of.codes))?,
+            numbers: Memory::of_parts(&self.runtime, shards.iter().map(|of| of.numbers))?,
             rows,
         }))
     }

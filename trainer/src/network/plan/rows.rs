@@ -121,32 +121,34 @@ impl RowMemory {
                 weights.extend(rows.weights.iter().copied().chain(rest));
             }
         }
-        let each = shards.iter();
-        let mut codes: Vec<u32> = each.clone().flat_map(|rows| rows.codes).copied().collect();
-        let mut numbers: Vec<f32> = each
-            .clone()
-            .flat_map(|rows| rows.numbers)
-            .copied()
-            .collect();
-        let mut labels: Vec<f32> = each.clone().flat_map(|rows| rows.labels).copied().collect();
-        let mut keys: Vec<u64> = each.clone().flat_map(|rows| rows.keys).copied().collect();
-        let folds = each
+        let folds = shards
+            .iter()
             .flat_map(|rows| rows.folds)
             .map(|fold| u32::from(*fold));
         let folds: Vec<u32> = folds.collect();
-        if count == 0 {
-            // A rank without rows holds one that fills the places of its steps.
-            let filler = Filler::of(architecture, widths.labels);
-            (codes, numbers, labels) = (filler.codes, filler.numbers, filler.labels);
-            (keys, ids, places) = (vec![0], vec![0], vec![0]);
-        }
+        let filler = Filler::of(architecture, widths.labels);
+        // A rank without rows holds one that fills the places of its steps.
+        let one = [ShardRows {
+            codes: &filler.codes,
+            numbers: &filler.numbers,
+            labels: &filler.labels,
+            keys: &[0],
+            ..ShardRows::default()
+        }];
+        let shards = match count {
+            0 => {
+                (ids, places) = (vec![0], vec![0]);
+                &one[..]
+            }
+            _ => shards,
+        };
         let some =
             |is_there: bool, make: &dyn Fn() -> Result<Memory>| is_there.then(make).transpose();
         Ok(Self {
-            keys: Memory::of(runtime, &keys)?,
-            codes: Memory::of(runtime, &codes)?,
-            numbers: Memory::of(runtime, &numbers)?,
-            labels: Memory::of(runtime, &labels)?,
+            keys: Memory::of_parts(runtime, shards.iter().map(|rows| rows.keys))?,
+            codes: Memory::of_parts(runtime, shards.iter().map(|rows| rows.codes))?,
+            numbers: Memory::of_parts(runtime, shards.iter().map(|rows| rows.numbers))?,
+            labels: Memory::of_parts(runtime, shards.iter().map(|rows| rows.labels))?,
             weights: some(widths.weighted, &|| Memory::of(runtime, &weights))?,
             folds: some(widths.folded, &|| Memory::of(runtime, &folds))?,
             shards: Memory::of(runtime, &ids)?,

@@ -159,6 +159,9 @@ pub(crate) trait Resident<N> {
     /// Leaves the link, and restores the weights and the optimizer's state from before the steps that were queued last.
     fn undo(&mut self, slots: &[N]) -> Result<()>;
 
+    /// Leaves the link, which no step will use, and frees what such steps need.
+    fn unlink(&mut self) -> Result<()>;
+
     /// Returns batch norm's running statistics after the last step.
     fn running(&mut self) -> Result<Normalization>;
 
@@ -882,6 +885,14 @@ impl Resident<Slot> for Plan {
             for (to, from) in all.zip(&linked.before) {
                 self.runtime.copy(from.at(), to, bytes)?;
             }
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self) -> Result<()> {
+        self.runtime.leave()?;
+        if let Some(held) = &mut self.held {
+            held.linked = None;
         }
         Ok(())
     }

@@ -12,7 +12,6 @@ use volley_proto::store::Position;
 
 use super::Fit;
 use super::stream::EpochSource;
-use crate::Result;
 use crate::collective::Communicator;
 use crate::encode::{Rows, Settled};
 use crate::network::{
@@ -23,13 +22,14 @@ use crate::train::coverage::Covered;
 use crate::train::schedule::Epoch;
 use crate::train::trace::Part;
 use crate::train::{dropout, evaluate};
+use crate::{Error, Result};
 
 /// Target time of a turn: the interval of progress reports and of checks for cancellation.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Maximum number of steps per turn of linked devices: so few that a driver takes all of them without waiting for one
-/// that hangs.
-const MOST_LINKED: u64 = 64;
+/// Maximum number of steps per turn of linked devices: so few that a driver takes all of their kernels, about a thousand,
+/// without waiting for one that hangs.
+const MOST_LINKED: u64 = 16;
 
 /// Number of steps per turn, which a device takes before the host reads their totals.
 #[derive(Debug)]
@@ -117,6 +117,9 @@ impl<C: Compute> Fit<'_, C> {
         if self.linked {
             let all = gather(&may_link, "rows on its GPU", communicator)?;
             self.linked = all.iter().all(|may_link| *may_link);
+            if let (false, Some(resident)) = (self.linked, self.network.resident()) {
+                resident.unlink()?;
+            }
         }
         Ok(())
     }
@@ -195,7 +198,10 @@ impl<C: Compute> Fit<'_, C> {
                     threads: &self.threads,
                 };
                 let resident = self.network.resident().expect("rows are held");
-                let totals = resident.run(turn as usize, self.optimizer.kept(), &rows)?;
+                let totals = resident.run(turn as usize, self.optimizer.kept(), &rows);
+                // Some steps of the turn may have changed the weights.
+                self.torn = totals.as_ref().err().map(Error::chain);
+                let totals = totals?;
                 self.running = resident.running()?;
                 (totals, None)
             }
@@ -244,6 +250,8 @@ impl<C: Compute> Fit<'_, C> {
     ) -> Result<(Vec<StepTotal>, Option<Duration>)> {
         let turn = self.try_turn(peers, steps as usize);
         if turn.is_err() {
+            // Peers that wait for sums hear of it before this GPU leaves the link.
+            peers.close();
             let resident = self.network.resident().expect("rows are held");
             let undone = resident.undo(self.optimizer.kept());
             self.torn = undone.err().map(|error| error.chain());
@@ -259,7 +267,8 @@ impl<C: Compute> Fit<'_, C> {
         let start = Instant::now();
         let resident = self.network.resident().expect("rows are held");
         resident.queue(steps, self.optimizer.kept())?;
-        peers.wait_until(|| resident.is_done())?;
+        // A turn may take longer than an operation of the ranks' own.
+        peers.patiently(|peers| peers.wait_until(|| resident.is_done()))?;
         let totals = resident.totals(steps)?;
         let running = resident.running()?;
         // All ranks must take equally many steps in the next turn.
