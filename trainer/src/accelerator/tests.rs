@@ -254,9 +254,12 @@ fn predictions_leave_a_gpu_to_a_rank_and_come_back() {
     let accelerated = accelerator.with(Arc::clone(&model));
     for _ in 0..2 {
         assert!(is_on_device(&accelerated, &rows, false));
-        assert!(lock.take_alone(Duration::ZERO).unwrap().is_none());
+        let early = lock.take_alone(Duration::ZERO).unwrap().unwrap();
+        assert!(!early.is_alone());
+        drop(early);
         // The thread has no batch now: it sees that the rank waits.
         let rank = lock.take_alone(LONG).unwrap().unwrap();
+        assert!(rank.is_alone());
         let found = accelerated.predict(&rows, false).unwrap();
         assert_eq!(numbers(&found), numbers(&model.predict(&rows).unwrap()));
         assert!(!is_on_device(&accelerated, &rows, false));
@@ -264,7 +267,8 @@ fn predictions_leave_a_gpu_to_a_rank_and_come_back() {
     }
     assert!(is_on_device(&accelerated, &rows, false));
     drop((accelerated, accelerator));
-    assert!(lock.take_alone(LONG).unwrap().is_some(), "the thread ends");
+    let rank = lock.take_alone(LONG).unwrap().unwrap();
+    assert!(rank.is_alone(), "the thread ends");
 }
 
 #[test]
