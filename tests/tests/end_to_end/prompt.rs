@@ -63,10 +63,17 @@ impl Terminal {
         let mut output = File::from(pty.master.try_clone().unwrap());
         let shown = Arc::clone(&screen);
         thread::spawn(move || {
-            let mut bytes = [0; 4096];
+            let (mut bytes, mut unread) = ([0; 4096], Vec::new());
             // Reading fails when the process has ended.
             while let Ok(count @ 1..) = output.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..count]);
+                unread.extend_from_slice(&bytes[..count]);
+                // A read may end within a character.
+                let whole = match str::from_utf8(&unread) {
+                    Ok(text) => text.len(),
+                    Err(error) => error.valid_up_to(),
+                };
+                let text: Vec<u8> = unread.drain(..whole).collect();
+                let text = String::from_utf8(text).unwrap();
                 shown.0.lock().unwrap().push_str(&text);
                 shown.1.notify_all();
             }
