@@ -22,7 +22,7 @@ const BATCHES: [usize; 4] = [512, 2048, 8192, 32768];
 const TRIAL: usize = 65_536;
 /// Tolerated relative difference between the means of predictions.
 const MEANS_WITHIN: f64 = 1e-4;
-/// The same on a GPU, whose products are in TF32.
+/// Tolerated relative difference on a GPU, whose products are in TF32.
 const MEANS_ON_A_GPU_WITHIN: f64 = 5e-3;
 
 #[derive(Debug, clap::Args)]

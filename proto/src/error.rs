@@ -136,9 +136,9 @@ pub enum Error {
     },
     /// A run that began later has published while this one trained.
     #[error(
-        "model {name:?}: version {version} is of training {train}, which began at {later}, after this one, which began \
-         at {begun} and would publish over it: this one is not published; if it has checkpoints, resume = true goes on \
-         with it and publishes it as the newest"
+        "model {name:?}: version {version} was published by training {train}, which was submitted at {later}, after this \
+         one ({begun}): this one is not published; if it has checkpoints, resume = true continues it and publishes it as \
+         the newest version"
     )]
     NewerRun {
         /// The model.
@@ -147,9 +147,9 @@ pub enum Error {
         version: u32,
         /// Id of that version's run.
         train: String,
-        /// When that run began.
+        /// Submission time of that run.
         later: String,
-        /// When this run began.
+        /// Submission time of this run.
         begun: String,
     },
     /// A file of a model differs from the published one.

@@ -1,4 +1,4 @@
-//! Measurement of what one thread of this host's processor computes, for estimates of a training's time.
+//! Measured speed of one thread of this host's processor, for estimates of a training's time.
 //!
 //! It takes a few hundredths of a second, and is done once in a process. It is no benchmark: another process may take the
 //! core meanwhile, so the best of several passes counts.
@@ -18,7 +18,7 @@ const TIME: Duration = Duration::from_millis(15);
 /// Minimum passes of a measurement: the first one also loads code and memory.
 const PASSES: usize = 3;
 
-/// What one thread computes.
+/// Speed of one thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThreadSpeed {
     /// FLOP/s of matrix products in `f32`.
@@ -27,7 +27,7 @@ pub struct ThreadSpeed {
     pub memory: f64,
 }
 
-/// Returns what one thread of this host's processor computes, measured at the first call.
+/// Returns the speed of one thread of this host's processor, measured at the first call.
 pub fn thread_speed() -> ThreadSpeed {
     static MEASURED: LazyLock<ThreadSpeed> = LazyLock::new(measure);
     *MEASURED

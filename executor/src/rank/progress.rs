@@ -95,7 +95,7 @@ impl Untold {
 pub(super) struct RunStore<'a> {
     pub(super) spec: &'a TrainSpec,
     pub(super) generation: u64,
-    /// When the scheduler got the training.
+    /// Submission time of the training, by the scheduler's clock.
     pub(super) begun: Option<SystemTime>,
     /// Run that this one continues; its checkpoints are dropped once this run has one.
     pub(super) continues: Option<TrainId>,

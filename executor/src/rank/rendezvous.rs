@@ -41,7 +41,7 @@ pub(super) struct Joined {
     pub(super) membership: Membership,
     /// GPU assigned to the rank; `None` means the CPU.
     pub(super) gpu: Option<GpuId>,
-    /// When the scheduler got the training.
+    /// Submission time of the training, by the scheduler's clock.
     pub(super) begun: Option<SystemTime>,
 }
 

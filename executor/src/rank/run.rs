@@ -73,7 +73,7 @@ pub(super) struct RankRun<'a> {
     pub(super) memory: u64,
     pub(super) layers: &'a CustomLayers,
     pub(super) seat: Seat,
-    /// When the scheduler got the training.
+    /// Submission time of the training, by the scheduler's clock.
     pub(super) begun: Option<SystemTime>,
     pub(super) rendezvous: &'a Rendezvous,
     pub(super) spec: &'a Arc<TrainSpec>,

@@ -367,7 +367,7 @@ impl ModelStore {
     /// Returns the run of the newest version and when it began; `None` without a version, or if its manifest does not
     /// tell.
     pub(super) async fn newest_run(&self, name: &ModelName) -> Result<Option<NewestRun>> {
-        /// When a run began, in a manifest of any format.
+        /// Submission time and id of a run, in a manifest of any format.
         #[derive(Deserialize)]
         struct AnyManifest {
             #[serde(default, with = "humantime_serde::option")]

@@ -412,7 +412,10 @@ async fn a_run_does_not_publish_over_one_that_began_later() {
         assert_eq!(publish(at(20)).await.unwrap(), 2);
         let error = publish(at(19)).await.unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("version 2 is of training"), "{text}");
+        assert!(
+            text.contains("version 2 was published by training"),
+            "{text}"
+        );
         assert!(text.contains("1970-01-01T00:00:20.000Z"), "{text}");
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
         assert_eq!(publish(at(20)).await.unwrap(), 3);

@@ -38,7 +38,7 @@ pub(crate) struct Profile {
     pub(crate) version: String,
 }
 
-/// What one thread of an executor has measured; 0 where it has measured nothing.
+/// Measured speed of one thread of an executor; 0 if it was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct ThreadSpeed {
     /// FLOP/s of matrix products in `f32`.

@@ -446,7 +446,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// That of `is_done`, after which the communicator can still be used; any loss of a peer, and
+    /// The error of `is_done`, after which the communicator can still be used; the loss of a peer; and
     /// [`Error::DeadlineExceeded`] after the timeout of an operation.
     pub fn wait_until<E: From<Error>>(
         &mut self,

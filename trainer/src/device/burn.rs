@@ -31,7 +31,7 @@ pub(crate) enum Mistake {
 /// Runs work on a device whose library panics when it fails, and returns the panic as an error.
 ///
 /// # Errors
-/// That of the work, or the device's name with the panic's message.
+/// The error of the work, or the panic's message with the device's name.
 pub(crate) fn caught<T>(device: &str, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     // What the work has borrowed may be half changed: callers drop it.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {

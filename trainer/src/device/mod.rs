@@ -70,7 +70,7 @@ enum Kind {
 #[derive(Debug)]
 pub(crate) enum Opened {
     Cpu {
-        /// Why it is the CPU instead of a GPU.
+        /// Reason why it is the CPU instead of a GPU.
         instead: Option<String>,
     },
     Gpu {

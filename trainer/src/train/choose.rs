@@ -78,7 +78,7 @@ pub(super) struct Subject<'a> {
 pub(super) struct Choice {
     pub(super) chosen: Chosen,
     pub(super) computed: RankDevice,
-    /// Why it is not the plan on the GPU, if the rank has one.
+    /// Reason why it is not the plan on the GPU, if the rank has one.
     pub(super) reason: Option<String>,
 }
 

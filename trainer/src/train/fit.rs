@@ -97,7 +97,7 @@ pub(super) struct Fit<'a, C: Compute> {
     streams: bool,
     /// True if the ranks' GPUs are linked and hold all rows, so that recorded steps sum over them.
     linked: bool,
-    /// Why the state is lost, if a turn of steps was not undone.
+    /// Reason why the state is lost, if a turn of steps was not undone.
     torn: Option<String>,
     pub(super) running: Normalization,
     optimizer: Optimizer<C>,

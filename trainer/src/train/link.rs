@@ -41,7 +41,7 @@ struct Offer {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Linked {
     pub(super) is_linked: bool,
-    /// What the user could do about it if they are not.
+    /// Note to the user: the reason why they are not, if the user can remove it.
     pub(super) note: Option<String>,
 }
 

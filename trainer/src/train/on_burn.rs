@@ -53,7 +53,7 @@ pub(super) fn spent_on(
 /// Trains on the device.
 ///
 /// # Errors
-/// As [`run`]; a device that fails takes the state with it.
+/// The errors of [`run`]. If the device fails, the state is lost with it.
 pub(super) fn run_on(
     device: BurnDevice,
     name: &str,

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Library that a device needs.
 struct Needed {
     name: &'static str,
-    /// What to install where it is missing or too old.
+    /// Instruction to install it, for the error when it is missing or too old.
     install: &'static str,
     is_present: unsafe fn() -> bool,
     /// Returns whether the library that the binding loads, which must be present, has a function.
