@@ -17,7 +17,7 @@ use criterion::{
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{RankDevice, TrainSpec};
+use volley_proto::spec::{Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
@@ -74,10 +74,13 @@ fn encoding(criterion: &mut Criterion) {
 
 fn products(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("products of a layer of 1000 units");
-    for batch_size in [100, 1024] {
-        let mut dense = Dense::new(batch_size, 1000);
+    let all = [Precision::F32, Precision::Bf16];
+    let cases = [100, 1024].map(|rows| all.map(|precision| (rows, precision)));
+    for (batch_size, precision) in cases.into_iter().flatten() {
+        let mut dense = Dense::new(batch_size, 1000, precision);
         group.throughput(Throughput::Elements(dense.operations()));
         let mut measure = |name, product: fn(&mut Dense)| {
+            let name = format!("{name}, {precision}");
             group.bench_function(BenchmarkId::new(name, batch_size), |bencher| {
                 bencher.iter(|| product(&mut dense));
             });

@@ -695,11 +695,15 @@ mod tests {
         let gpus = [executor("query", "cpu"), executor("any", "cuda:0")];
         let lacking = [executor("any", "cuda:7 (not there)")];
         let tf32 = Some(Precision::Tf32);
-        let finer = "f32 on the CPU, which computes in no other (asked for: tf32)";
         let by_default = "f32 on the CPU, by default; tf32 on a GPU, by default";
         for (device, asked, executors, due) in [
             (Device::Cpu, None, None, "f32 on the CPU, by default"),
-            (Device::Cpu, tf32, Some(&gpus[..]), finer),
+            (
+                Device::Cpu,
+                tf32,
+                Some(&gpus[..]),
+                "tf32 on the CPU, as asked for",
+            ),
             (Device::Cuda(0), tf32, None, "tf32 on a GPU, as asked for"),
             (
                 Device::Auto,

@@ -13,7 +13,8 @@ use crate::{Error, Result, did_you_mean};
 ///
 /// It is that of their factors: sums are `f32`, and so are weights, gradients, the optimizer's moments and everything
 /// that is not a matrix product, whatever the precision. A device computes in the precision asked for or in a finer
-/// one, as [`on`](Self::on) determines.
+/// one, as [`on`](Self::on) determines. On a CPU, coarser precisions only save time where the processor multiplies in
+/// bfloat16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -35,18 +36,19 @@ impl Precision {
 
     /// Returns the precision in which a device computes, given the one asked for, if any.
     ///
-    /// The CPU and wgpu compute in `f32` only. An NVIDIA GPU computes in any of them, and in TF32 by default: GPUs of a
-    /// compute capability below 8.0 are refused.
+    /// wgpu computes in `f32` only. The CPU and an NVIDIA GPU compute in any of them, by default in `f32` and in TF32: GPUs
+    /// of a compute capability below 8.0 are refused.
     ///
     /// ```
     /// use volley_proto::spec::{DeviceKind, Precision};
     ///
     /// assert_eq!(Precision::on(DeviceKind::Cuda, None), Precision::Tf32);
-    /// assert_eq!(Precision::on(DeviceKind::Cpu, Some(Precision::Bf16)), Precision::F32);
+    /// assert_eq!(Precision::on(DeviceKind::Wgpu, Some(Precision::Bf16)), Precision::F32);
     /// ```
     pub fn on(device: DeviceKind, asked: Option<Self>) -> Self {
         match device {
-            DeviceKind::Cpu | DeviceKind::Wgpu => Self::F32,
+            DeviceKind::Wgpu => Self::F32,
+            DeviceKind::Cpu => asked.unwrap_or(Self::F32),
             DeviceKind::Cuda => asked.unwrap_or(Self::Tf32),
         }
     }
@@ -140,10 +142,10 @@ impl RankDevice {
         let reason = match (asked, device) {
             (None, _) => ", by default".to_owned(),
             (Some(asked), _) if asked == precision => ", as asked for".to_owned(),
-            (Some(asked), DeviceKind::Cpu | DeviceKind::Wgpu) => {
+            (Some(asked), DeviceKind::Wgpu) => {
                 format!(", which computes in no other (asked for: {asked})")
             }
-            (Some(asked), DeviceKind::Cuda) => format!(" (asked for: {asked})"),
+            (Some(asked), DeviceKind::Cpu | DeviceKind::Cuda) => format!(" (asked for: {asked})"),
         };
         format!("{precision} on {place}{reason}")
     }
@@ -201,7 +203,8 @@ mod tests {
         let on = |device| {
             [None, Some(F32), Some(Tf32), Some(Bf16)].map(|asked| Precision::on(device, asked))
         };
-        assert_eq!([on(Cpu), on(Wgpu)], [[F32; 4]; 2]);
+        assert_eq!(on(Wgpu), [F32; 4]);
+        assert_eq!(on(Cpu), [F32, F32, Tf32, Bf16]);
         assert_eq!(on(Cuda), [Tf32, F32, Tf32, Bf16]);
     }
 
@@ -241,7 +244,7 @@ mod tests {
             (
                 Some(Bf16),
                 &[Cpu, Cuda, Cpu],
-                "bf16 on a GPU, as asked for; f32 on the CPU, which computes in no other (asked for: bf16)",
+                "bf16 on a GPU, as asked for; bf16 on the CPU, as asked for",
             ),
             (
                 Some(Tf32),

@@ -350,9 +350,10 @@ impl Emulated {
                     true => at * columns + line,
                     false => line * columns + at,
                 };
-                all[place] = round(*number, factors);
+                all[place] = *number;
             }
         }
+        factors.round(&mut all);
         all
     }
 }
@@ -372,22 +373,6 @@ fn add<'a, T: bytemuck::Pod + std::ops::Add<Output = T>>(
 
 fn address(of: &Operand, lane: usize, row: usize) -> Address {
     of.at + 4 * (lane * of.lane + row * of.ld) as u64
-}
-
-/// Rounds a factor to its precision, to the nearest.
-fn round(x: f32, factors: Factors) -> f32 {
-    let dropped = match factors {
-        Factors::F32 => return x,
-        Factors::Tf32 => 13,
-        Factors::Bf16 => 16,
-    };
-    match x.is_finite() {
-        true => {
-            let half = (1 << (dropped - 1)) - 1 + ((x.to_bits() >> dropped) & 1);
-            f32::from_bits(x.to_bits().wrapping_add(half) & (u32::MAX << dropped))
-        }
-        false => x,
-    }
 }
 
 impl Runtime for Emulated {
@@ -640,25 +625,5 @@ impl Runtime for Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         self.leave().expect("work of a link that was left ends");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn factors_have_the_bits_of_their_precision() {
-        assert_eq!(round(1.0 + 2_f32.powi(-11), Factors::Tf32), 1.0);
-        assert_eq!(
-            round(1.0 + 2_f32.powi(-10), Factors::Tf32),
-            1.0 + 2_f32.powi(-10)
-        );
-        assert_eq!(round(1.0 + 2_f32.powi(-9), Factors::Bf16), 1.0);
-        assert_eq!(
-            round(-1.0 - 3.0 * 2_f32.powi(-8), Factors::Bf16),
-            -1.015_625
-        );
-        assert_eq!(round(0.1, Factors::F32), 0.1);
     }
 }

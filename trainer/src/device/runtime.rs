@@ -85,13 +85,31 @@ pub(crate) struct Product {
 }
 
 /// Precision of a product's factors; sums are `f32`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Factors {
+    #[default]
     F32,
     /// Ten bits of fraction.
     Tf32,
     /// Seven bits of fraction.
     Bf16,
+}
+
+impl Factors {
+    /// Rounds numbers to this precision: to the nearest, and halfway between two to the even one.
+    pub(crate) fn round(self, numbers: &mut [f32]) {
+        let dropped = match self {
+            Self::F32 => return,
+            Self::Tf32 => 13,
+            Self::Bf16 => 16,
+        };
+        for number in numbers {
+            let bits = number.to_bits();
+            let half = (1 << (dropped - 1)) - 1 + ((bits >> dropped) & 1);
+            let rounded = f32::from_bits(bits.wrapping_add(half) & (u32::MAX << dropped));
+            *number = if number.is_finite() { rounded } else { *number };
+        }
+    }
 }
 
 /// Numbers that are replaced by their sums over all linked devices, with the same bits on each.
@@ -410,5 +428,27 @@ impl Drop for Pinned {
 impl fmt::Debug for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pinned bytes for {}", self.bytes, self.runtime.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_have_the_bits_of_their_precision() {
+        let of = |x: f32, factors: Factors| {
+            let mut rounded = [x];
+            factors.round(&mut rounded);
+            rounded[0]
+        };
+        let (tf32, bf16) = (Factors::Tf32, Factors::Bf16);
+        assert_eq!(of(1.0 + 2_f32.powi(-11), tf32), 1.0);
+        assert_eq!(of(1.0 + 2_f32.powi(-10), tf32), 1.0 + 2_f32.powi(-10));
+        assert_eq!(of(1.0 + 2_f32.powi(-9), bf16), 1.0);
+        assert_eq!(of(-1.0 - 3.0 * 2_f32.powi(-8), bf16), -1.015_625);
+        assert_eq!(of(0.1, Factors::F32), 0.1);
+        assert_eq!(of(f32::MAX, bf16), f32::INFINITY);
+        assert!(of(f32::NAN, tf32).is_nan());
     }
 }

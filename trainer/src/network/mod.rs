@@ -33,7 +33,7 @@ pub(crate) use compute::{Compute, Input, Piece, Sparse};
 pub use custom::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, check_layer};
 pub(crate) use finite::first_non_finite;
 pub(crate) use graph::Dropout;
-pub(crate) use host::{Host, Scratch, is_linear, predict};
+pub(crate) use host::{Host, HostDevice, Scratch, is_linear, predict};
 pub(crate) use mask::Mask;
 pub(crate) use matmul::{Epilogue, Matrix, Workspace};
 pub(crate) use norm::{Moments, Normalization};

@@ -1,10 +1,11 @@
 //! Internals that the crate's benchmarks measure. They are not an interface: they change with the code that
 //! they expose, and only `benches/` may use them.
 
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{Precision, TrainSpec};
 
+use super::factors;
 use super::optimizer::{Optimizer as Inner, fresh_slots};
-use crate::network::{Architecture, Compute, Epilogue, Host, Matrix, Workspace};
+use crate::network::{Architecture, Compute, Epilogue, Host, HostDevice, Matrix, Workspace};
 use crate::threads::Threads;
 
 /// An optimizer with its own weights and a constant gradient.
@@ -22,7 +23,8 @@ impl Optimizer {
         let architecture = Architecture::line(weights);
         let len = weights + 1;
         let values = vec![vec![0.5; weights], vec![0.5]];
-        let network = Host::new(&architecture, values, &Threads::default()).expect("host memory");
+        let network =
+            Host::new(&architecture, values, &HostDevice::default()).expect("host memory");
         let state = fresh_slots(&spec.optimizer, len);
         let (parameters, l2) = (architecture.parameters(), spec.l2.unwrap_or(0.0));
         Self {
@@ -55,7 +57,7 @@ pub struct Dense {
 
 impl Dense {
     /// Creates a layer of `width` units, for batches of `rows` rows.
-    pub fn new(rows: usize, width: usize) -> Self {
+    pub fn new(rows: usize, width: usize, precision: Precision) -> Self {
         let numbers = |len: usize| (0..len).map(|at| (at % 1009) as f32 / 1009.0 - 0.5);
         Self {
             rows,
@@ -63,7 +65,7 @@ impl Dense {
             kernel: numbers(width * width).collect(),
             input: numbers(rows * width).collect(),
             output: numbers(rows * width).collect(),
-            workspace: Workspace::default(),
+            workspace: Workspace::new(factors(precision)),
             threads: Threads::default(),
         }
     }

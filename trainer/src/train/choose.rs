@@ -34,7 +34,9 @@ use super::trace::Trace;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled, Storage};
-use crate::network::{Architecture, Compute, Host, Parameter, Plan, PlanDevice, uncovered};
+use crate::network::{
+    Architecture, Compute, Host, HostDevice, Parameter, Plan, PlanDevice, uncovered,
+};
 use crate::threads::Threads;
 use crate::{Error, Result};
 
@@ -247,6 +249,15 @@ pub(crate) fn factors(precision: Precision) -> Factors {
     }
 }
 
+/// Returns the host's threads with the precision that the training asks for there.
+pub(super) fn on_host(subject: Subject<'_>, threads: &Threads) -> HostDevice {
+    let RankDevice { precision, .. } = RankDevice::new(DeviceKind::Cpu, subject.spec.precision);
+    HostDevice {
+        threads: threads.clone(),
+        factors: factors(precision),
+    }
+}
+
 /// Returns the share of the host's length by which a gradient or outputs may differ.
 fn tolerance(factors: Factors) -> f64 {
     match factors {
@@ -267,7 +278,8 @@ pub(super) fn spent<C: Compute>(
     let mut rows = whole.min(ROWS);
     loop {
         let trial = Trial::of(subject, rows);
-        let host = trial.run::<Host>(subject, threads)?.spent.as_secs_f64();
+        let host = trial.run::<Host>(subject, &on_host(subject, threads))?;
+        let host = host.spent.as_secs_f64();
         let device = match trial.run::<C>(subject, device) {
             Ok(found) => found.spent.as_secs_f64(),
             Err(error) => {
@@ -291,7 +303,7 @@ fn spent_on_host(subject: Subject<'_>, threads: &Threads) -> Result<f64> {
     let whole = rows_of_step(subject);
     let rows = whole.min(ROWS);
     let spent = Trial::of(subject, rows)
-        .run::<Host>(subject, threads)?
+        .run::<Host>(subject, &on_host(subject, threads))?
         .spent;
     Ok(whole as f64 / rows as f64 * spent.as_secs_f64())
 }
@@ -310,7 +322,9 @@ pub(super) fn differs<C: Compute>(
     threads: &Threads,
 ) -> Result<Option<String>> {
     let mut trial = Trial::of(subject, rows_of_step(subject).min(ROWS));
-    let stay = trial.run::<Host>(subject, threads)?;
+    // Every precision is compared with `f32`.
+    let exact = HostDevice::exact(threads);
+    let stay = trial.run::<Host>(subject, &exact)?;
     let gradient = length(&stay.gradients) / STAY;
     if gradient > 0.0 {
         let weights: Vec<f64> = trial
@@ -323,7 +337,7 @@ pub(super) fn differs<C: Compute>(
             .collect();
         trial.spec.optimizer.learn_rate = MOVE * length(&weights).max(1.0) / gradient;
     }
-    let host = trial.run::<Host>(subject, threads)?;
+    let host = trial.run::<Host>(subject, &exact)?;
     let parameters = subject.architecture.parameters().iter();
     let lengths: Vec<usize> = parameters.map(Parameter::len).collect();
     let most = tolerance(factors);

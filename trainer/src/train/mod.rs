@@ -78,7 +78,7 @@ use crate::device::Opened;
 use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
 use crate::network::{
-    Architecture, Compute, CustomLayers, Host, Normalization, Parameter, Plan, Sizes,
+    Architecture, Compute, CustomLayers, Host, HostDevice, Normalization, Parameter, Plan, Sizes,
 };
 use crate::threads::Threads;
 use crate::{Error, Model, Result};
@@ -200,7 +200,10 @@ pub fn train(
         start: Instant::now(),
     };
     match chosen {
-        Chosen::Host => run::<Host>(prepared, state, own, threads),
+        Chosen::Host => {
+            let factors = factors(own.computed.precision);
+            run::<Host>(prepared, state, own, HostDevice { threads, factors })
+        }
         Chosen::Plan(device) => run::<Plan>(prepared, state, own, device),
         #[cfg(feature = "cuda")]
         Chosen::Tensors(device) => {

@@ -362,7 +362,12 @@ mod tests {
             ensemble_size: EnsembleSize::Of(2),
         };
         let of = Architecture::of(&network, &["a", "b"], &sizes, 1.0, &custom_layers()).unwrap();
-        let mut host = Host::new(&of, of.initial_values(1), &Threads::default()).unwrap();
+        let mut host = Host::new(
+            &of,
+            of.initial_values(1),
+            &super::super::HostDevice::default(),
+        )
+        .unwrap();
         let mut gradient = vec![0.0; host.values().unwrap().iter().map(Vec::len).sum()];
         let mut held = Vec::new();
         for batch in 0..60 {

@@ -37,6 +37,7 @@ use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
 use super::{Architecture, Compute, CustomBatch, Input, Piece, Update, first_non_finite};
 use crate::Result;
+use crate::device::Factors;
 use crate::threads::Threads;
 
 /// Approximate cost of a random number, a cosine or an exponential, in simple operations.
@@ -44,6 +45,23 @@ const FUNCTION: usize = 4;
 
 /// Weights that a thread updates at once: with gradient and optimizer state they fit into a second-level cache.
 const UPDATED: usize = 1 << 15;
+
+/// Threads of a rank, with the precision of their products.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostDevice {
+    pub(crate) threads: Threads,
+    pub(crate) factors: Factors,
+}
+
+impl HostDevice {
+    /// Returns threads that multiply in `f32`.
+    pub(crate) fn exact(threads: &Threads) -> Self {
+        Self {
+            threads: threads.clone(),
+            factors: Factors::F32,
+        }
+    }
+}
 
 /// Network with its weights.
 #[derive(Debug)]
@@ -341,16 +359,21 @@ fn mask(threads: &Threads, x: &mut [f32], masks: &[Vec<f32>], dropout: usize) {
 }
 
 impl Compute for Host {
-    type Device = Threads;
+    type Device = HostDevice;
     type Numbers = Vec<f32>;
 
-    fn new(architecture: &Architecture, weights: Vec<Vec<f32>>, threads: &Threads) -> Result<Self> {
+    fn new(
+        architecture: &Architecture,
+        weights: Vec<Vec<f32>>,
+        device: &HostDevice,
+    ) -> Result<Self> {
         Ok(Self {
             architecture: architecture.clone(),
             weights,
             picked: None,
             scratch: Scratch {
-                threads: threads.clone(),
+                threads: device.threads.clone(),
+                workspace: Workspace::new(device.factors),
                 ..Scratch::default()
             },
             sums: Vec::new(),

@@ -1,10 +1,13 @@
 //! The micro-kernels: the inner loops, for each kind of processor.
+//!
+//! Where a processor multiplies in bfloat16 itself, a place of a panel holds the numbers of two depths.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::pack::Lines;
+use crate::device::Factors;
 
 /// Block of a row-major matrix, written by one thread while others write other blocks.
 #[derive(Debug)]
@@ -122,6 +125,15 @@ pub(super) enum Base<'a> {
 
 /// Kind of processor, detected at run time, with tiles of up to `MR × NR`.
 pub(super) trait Processor<const MR: usize, const NR: usize>: Copy {
+    /// Number of depths of a lane that share a place of a micro-panel, once it is [rounded](Self::round).
+    const SHARED: usize = 1;
+
+    /// Rounds a packed panel to the precision of factors. Where depths share places, those of the panel's beginning are
+    /// used.
+    fn round<const LANES: usize>(self, panel: &mut [[f32; LANES]], factors: Factors) {
+        factors.round(panel.as_flattened_mut());
+    }
+
     /// Replaces a tile by the product of two micro-panels, of the left one's first `H` lanes, plus the base, but at
     /// least `floor`. NaN stays NaN.
     ///
@@ -386,14 +398,14 @@ impl Vector for [f32; 4] {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
+pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
     use std::is_x86_feature_detected as has;
 
-    use super::{Base, Lines, Processor, Tile, Vector, tile, transpose};
+    use super::{Base, Factors, Lines, Processor, Tile, Vector, tile, transpose};
 
     /// Processor with 16 registers of 8 numbers. A value exists only where it was detected.
     #[derive(Debug, Clone, Copy)]
@@ -402,6 +414,14 @@ mod x86 {
     /// Processor with 32 registers of 16 numbers. A value exists only where it was detected.
     #[derive(Debug, Clone, Copy)]
     pub(in super::super) struct Avx512(Avx2);
+
+    /// Processor that also multiplies pairs of numbers in bfloat16. A value exists only where it was detected.
+    #[derive(Debug, Clone, Copy)]
+    pub(in super::super) struct Avx512Bf16(Avx512);
+
+    /// Sixteen places: the sums are numbers, and each factor is a pair in bfloat16, the lower depth in the lower half.
+    #[derive(Debug, Clone, Copy)]
+    struct Pairs(__m512);
 
     impl Avx2 {
         pub(in super::super) fn find() -> Option<Self> {
@@ -412,6 +432,14 @@ mod x86 {
     impl Avx512 {
         pub(in super::super) fn find() -> Option<Self> {
             Avx2::find().filter(|_| has!("avx512f")).map(Self)
+        }
+    }
+
+    impl Avx512Bf16 {
+        pub(in super::super) fn find() -> Option<Self> {
+            Avx512::find()
+                .filter(|_| has!("avx512bf16") && has!("avx512bw"))
+                .map(Self)
         }
     }
 
@@ -508,6 +536,114 @@ mod x86 {
             }
             // SAFETY: the processor was detected.
             unsafe { avx512(rows, panel) }
+        }
+    }
+
+    impl Processor<12, 32> for Avx512Bf16 {
+        const SHARED: usize = 2;
+
+        fn round<const LANES: usize>(self, panel: &mut [[f32; LANES]], _: Factors) {
+            #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+            fn avx512bf16<const LANES: usize>(panel: &mut [[f32; LANES]]) {
+                // A number of the lower depth, then its neighbour in the same lane.
+                let order: [u16; 32] = std::array::from_fn(|at| (at / 2 + 16 * (at % 2)) as u16);
+                // SAFETY: the array has 32 numbers of 16 bits.
+                let order = unsafe { _mm512_loadu_epi16(order.as_ptr().cast()) };
+                for at in 0..panel.len().div_ceil(2) {
+                    for start in (0..LANES).step_by(16) {
+                        let lanes = LANES.min(start + 16) - start;
+                        let mask = u16::MAX >> (16 - lanes);
+                        let load = |depth: usize| match panel.get(depth) {
+                            // SAFETY: the mask ends with the lanes.
+                            Some(lanes) => unsafe {
+                                _mm512_maskz_loadu_ps(mask, lanes.as_ptr().add(start))
+                            },
+                            None => _mm512_setzero_ps(),
+                        };
+                        let [low, high] = [2 * at, 2 * at + 1].map(load);
+                        let both = _mm512_cvtne2ps_pbh(high, low);
+                        // SAFETY: both types are 512 bits, whatever they mean.
+                        let both = unsafe { std::mem::transmute::<__m512bh, __m512i>(both) };
+                        let pairs = _mm512_permutexvar_epi16(order, both);
+                        let to = panel[at].as_mut_ptr();
+                        // SAFETY: the mask ends with the lanes.
+                        unsafe {
+                            _mm512_mask_storeu_ps(to.add(start), mask, _mm512_castsi512_ps(pairs));
+                        }
+                    }
+                }
+            }
+            // SAFETY: the processor was detected.
+            unsafe { avx512bf16(panel) }
+        }
+
+        fn tile<const H: usize>(
+            self,
+            left: &[[f32; 12]],
+            right: &[[f32; 32]],
+            into: Tile<'_>,
+            base: Base<'_>,
+            floor: f32,
+            next: &mut Lines<'_>,
+        ) {
+            #[target_feature(enable = "avx512f,avx512bf16")]
+            fn avx512bf16<const H: usize>(
+                left: &[[f32; 12]],
+                right: &[[f32; 32]],
+                into: Tile<'_>,
+                base: Base<'_>,
+                floor: f32,
+                next: &mut Lines<'_>,
+            ) {
+                // SAFETY: the function enables the vector's features.
+                unsafe { tile::<Pairs, H, 12, 32>(left, right, into, base, floor, next) }
+            }
+            // SAFETY: the processor was detected.
+            unsafe { avx512bf16::<H>(left, right, into, base, floor, next) }
+        }
+
+        fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+            self.0.transpose(rows, panel);
+        }
+    }
+
+    // SAFETY: the caller guarantees each call.
+    impl Vector for Pairs {
+        const LEN: usize = 16;
+
+        #[inline(always)]
+        unsafe fn splat(number: f32) -> Self {
+            Self(unsafe { _mm512_set1_ps(number) })
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            Self(unsafe { _mm512_loadu_ps(from) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn at_least(self, floor: Self) -> Self {
+            // The instruction returns its second operand where one is NaN.
+            Self(unsafe { _mm512_max_ps(floor.0, self.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: both types are 512 bits, whatever they mean.
+            unsafe {
+                let [a, b] = [a, b].map(|factor| std::mem::transmute::<__m512, __m512bh>(factor.0));
+                Self(_mm512_dpbf16_ps(self.0, a, b))
+            }
         }
     }
 

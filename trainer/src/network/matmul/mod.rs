@@ -12,6 +12,9 @@
 //!
 //! Each thread computes a block of the product. Every number is summed in the same order, whatever its block.
 //!
+//! Factors may be [rounded](Factors) where they are packed. Processors with instructions for bfloat16 multiply in it, which
+//! is faster; on others, rounding only costs time. Sums are `f32`.
+//!
 //! This is not a linear algebra library: no type but `f32`, no strides but a row's length.
 
 mod kernel;
@@ -23,6 +26,7 @@ use kernel::{Base, Block, Portable, Processor, Tile};
 use pack::{Lines, Source};
 use parking_lot::Mutex;
 
+use crate::device::Factors;
 use crate::threads::Threads;
 
 /// Depth of a block, which is summed in registers: a micro-panel of the right-hand matrix, 16 KiB with AVX2, must fit
@@ -84,9 +88,12 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) relu: bool,
 }
 
-/// Memory of each thread for packed blocks, kept between products.
+/// Precision of products, and memory of each thread for packed blocks, kept between products.
 #[derive(Debug, Default)]
-pub(crate) struct Workspace(Vec<Mutex<Packed>>);
+pub(crate) struct Workspace {
+    factors: Factors,
+    packed: Vec<Mutex<Packed>>,
+}
 
 /// Memory for packed blocks of both matrices.
 #[derive(Debug, Default)]
@@ -96,6 +103,14 @@ struct Packed {
 }
 
 impl Workspace {
+    /// Creates a workspace for products of this precision.
+    pub(crate) fn new(factors: Factors) -> Self {
+        Self {
+            factors,
+            packed: Vec::new(),
+        }
+    }
+
     /// Computes `product = epilogue(a · b)`.
     ///
     /// # Panics
@@ -121,6 +136,10 @@ impl Workspace {
         #[cfg(target_arch = "x86_64")]
         {
             // Sums take all registers except those for factors.
+            let rounds = self.factors == Factors::Bf16;
+            if let Some(processor) = kernel::Avx512Bf16::find().filter(|_| rounds) {
+                return self.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
+            }
             if let Some(processor) = kernel::Avx512::find() {
                 return self.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
             }
@@ -146,11 +165,11 @@ impl Workspace {
         let (m, n, k) = (a.rows, b.columns, a.columns);
         let [rows, columns] = grid(threads.count(), [m, n, k], [MR, NR]);
         let blocks = Block::split(product, n, &rows, &columns);
-        self.0.resize_with(threads.count(), Mutex::default);
-        let packed = &self.0;
+        self.packed.resize_with(threads.count(), Mutex::default);
+        let (packed, factors) = (&self.packed, self.factors);
         threads.each_of(blocks, |thread, block| {
             let packed = &mut packed[thread].lock();
-            packed.run::<P, LOW, MID, MR, NR>(processor, block, a, b, epilogue);
+            packed.run::<P, LOW, MID, MR, NR>(processor, factors, block, a, b, epilogue);
         });
     }
 }
@@ -160,6 +179,7 @@ impl Packed {
     fn run<P, const LOW: usize, const MID: usize, const MR: usize, const NR: usize>(
         &mut self,
         processor: P,
+        factors: Factors,
         mut block: Block<'_>,
         a: Matrix<'_>,
         b: Matrix<'_>,
@@ -190,6 +210,7 @@ impl Packed {
                 let right_panels = right_panels.chunks_mut(panels * kc);
                 for (depth, right_panels) in parts(depths.clone(), kc).zip(right_panels) {
                     let kc = depth.len();
+                    let places = kc.div_ceil(P::SHARED);
                     let floor = match epilogue.relu && depth.end == k {
                         true => 0.0,
                         false => f32::NEG_INFINITY,
@@ -197,6 +218,7 @@ impl Packed {
                     let panels = left_panels.chunks_exact_mut(kc);
                     for (lanes, panel) in parts(rows.clone(), MR).zip(panels) {
                         left.pack::<_, MR, NR, MR>(processor, lanes, depth.clone(), panel);
+                        processor.round(panel, factors);
                     }
                     for (at, lanes) in parts(columns.clone(), NR).enumerate() {
                         let at = if at_once { 0 } else { at };
@@ -213,14 +235,17 @@ impl Packed {
                                 depth.clone(),
                                 right_panel,
                             );
+                            processor.round(right_panel, factors);
                             let following = lanes.end..columns.end.min(lanes.end + NR);
                             right.lines(following, depth.clone())
                         } else {
-                            Lines::of(others.get(..kc).unwrap_or_default().as_flattened())
+                            Lines::of(others.get(..places).unwrap_or_default().as_flattened())
                         };
                         let mut next = next.over(rows.len().div_ceil(MR));
                         let panels = left_panels.chunks_exact(kc);
+                        let right_panel = &right_panel[..places];
                         for (rows, left_panel) in parts(rows.clone(), MR).zip(panels) {
+                            let left_panel = &left_panel[..places];
                             let (height, width) = (rows.len(), lanes.len());
                             let mut to = block.tile(rows, lanes.clone());
                             let tile = match height {
@@ -340,6 +365,16 @@ mod tests {
                     workspace.run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
                 }));
             }
+            if kernel::Avx512Bf16::find().is_some() {
+                all.push((
+                    "avx512bf16",
+                    |workspace, threads, product, a, b, epilogue| {
+                        let processor = kernel::Avx512Bf16::find().expect("it was there");
+                        workspace
+                            .run::<_, 4, 8, 12, 32>(processor, threads, product, a, b, epilogue);
+                    },
+                ));
+            }
         }
         all
     }
@@ -430,6 +465,48 @@ mod tests {
             for threads in [2, 3, 7, 16] {
                 assert!(product(threads) == alone, "{name}, {threads} threads");
             }
+        }
+    }
+
+    /// The reference rounds the factors first, and sums in `f64`.
+    #[test]
+    fn factors_are_rounded_to_their_precision() {
+        for [m, k, n] in [[7, 33, 40], [101, 700, 33], [MC + 1, KC + 1, 5]] {
+            let numbers = |len: usize, shift: f32| {
+                let numbers = (0..len).map(|at| (at as f32 + shift).sin());
+                numbers.collect::<Vec<_>>()
+            };
+            let (a, b) = (numbers(m * k, 0.0), numbers(k * n, 0.5));
+            let products = [Factors::F32, Factors::Tf32, Factors::Bf16].map(|factors| {
+                let rounded = |numbers: &[f32]| {
+                    let mut rounded = numbers.to_vec();
+                    factors.round(&mut rounded);
+                    rounded
+                };
+                let (x, y) = (rounded(&a), rounded(&b));
+                let due = (0..m * n).map(|at| {
+                    let terms = (0..k).map(|i| (x[at / n * k + i], y[i * n + at % n]));
+                    terms.map(|(x, y)| f64::from(x) * f64::from(y)).sum::<f64>()
+                });
+                let mut product = vec![0.0; m * n];
+                Workspace::new(factors).multiply(
+                    &Threads::default(),
+                    &mut product,
+                    Matrix::new(&a, m, k),
+                    Matrix::new(&b, k, n),
+                    Epilogue::default(),
+                );
+                for (found, due) in product.iter().zip(due) {
+                    let apart = (f64::from(*found) - due).abs();
+                    assert!(
+                        apart < 1e-6 * k as f64,
+                        "{factors:?}, {k}: {found}, not {due}"
+                    );
+                }
+                product
+            });
+            let [exact, tf32, bf16] = &products;
+            assert!(exact != tf32 && tf32 != bf16);
         }
     }
 

@@ -12,11 +12,11 @@ use volley_proto::spec::{
 
 use crate::device::{Cuda, Emulated, Factors};
 use crate::network::{
-    Architecture, Compute, Host, Inference, Input, Mask, Piece, Plan, PlanDevice, Sizes, Tensors,
+    Architecture, Compute, Host, HostDevice, Inference, Input, Mask, Piece, Plan, PlanDevice,
+    Sizes, Tensors,
 };
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
-use crate::threads::Threads;
 
 const ROWS: usize = 3;
 const CODES: [usize; 2] = [4, 3];
@@ -450,8 +450,8 @@ fn reference(
 
 #[test]
 fn gradients_are_finite_differences() {
-    gradients_of::<Host>(networks(), &Threads::default());
-    gradients_of::<Host>(custom_networks(), &Threads::default());
+    gradients_of::<Host>(networks(), &HostDevice::default());
+    gradients_of::<Host>(custom_networks(), &HostDevice::default());
     gradients_of::<Tensors<Autodiff<Flex>>>(networks(), &Default::default());
 }
 
@@ -499,7 +499,7 @@ fn inference_has_the_host_s(device: &PlanDevice, within: f32) {
             .iter()
             .map(|w| w.iter().map(|w| *w as f32).collect())
             .collect();
-        let mut host = Host::new(&architecture, weights.clone(), &Threads::default()).unwrap();
+        let mut host = Host::new(&architecture, weights.clone(), &HostDevice::default()).unwrap();
         let mut inference = Inference::new(&architecture, &weights, device).unwrap();
         // Fewer rows after more, in the same memory, and then more than it holds.
         for rows in [100, 1, 256, 17, 700] {
@@ -534,6 +534,17 @@ fn drawn(architecture: &Architecture, rows: usize) -> Input {
 fn emulated(factors: Factors) -> Option<PlanDevice> {
     let runtime = Emulated::find()?;
     Some(PlanDevice { runtime, factors })
+}
+
+#[test]
+fn the_host_rounds_factors_as_a_gpu_does() {
+    for (factors, within) in PRECISIONS {
+        let device = HostDevice {
+            factors,
+            ..HostDevice::default()
+        };
+        many_rows_have_the_host_s::<Host>(&device, within);
+    }
 }
 
 /// Devices sum over many rows in groups, and by parts of a table: see `broadcast` and `pick`.
@@ -582,7 +593,7 @@ pub(super) fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: 
             let input = || drawn(&architecture, rows);
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
-            let mut host = Host::new(&architecture, narrow(), &Threads::default()).unwrap();
+            let mut host = Host::new(&architecture, narrow(), &HostDevice::default()).unwrap();
             host.gradient(input(), slopes, Piece::WHOLE, &mut due)
                 .unwrap();
             let mut computed = C::new(&architecture, narrow(), device).unwrap();

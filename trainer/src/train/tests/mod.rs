@@ -35,7 +35,7 @@ use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
-use crate::network::{Compute, Host};
+use crate::network::{Compute, Host, HostDevice};
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
 use crate::threads::Threads;
 
@@ -80,7 +80,7 @@ fn with_fit<R>(
         threads: Threads::default(),
     };
     let values = state.weights.values.clone();
-    let network = Host::new(&architecture, values, &Threads::default()).unwrap();
+    let network = Host::new(&architecture, values, &HostDevice::default()).unwrap();
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
     body(&mut fit, &mut alone[0])
 }

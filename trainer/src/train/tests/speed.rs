@@ -12,7 +12,7 @@ use volley_proto::store::Scale;
 
 use crate::collective::{Communicator, Options};
 use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics, Storage};
-use crate::network::{Architecture, Compute, CustomLayers, Host, Normalization, Sizes};
+use crate::network::{Architecture, Compute, CustomLayers, Host, HostDevice, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
 use crate::threads::Threads;
@@ -145,7 +145,7 @@ fn step_time_of_the_rossmann_network() {
             };
             let state = state.clone();
             let values = state.weights.values.clone();
-            let network = Host::new(&architecture, values, &Threads::default()).unwrap();
+            let network = Host::new(&architecture, values, &HostDevice::default()).unwrap();
             let mut fit =
                 Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();
             let (start, busy) = (Instant::now(), thread_seconds());
