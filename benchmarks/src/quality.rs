@@ -16,6 +16,7 @@ use serde_json::json;
 use self::board::{Board, Scored};
 use self::peer::{LINEAR, System, Table};
 use self::score::{Predictions, Score};
+use self::volley::Variant;
 use crate::cluster::Cluster;
 use crate::comparison::VOLLEY;
 use crate::peers::{Peer, Peers};
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// More options for Volley's network, to try them; the results are then no longer those of its defaults
     #[arg(long)]
     options: Option<String>,
+    /// More trainings of Volley's network, to compare with the one by its defaults
+    #[arg(long, value_enum, value_delimiter = ',')]
+    variants: Vec<Variant>,
     /// Folder for the other systems' predictions: a later run with the same versions does not fit them again
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -130,8 +134,11 @@ fn measure(
         anyhow::Ok(score)
     };
     let options = args.options.as_deref();
-    let volley = volley::predict(cluster, &table, &parts, seed, options, dir)?;
+    let volley = volley::predict(cluster, &table, &parts, seed, options, &args.variants, dir)?;
     scored.push(VOLLEY, score(VOLLEY, &volley.network)?);
+    for (variant, predictions) in args.variants.iter().zip(&volley.variants) {
+        scored.push(variant.name(), score(variant.name(), predictions)?);
+    }
     for system in &args.systems {
         let predictions = peer::predict(peer, system.key(), &table, seed)?;
         scored.push(system.name(), score(system.name(), &predictions)?);

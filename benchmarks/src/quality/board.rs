@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::peer::{System, Table};
 use super::score::{Score, deviation, mean};
+use super::volley::Variant;
 use crate::chart::{Chart, ChartBar};
 use crate::comparison::VOLLEY;
 use crate::report::Report;
@@ -77,6 +78,16 @@ impl Scored {
         Some((mean(&scores), deviation(&scores)))
     }
 
+    /// Returns a variant's scores minus those of the defaults, one per seed.
+    fn differences(&self, variant: Variant) -> Option<Vec<f64>> {
+        let pairs = self
+            .scores
+            .get(variant.name())?
+            .iter()
+            .zip(self.scores.get(VOLLEY)?);
+        Some(pairs.map(|(of, from)| of.score - from.score).collect())
+    }
+
     /// Returns the figures to compare linear models by: log loss for classes, which is finer than accuracy, or r².
     fn linear(&self) -> [Vec<f64>; 2] {
         let of = |score: &Score| score.log_loss.unwrap_or(score.score);
@@ -131,6 +142,17 @@ impl Board {
             }
         };
         let mut bars = Vec::new();
+        for variant in Variant::ALL {
+            let (name, to_reach) = (variant.name(), (variant == Variant::Tf32).then_some(1.0));
+            bars.push(bar(
+                format!("the mean score of {name} differs from the default's by at most its standard deviation"),
+                to_reach,
+                &|scored| {
+                    let (_, deviation) = scored.of(VOLLEY)?;
+                    Some(mean(&scored.differences(variant)?).abs() <= deviation)
+                },
+            ));
+        }
         for (system, mean, spread) in [
             (System::Mlp, Some(0.9), None),
             (System::Realmlp, None, Some(0.5)),
@@ -194,6 +216,22 @@ impl Board {
                 scored.scores.get(system).map(|all| scores(all)),
             )
         });
+        let variants = Variant::ALL.into_iter();
+        let variants: Vec<_> = variants
+            .filter(|variant| systems.contains(&variant.name()))
+            .collect();
+        if !variants.is_empty() {
+            let _ = writeln!(
+                text,
+                "\nScore minus that of the defaults with the same rows, ± its standard deviation over the seeds.\n"
+            );
+            let names: Vec<_> = variants.iter().map(|variant| variant.name()).collect();
+            self.table(&mut text, &names, "score", |scored, name| {
+                let variant = variants.iter().find(|variant| variant.name() == name);
+                let differences = variant.and_then(|variant| scored.differences(*variant));
+                (Some(scored.measure()), differences)
+            });
+        }
         let _ = writeln!(text, "\nLog loss of the classifiers; less is better.\n");
         self.table(&mut text, &systems, "", |scored, system| {
             (
@@ -283,9 +321,11 @@ impl Board {
         }
     }
 
-    /// Returns the measured systems: Volley, then the others in their listed order.
+    /// Returns the measured systems: Volley, its variants, then the others in their listed order.
     fn systems(&self) -> Vec<&'static str> {
-        let all = [VOLLEY].into_iter().chain(System::ALL.map(System::name));
+        let variants = Variant::ALL.map(Variant::name);
+        let others = variants.into_iter().chain(System::ALL.map(System::name));
+        let all = [VOLLEY].into_iter().chain(others);
         let measured = |system: &&str| {
             let mut tables = self.tables.iter();
             tables.any(|scored| scored.scores.contains_key(*system))
@@ -385,6 +425,22 @@ mod tests {
         assert_eq!(held, [(2, Some(false)), (3, None), (3, Some(false))]);
         assert_eq!(board.bars[0].fails_on, ["near", "far"]);
         assert_eq!(board.systems(), [VOLLEY, System::Mlp.name()]);
+        for scored in &mut board.tables {
+            for score in [0.5, 0.6] {
+                let score = Score {
+                    score,
+                    log_loss: None,
+                };
+                scored.push(Variant::Tf32.name(), score);
+            }
+        }
+        board.judge();
+        assert_eq!(board.bars[0].fails_on, ["near", "far"]);
+        let figures = board.figures();
+        assert!(
+            figures.contains("| better | r² | -0.0500 ± 0.0707 |"),
+            "{figures}"
+        );
         assert_eq!(board.chart().bars.len(), 4);
         assert!(
             board

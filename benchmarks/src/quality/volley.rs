@@ -1,11 +1,13 @@
 //! Volley's side: a session that trains a network and a linear model on one part of a table and predicts the other.
 //!
-//! It sees no labels of the part that it predicts.
+//! It sees no labels of the part that it predicts. The network may be trained in [variants](Variant) as well, to see what a
+//! precision does to its quality.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use serde_json::Value;
 
 use super::peer::{Parts, Table};
@@ -13,20 +15,70 @@ use super::score::{Predictions, text};
 use crate::cluster::Cluster;
 use crate::session::{Session, Statement};
 
-/// Predictions of both models.
+/// Trainings of the network that are compared with the one by its defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Variant {
+    /// Products in TF32, the default on a GPU
+    Tf32,
+    /// Products in bfloat16
+    Bf16,
+    /// Another seed: what chance does
+    Seed,
+}
+
+impl Variant {
+    pub(super) const ALL: [Self; 3] = [Self::Tf32, Self::Bf16, Self::Seed];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tf32 => "Volley in TF32",
+            Self::Bf16 => "Volley in bf16",
+            Self::Seed => "Volley with another seed",
+        }
+    }
+
+    fn model(self) -> &'static str {
+        match self {
+            Self::Tf32 => "network_in_tf32",
+            Self::Bf16 => "network_in_bf16",
+            Self::Seed => "network_with_another_seed",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            Self::Tf32 => ", precision = 'tf32'",
+            Self::Bf16 => ", precision = 'bf16'",
+            Self::Seed => "",
+        }
+    }
+
+    /// Returns the seed of the training, given that of the defaults.
+    fn seed(self, seed: u64) -> u64 {
+        match self {
+            Self::Tf32 | Self::Bf16 => seed,
+            Self::Seed => seed + 1000,
+        }
+    }
+}
+
+/// Predictions of the models.
 #[derive(Debug)]
 pub(super) struct Predicted {
     pub(super) network: Predictions,
     pub(super) linear: Predictions,
+    /// Of each variant of the network.
+    pub(super) variants: Vec<Predictions>,
 }
 
-/// Trains both models and predicts with them; `options` adds to the network's defaults.
+/// Trains the models and predicts with them; `options` adds to the network's defaults.
 pub(super) fn predict(
     cluster: &Cluster,
     table: &Table,
     parts: &Parts,
     seed: u64,
     options: Option<&str>,
+    variants: &[Variant],
     dir: &Path,
 ) -> anyhow::Result<Predicted> {
     let [network, linear] = match table.regression {
@@ -34,54 +86,59 @@ pub(super) fn predict(
         false => ["dnn_classifier", "logistic_reg"],
     };
     let more = options.map(|options| format!(", {options}"));
+    let more = more.unwrap_or_default();
+    let of_variants = variants.iter().map(|variant| {
+        let seed = (seed, variant.seed(seed));
+        let more = format!("{}{more}", variant.options());
+        statements(variant.model(), table, seed, network, &more)
+    });
+    let of_variants: String = of_variants.collect();
     let script = format!(
         "CREATE EXTERNAL TABLE train STORED AS PARQUET LOCATION '{}';\n\
-         CREATE EXTERNAL TABLE holdout STORED AS PARQUET LOCATION '{}';\n{}{}",
+         CREATE EXTERNAL TABLE holdout STORED AS PARQUET LOCATION '{}';\n{}{}{of_variants}",
         parts.train.display(),
         parts.holdout.display(),
-        statements(
-            "network",
-            table,
-            seed,
-            network,
-            &more.unwrap_or_default(),
-            table.regression
-        ),
+        statements("network", table, (seed, seed), network, &more),
         // Equal optima need equal rows: no split.
         statements(
             "linear",
             table,
-            seed,
+            (seed, seed),
             linear,
-            ", data_split_method = 'no_split'",
-            table.regression
+            ", data_split_method = 'no_split'"
         ),
     );
     let session = Session::run(cluster.client()?, &script, dir)?;
     session.check()?;
     let statements = session.statements()?;
+    let due = 6 + 2 * variants.len();
     ensure!(
-        statements.len() == 6,
-        "{} statements of 6 were run",
+        statements.len() == due,
+        "{} statements of {due} were run",
         statements.len()
     );
+    let of = |statement: &Statement| predictions(statement, table.regression);
     Ok(Predicted {
-        network: predictions(&statements[3], table.regression)?,
-        linear: predictions(&statements[5], table.regression)?,
+        network: of(&statements[3])?,
+        linear: of(&statements[5])?,
+        variants: statements[7.min(due)..]
+            .iter()
+            .step_by(2)
+            .map(of)
+            .collect::<Result<_, _>>()?,
     })
 }
 
-/// Returns a statement that trains and one that predicts.
+/// Returns a statement that trains with the second seed and one that predicts.
 fn statements(
     model: &str,
     table: &Table,
-    seed: u64,
+    (split, seed): (u64, u64),
     model_type: &str,
     more: &str,
-    regression: bool,
 ) -> String {
-    let name = format!("{}_{seed}_{model}", table.name);
-    let predicted = match regression {
+    let name = format!("{}_{split}_{model}", table.name);
+    let predicted = match table.regression {
         true => "predicted_y",
         false => "predicted_y_probs",
     };
