@@ -1,6 +1,5 @@
 //! `EXPLAIN CREATE MODEL`, which runs nothing, and `EXPLAIN ANALYZE`, which runs the query.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -411,7 +410,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     let times = step.map(|(rows, of_rank)| Times::of(spec, (rows, of_rank), &able));
     let times = times.unwrap_or_default();
     line("device", device(spec, executors, &times));
-    line("threads", threads(spec.threads, executors));
+    line("threads", threads(spec.threads, ranks, executors));
     let asked = spec.precision;
     let kinds = device_kinds(spec.device, executors).into_iter();
     let ranks: Vec<_> = kinds.map(|kind| RankDevice::new(kind, asked)).collect();
@@ -545,19 +544,33 @@ fn told(seconds: f64) -> String {
     format!("{number:.digits$} {unit}")
 }
 
-/// Describes the number of threads that a rank computes with on the CPU.
-fn threads(most: Option<NonZeroUsize>, executors: Option<&[Executor]>) -> String {
+/// Describes the number of threads that a rank computes with on the CPU, and the slots that no thread of the training
+/// uses.
+fn threads(
+    most: Option<NonZeroUsize>,
+    ranks: Option<u64>,
+    executors: Option<&[Executor]>,
+) -> String {
     let most = most.map_or(usize::MAX, usize::from);
     let able = executors.into_iter().flatten();
     let of_executors = able.filter(|executor| executor.role != "query");
-    let counts: BTreeSet<_> = of_executors
-        .map(|executor| most.min(executor.slots as usize))
+    let slots: Vec<usize> = of_executors
+        .map(|executor| executor.slots as usize)
         .collect();
-    match (counts.first(), counts.last()) {
+    let mut counts: Vec<usize> = slots.iter().map(|slots| most.min(*slots)).collect();
+    counts.sort_unstable();
+    let text = match (counts.first(), counts.last()) {
         (Some(least), Some(most)) if least == most => format!("{most} a rank"),
         (Some(least), Some(most)) => format!("{least} to {most} a rank"),
-        _ if most == usize::MAX => "as many as the executor has slots".to_owned(),
-        _ => format!("{most} a rank at most"),
+        _ if most == usize::MAX => return "as many as the executor has slots".to_owned(),
+        _ => return format!("{most} a rank at most"),
+    };
+    let ranks = ranks.map_or(counts.len(), |ranks| ranks as usize);
+    let used: usize = counts.iter().rev().take(ranks).sum();
+    let all: usize = slots.iter().sum();
+    match all - used {
+        0 => text,
+        idle => format!("{text}; {idle} of {all} slots compute nothing of it"),
     }
 }
 
@@ -661,10 +674,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn says_which_precision_is_computed_in_and_why() {
-        let mut spec = crate::testing::manifest("m").spec;
-        let executor = |role: &str, device: &str| Executor {
+    fn executor(role: &str, device: &str) -> Executor {
+        Executor {
             executor_id: "e".to_owned(),
             host: "h".to_owned(),
             port: 1,
@@ -690,7 +701,42 @@ mod tests {
             draining: false,
             since: 0,
             running: vec![],
-        };
+        }
+    }
+
+    #[test]
+    fn says_how_many_slots_a_training_leaves_idle() {
+        let executors: Vec<Executor> = [2, 4]
+            .map(|slots| Executor {
+                slots,
+                ..executor("any", "cpu")
+            })
+            .into();
+        for (most, ranks, due) in [
+            (None, None, "2 to 4 a rank"),
+            (None, Some(2), "2 to 4 a rank"),
+            (
+                None,
+                Some(1),
+                "2 to 4 a rank; 2 of 6 slots compute nothing of it",
+            ),
+            (
+                NonZeroUsize::new(1),
+                None,
+                "1 a rank; 4 of 6 slots compute nothing of it",
+            ),
+        ] {
+            assert_eq!(threads(most, ranks, Some(&executors)), due);
+        }
+        assert_eq!(
+            threads(None, None, None),
+            "as many as the executor has slots"
+        );
+    }
+
+    #[test]
+    fn says_which_precision_is_computed_in_and_why() {
+        let mut spec = crate::testing::manifest("m").spec;
         let mixed = [executor("any", "cpu"), executor("train", "cuda:1")];
         let gpus = [executor("query", "cpu"), executor("any", "cuda:0")];
         let lacking = [executor("any", "cuda:7 (not there)")];
