@@ -360,6 +360,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             }
             done.map_err(|error| error.at(self.position))?;
         }
+        // A refit has no evaluation that would show how a last move went.
+        if self.selected.is_some() && self.optimizer.converges() && !self.converged {
+            self.optimizer.return_to_point(&mut self.network)?;
+        }
         Ok(())
     }
 
@@ -464,7 +468,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let stops = pace::stops(early_stop, all);
         self.stopped = accounts.iter().any(|account| account.stopped);
         record.ended = match (self.converged, self.stopped) {
-            (true, _) => Some("the gradient has vanished".to_owned()),
+            (true, _) => Some("converged: the gradient is close to zero".to_owned()),
             (false, true) => stops.or_else(|| Some(BY_CLIENT.to_owned())),
             (false, false) => stops,
         };

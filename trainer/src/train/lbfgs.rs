@@ -19,6 +19,9 @@ const LEAST_CURVATURE: f64 = 1e-8;
 /// Bound on the largest number of a gradient below which it has vanished, within the precision of `f32`.
 const VANISHED: f64 = 1e-5;
 
+/// Slot of the weights that the last move started from.
+pub(super) const POINT: usize = 0;
+
 /// Returns the names and initial values of the numbers kept per weight, with `memory` remembered changes.
 pub(super) fn slots(memory: usize) -> Vec<(&'static str, f32)> {
     let pairs = (0..memory).flat_map(|_| [("change", 0.0), ("bend", 0.0)]);

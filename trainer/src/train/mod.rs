@@ -318,7 +318,7 @@ fn run<C: Compute>(
             values: architecture.initial_values(spec.seed),
             running: population,
         };
-        state = state.refit(&spec.optimizer, weights);
+        state = state.refit(&spec.optimizer, all_rows, weights);
     }
     let refit = state.selected.map(|selected| Refitted {
         first_epoch: selected.epochs + 1,

@@ -166,6 +166,13 @@ impl<C: Compute> Optimizer<C> {
         Ok(vanished)
     }
 
+    /// Replaces weights that the rule has moved to, and whose gradient is not known yet, with those that it moved from.
+    pub(super) fn return_to_point(&self, network: &mut C) -> Result<()> {
+        let point = C::download(self.slots[lbfgs::POINT].clone())?;
+        let mut values = network.values()?;
+        put(&point, &mut values, network)
+    }
+
     /// Picks the rows of the next step: see [`Sparse::pick`].
     pub(super) fn pick(
         &mut self,

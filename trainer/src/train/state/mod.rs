@@ -11,7 +11,7 @@ mod basis;
 mod file;
 
 use serde::{Deserialize, Serialize};
-use volley_proto::spec::{Optimizer, TrainSpec};
+use volley_proto::spec::{Optimizer, Rule, TrainSpec};
 use volley_proto::store::{EpochRecord, Position};
 
 pub(super) use basis::{Basis, ShardRows};
@@ -108,16 +108,21 @@ impl TrainingState {
         }
     }
 
-    /// Creates a refit before its first step, after a finished training, with these weights.
+    /// Creates a refit on `rows` rows before its first step, after a finished training, with these weights. A rule that
+    /// needs the exact gradient gets all rows in each step.
     ///
     /// # Panics
     /// If no epoch is finished.
-    pub(super) fn refit(self, optimizer: &Optimizer, weights: Weights) -> Self {
+    pub(super) fn refit(self, optimizer: &Optimizer, rows: u64, weights: Weights) -> Self {
         let len = weights.values.iter().map(Vec::len).sum();
         assert!(!self.history.is_empty(), "a training has an epoch at least");
         let epochs = self.history.len();
         Self {
             weights,
+            global_batch: match optimizer.rule {
+                Rule::Lbfgs { .. } => rows,
+                _ => self.global_batch,
+            },
             slots: optimizer::fresh_slots(optimizer, len),
             selected: Some(Selected {
                 epochs,

@@ -35,7 +35,7 @@ fn converged(outcomes: &[Outcome]) {
     let ended = history.last().unwrap().ended.as_deref();
     assert_eq!(
         ended,
-        Some("the gradient has vanished"),
+        Some("converged: the gradient is close to zero"),
         "{} epochs",
         history.len()
     );

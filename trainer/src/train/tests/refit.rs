@@ -121,4 +121,28 @@ fn a_solver_solves_for_all_rows() {
         .collect();
     assert_eq!(ends.len(), 2, "{history:?}");
     assert!(ends[0].rows < ends[1].rows);
+    // Each step is over all rows.
+    let steps = history.windows(2).map(|pair| pair[1].steps - pair[0].steps);
+    assert!(steps.eq(history[1..].iter().map(|_| 1)), "{history:?}");
+}
+
+#[test]
+fn a_refit_that_runs_out_of_epochs_keeps_weights_whose_loss_is_known() {
+    let spec = TrainSpec {
+        epochs: Some(4),
+        ..linear(spec())
+    };
+    let outcome = &train_split(&refit(spec), &data(), 1)[0];
+    let manifest = &outcome.artifacts.as_ref().unwrap().manifest;
+    let refit = &manifest.history[manifest.refit.unwrap().first_epoch - 1..];
+    assert!(
+        refit.iter().all(|record| record.ended.is_none()),
+        "{refit:?}"
+    );
+    let published = outcome.report.eval_train_loss;
+    let mut known = refit.iter().map(|record| (record.loss - published).abs());
+    assert!(
+        known.any(|apart| apart < 1e-4 * published),
+        "{published} in {refit:?}"
+    );
 }
