@@ -111,12 +111,12 @@ fn statements<'a>(
     said.lines().filter_map(timing).map(statement).collect()
 }
 
-/// Parses the rows and the seconds of `(3 rows in 0.123 s)`, or of `(in 0.123 s)`.
+/// Parses the rows and the seconds of `(1,234 rows in 0.123 s)`, or of `(in 0.123 s)`.
 fn timing(line: &str) -> Option<(usize, f64)> {
     let inside = line.strip_prefix('(')?.strip_suffix(" s)")?;
     let (rows, seconds) = inside.split_once("in ")?;
     let rows = match rows.split_whitespace().next() {
-        Some(rows) => rows.parse().ok()?,
+        Some(rows) => rows.replace(',', "").parse().ok()?,
         None => 0,
     };
     Some((rows, seconds.parse().ok()?))
@@ -130,6 +130,7 @@ mod tests {
 
     #[test]
     fn rows_belong_to_the_statement_whose_timing_counts_them() {
+        assert_eq!(timing("(1,234 rows in 0.500 s)"), Some((1234, 0.5)));
         let said = "(in 0.010 s)\nsomething else\n(2 rows in 1.500 s)\n(1 row in 0.002 s)\n";
         let statement = |seconds, rows| Statement { seconds, rows };
         let found = statements(said, ["{\"a\":1}", "{\"a\":2}", "{\"b\":3}"].into_iter());
