@@ -478,7 +478,7 @@ mod tests {
         let mut slots: Vec<_> = slots.collect();
         let step = |weights: &mut [f32], slots: &mut [Vec<f32>], gradient: &[f32], at| {
             let slots = slots.iter_mut().map(Vec::as_mut_slice).collect();
-            update::apply(&of(at), true, weights, gradient, slots);
+            update::apply(&of(at), update::Clip::NONE, true, weights, gradient, slots);
         };
         for at in 1..=done {
             step(&mut due, &mut slots, &gradient, at);

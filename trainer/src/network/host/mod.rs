@@ -24,7 +24,6 @@ mod tables;
 mod update;
 
 use std::ops::{DerefMut, Range};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use volley_proto::spec::Output;
 
@@ -32,6 +31,7 @@ pub(super) use self::backward::{Wanted, backward};
 use self::buckets::Buckets;
 pub(crate) use self::catch_up::is_linear;
 use self::sparse::{Picked, take};
+use self::update::Clip;
 use super::compute::Sparse;
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
@@ -75,6 +75,8 @@ pub(crate) struct Host {
     scratch: Scratch,
     /// Accumulated gradient of a step's micro-batches, while there are more to come.
     sums: Vec<f64>,
+    /// Sum of squares of the step's gradient, once it was found to be finite.
+    square: Option<f64>,
 }
 
 /// Memory kept between batches.
@@ -377,6 +379,7 @@ impl Compute for Host {
                 ..Scratch::default()
             },
             sums: Vec::new(),
+            square: None,
         })
     }
 
@@ -448,17 +451,12 @@ impl Compute for Host {
     }
 
     fn non_finite_gradient(&mut self, flat: &[f32]) -> Result<Option<f64>> {
-        let chunks = flat.len().div_ceil(UPDATED);
-        // Lowest chunk with a non-finite number.
-        let found = AtomicUsize::new(usize::MAX);
-        self.scratch.threads.each(chunks, |_, chunk| {
-            let numbers = flat.chunks(UPDATED).nth(chunk).unwrap_or_default();
-            if first_non_finite(numbers).is_some() {
-                found.fetch_min(chunk, Ordering::Relaxed);
-            }
-        });
-        let found = flat.chunks(UPDATED).nth(found.into_inner());
-        Ok(found.and_then(first_non_finite))
+        let square = square(flat, &self.scratch.threads);
+        self.square = Some(square).filter(|square| square.is_finite());
+        Ok(match self.square {
+            Some(_) => None,
+            None => first_non_finite(flat),
+        })
     }
 
     fn apply(
@@ -467,15 +465,17 @@ impl Compute for Host {
         slots: &mut [Vec<f32>],
         flat: &mut [f32],
     ) -> Result<()> {
-        update::clip(update, flat);
         let Self {
             architecture,
             weights,
             picked,
             scratch: Scratch { threads, .. },
+            square: known,
             ..
         } = self;
         let mut flat = &*flat;
+        let known = known.take();
+        let clip = Clip::new(update, || known.unwrap_or_else(|| square(flat, threads)));
         let mut rest: Vec<&mut [f32]> = slots.iter_mut().map(Vec::as_mut_slice).collect();
         let mut parts = Vec::new();
         let mut own: Vec<_> = weights.iter_mut().map(Some).collect();
@@ -489,7 +489,7 @@ impl Compute for Host {
             }
         }
         threads.each_of(parts, |_, (penalized, weights, gradient, slots)| {
-            update::apply(update, penalized, weights, gradient, slots);
+            update::apply(update, clip, penalized, weights, gradient, slots);
         });
         if let Some(picked) = picked.as_mut().filter(|picked| picked.in_use()) {
             picked.put_back(update, weights, slots, threads);
@@ -538,6 +538,7 @@ impl Host {
             picked,
             scratch,
             sums,
+            ..
         } = self;
         if let Some(picked) = in_use(picked) {
             picked.rename(&mut input.codes, &scratch.threads);
@@ -622,6 +623,12 @@ impl Sparse<Vec<f32>> for Host {
             picked.put_together(architecture, weights, slots, threads);
         }
     }
+}
+
+/// Returns the sum of squares, the same for any number of threads; it is finite if all numbers are.
+fn square(numbers: &[f32], threads: &Threads) -> f64 {
+    let squares = threads.map(numbers.chunks(UPDATED).collect(), update::square);
+    squares.iter().sum()
 }
 
 /// Returns the picked rows, if they are in use.
