@@ -111,6 +111,17 @@ pub enum Error {
         /// Arrow's error.
         source: ArrowError,
     },
+    /// A row to predict has a number that training refuses.
+    #[error(
+        "column {column:?} must be a finite number within the range of f32, or NULL: a row has {value}; filter such rows, or \
+         make the value NULL"
+    )]
+    NotFinite {
+        /// The column.
+        column: String,
+        /// Value in the first such row.
+        value: f64,
+    },
     /// Rows, over all ranks, cannot be trained on.
     #[error("{0}")]
     Defect(Defect),

@@ -5,6 +5,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use volley_proto::limits::grouped;
+
+/// Example of a row without a value.
+pub(super) const NULL: &str = "NULL";
 
 /// Rows whose value in one column breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +55,22 @@ impl fmt::Display for Defect {
             rows,
             example,
         } = self;
+        let count = grouped(*rows);
+        let plural = if *rows == 1 { "row" } else { "rows" };
         let expected = match rule {
+            Rule::Label => {
+                write!(
+                    f,
+                    "label {column:?} is NULL or not finite in {count} {plural}"
+                )?;
+                // NULL is the usual example, and has been named.
+                if example != NULL {
+                    write!(f, " (for example, {example})")?;
+                }
+                return write!(f, "; add WHERE {column:?} IS NOT NULL, or filter such rows");
+            }
             Rule::SplitText => "'TRAIN', 'EVAL' or 'TEST', to split the rows",
             Rule::SplitFlag => "true or false, to split the rows",
-            Rule::Label => "a finite number in every row that is trained on or evaluated",
             Rule::Class => "a class in every row that is trained on or evaluated",
             Rule::CountLabel => {
                 "a number ≥ 0 in every row that is trained on or evaluated, since the loss is for counts"
@@ -68,10 +84,10 @@ impl fmt::Display for Defect {
             }
             Rule::Continuous => "a finite number or null, as it is a continuous feature",
         };
-        let rows_are = if *rows == 1 { "row is" } else { "rows are" };
+        let are = if *rows == 1 { "is" } else { "are" };
         write!(
             f,
-            "column {column:?} must be {expected}: {rows} {rows_are} not, such as {example}"
+            "column {column:?} must be {expected}: {count} {plural} {are} not (for example, {example})"
         )
     }
 }

@@ -44,12 +44,13 @@ mod vocabulary;
 mod tests;
 
 pub use cache::{RowMemory, ShardCache};
-pub(crate) use categories::{Categories, numbers};
+pub(crate) use categories::{Categories, Class, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
 pub use load::{LoadedShards, load};
 pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};
+pub(crate) use shard::is_finite;
 pub(crate) use spill::Storage;
 pub(crate) use statistics::Statistics;
 pub(crate) use stored::Stored;

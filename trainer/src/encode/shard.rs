@@ -12,7 +12,7 @@ use volley_proto::spec::{LabelTransform, split};
 
 use super::categories::{Categories, Class, numbers};
 use super::columns::{Column, Columns, SplitBy};
-use super::defect::{Defect, Rule};
+use super::defect::{Defect, NULL, Rule};
 use super::dictionary::Dictionary;
 use super::sequence;
 use super::spill::Storage;
@@ -152,7 +152,7 @@ impl LocalShard {
                 let fits = weight.is_some_and(|x| x >= 0.0 && x.is_finite());
                 if *part != Part::Test && !fits {
                     Defect::count(&mut self.defects, &column.name, Rule::Weight, || {
-                        value.map_or("null".into(), |value| value.to_string())
+                        value.map_or(NULL.into(), |value| value.to_string())
                     });
                 }
                 self.weights.to_mut().push(weight.unwrap_or(0.0));
@@ -242,7 +242,7 @@ impl LocalShard {
                     Some(split::EVAL) => Part::Eval,
                     Some(split::TEST) => Part::Test,
                     other => {
-                        let example = || other.map_or("null".into(), |text| format!("{text:?}"));
+                        let example = || other.map_or(NULL.into(), |text| format!("{text:?}"));
                         Defect::count(defects, &column.name, Rule::SplitText, example);
                         Part::Test
                     }
@@ -259,7 +259,7 @@ impl LocalShard {
                     Some(0) => Part::Train,
                     Some(_) => Part::Eval,
                     None => {
-                        Defect::count(defects, &column.name, Rule::SplitFlag, || "null".into());
+                        Defect::count(defects, &column.name, Rule::SplitFlag, || NULL.into());
                         Part::Test
                     }
                 }));
@@ -286,7 +286,7 @@ impl LocalShard {
         let array = filter(array, &read).map_err(fail)?;
         let nulls = array.logical_null_count();
         for _ in 0..nulls {
-            Defect::count(&mut self.defects, name, Rule::Class, || "null".into());
+            Defect::count(&mut self.defects, name, Rule::Class, || NULL.into());
         }
         let values = Categories::read(&array, class, name)?;
         let mut codes = Vec::with_capacity(array.len());
@@ -334,7 +334,7 @@ impl LocalShard {
             };
             if !(is_finite(label) && fits) {
                 Defect::count(&mut self.defects, name, rule, || {
-                    value.map_or("null".into(), |value| value.to_string())
+                    value.map_or(NULL.into(), |value| value.to_string())
                 });
             }
             self.labels[at].to_mut().push(label);
@@ -345,6 +345,6 @@ impl LocalShard {
 
 /// Checks that a number is finite in `f32` too: it may enter the network unscaled, and squares of such numbers can be
 /// added up in `f64`.
-fn is_finite(x: f64) -> bool {
+pub(crate) fn is_finite(x: f64) -> bool {
     (x as f32).is_finite()
 }

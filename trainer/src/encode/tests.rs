@@ -285,7 +285,7 @@ fn other_values_do_not_split() {
         &spec,
         vec![("f", f()), ("e", flags), ("y", labels(&[1.0; 3]))],
     );
-    assert_eq!(found, [(Rule::SplitFlag, 2, "null".to_owned())]);
+    assert_eq!(found, [(Rule::SplitFlag, 2, "NULL".to_owned())]);
 }
 
 #[test]
@@ -340,10 +340,10 @@ fn bad_labels_are_counted_with_an_example() {
     ]));
     let mut spec = narrow(Split::None);
     let found = defects(&spec, vec![("f", f()), ("y", y.clone())]);
-    assert_eq!(found, [(Rule::Label, 1, "null".to_owned())]);
+    assert_eq!(found, [(Rule::Label, 1, "NULL".to_owned())]);
     spec.label.transform = LabelTransform::Ln;
     let found = defects(&spec, vec![("f", f()), ("y", y)]);
-    assert_eq!(found, [(Rule::PositiveLabel, 3, "null".to_owned())]);
+    assert_eq!(found, [(Rule::PositiveLabel, 3, "NULL".to_owned())]);
     let found = defects(
         &spec,
         vec![("f", f()), ("y", labels(&[1.0, f64::NAN, 1.0, 1.0]))],
@@ -366,7 +366,7 @@ fn each_of_several_labels_is_needed() {
     assert_eq!(rows, [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]);
     let z = Arc::new(Float64Array::from(vec![Some(4.0), None, Some(6.0)]));
     let found = defects(&spec, vec![("f", f()), ("y", labels(&y)), ("z", z)]);
-    assert_eq!(found, [(Rule::Label, 1, "null".to_owned())]);
+    assert_eq!(found, [(Rule::Label, 1, "NULL".to_owned())]);
 }
 
 #[test]

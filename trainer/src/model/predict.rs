@@ -14,7 +14,7 @@ use volley_proto::spec::FeatureKind;
 use volley_proto::store::{Classes, Manifest, PredictedColumns, Quantiles};
 
 use super::{files, sound};
-use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, numbers};
+use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, is_finite, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
 use crate::network::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
@@ -174,7 +174,8 @@ impl Model {
     /// Values that training did not see, null included, are predicted as unseen.
     ///
     /// # Errors
-    /// When a feature's column is missing, or has a type that the model was not trained on.
+    /// When a feature's column is missing, has a type that the model was not trained on, or has a number that is not
+    /// finite in `f32`, which training refuses too.
     pub fn predict(&self, rows: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let mut outputs = Vec::with_capacity(rows.num_rows() * self.architecture.outputs);
         let mut scratch = Scratch::default();
@@ -256,6 +257,10 @@ impl Model {
             match encoder {
                 Encoder::Continuous { rounds } => {
                     let all = numbers(column, name)?;
+                    if let Some(value) = all.iter().flatten().find(|x| !is_finite(*x)) {
+                        let column = name.clone();
+                        return Err(Error::NotFinite { column, value });
+                    }
                     columns.push(match rounds {
                         true => all.unary(|x| f64::from(x as f32)),
                         false => all,

@@ -290,6 +290,28 @@ fn rows_without_a_feature_are_refused() {
     assert!(matches!(error, Error::ColumnType { column, .. } if column == "store"));
 }
 
+#[test]
+fn numbers_that_training_refuses_are_refused() {
+    let model = model(&train_split(&spec(), &rows(0..100), 1));
+    let some = rows(0..5);
+    for refused in [f64::INFINITY, f64::NAN, -1e300] {
+        let trend = vec![Some(0.5), None, Some(1.0), Some(refused), None];
+        let rows = with_column(&some, "trend", Arc::new(Float64Array::from(trend)));
+        for error in [model.predict(&rows).err(), model.explain(&rows, 1).err()] {
+            let Some(Error::NotFinite { column, value }) = error else {
+                panic!("{refused}: {error:?}")
+            };
+            assert_eq!(
+                (column.as_str(), value.to_bits()),
+                ("trend", refused.to_bits())
+            );
+        }
+    }
+    let nulls = Arc::new(Float64Array::from(vec![None::<f64>; 5]));
+    let predicted = predict(&model, &with_column(&some, "trend", nulls));
+    assert!(predicted.iter().all(|y| y.is_finite()), "{predicted:?}");
+}
+
 /// The most important features with their attributions, and two numbers more.
 type Explanation = (Vec<(String, f64)>, f64, f64);
 

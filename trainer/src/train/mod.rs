@@ -43,6 +43,7 @@ mod lbfgs;
 mod link;
 mod loss;
 mod metrics;
+mod misfits;
 #[cfg(any(test, feature = "wgpu"))]
 mod on_burn;
 mod optimizer;
@@ -138,7 +139,12 @@ pub fn train(
     let state = prepared.agreed.state.take();
     let state = state.or_else(|| origin.into_state());
     let state = state.expect("ranks agree on a state that one of them has");
-    observer.started(prepared.agreed.beginning);
+    let beginning = prepared.agreed.beginning;
+    observer.started(beginning);
+    // A training that continues has been noted on.
+    if communicator.rank() == 0 && !matches!(beginning, Beginning::Resumed { .. }) {
+        prepared.notes.iter().for_each(|note| observer.noted(note));
+    }
     let subject = Subject {
         spec: &prepared.spec,
         architecture: &prepared.architecture,
@@ -419,6 +425,8 @@ struct Prepared {
     /// Initial statistics of batch norm.
     population: Normalization,
     agreed: Agreed,
+    /// Notes on features that cannot generalize.
+    notes: Vec<String>,
 }
 
 /// Agrees with the other ranks on everything before the first step.
@@ -477,6 +485,8 @@ fn prepare(
     };
     let shards = some_at_once(threads, cancel, at_once, unscaled, scaled)?;
     let trained = trained_codes(&shards, &vocabularies, communicator)?;
+    let rows = (shards.as_slice(), &world);
+    let notes = misfits::notes(spec, &vocabularies, &trained, rows, communicator)?;
     let architecture = architecture(spec, &vocabularies, &world, &scaling, layers)?;
 
     let basis = Basis::new(spec, world.shards.clone(), &vocabularies);
@@ -531,6 +541,7 @@ fn prepare(
         architecture,
         population,
         agreed,
+        notes,
     })
 }
 

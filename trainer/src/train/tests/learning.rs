@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{AsArray, Float64Array, StringArray};
+use arrow::array::{AsArray, Date32Array, Float64Array, StringArray};
 use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
@@ -13,12 +13,13 @@ use volley_proto::spec::{
 };
 use volley_proto::store::{Classes, EpochRecord, Position};
 
+use super::runs::{run, small};
 use super::worlds::assert_same_weights;
 use crate::testing::{
     Deaf, Seat, classifier, dense, load_split, model, rows, spec, told_apart, train_seats,
     train_split, train_world, two_labels, with_visits,
 };
-use crate::{Beginning, Error, Observer, Step};
+use crate::{Beginning, Error, Observer, Origin, Step};
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
     let parts = batch["part"]
@@ -239,8 +240,38 @@ fn a_label_with_one_value_or_with_nulls_is_no_classifier_s() {
     );
     rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
     for error in failed(&rows) {
-        assert!(error.contains("1 row is not, such as null"), "{error}");
+        assert!(
+            error.contains("1 row is not (for example, NULL)"),
+            "{error}"
+        );
     }
+}
+
+#[test]
+fn features_that_cannot_generalize_are_noted_by_the_first_rank() {
+    let noted = |data: &RecordBatch| {
+        let origins = vec![(Origin::Fresh, None), (Origin::Fresh, None)];
+        let heard = run(&small(2), data, origins).heard;
+        assert_eq!(heard[1].noted, None);
+        heard[0].noted.clone()
+    };
+    let data = rows(0..200);
+    assert_eq!(noted(&data), None);
+    let [day, part] = ["day", "part"].map(|name| data.schema().index_of(name).unwrap());
+    let parts = data.column(part).as_string::<i32>().iter();
+    // The dates of evaluated rows are later than those of training rows.
+    let later = parts.enumerate().map(|(row, part)| match part {
+        Some("EVAL") => 20_000 + row as i32,
+        _ => 19_000 + (row % 50) as i32,
+    });
+    let mut columns = data.columns().to_vec();
+    columns[day] = Arc::new(Date32Array::from_iter_values(later));
+    let forecast = RecordBatch::try_new(data.schema(), columns).unwrap();
+    let note = noted(&forecast).unwrap();
+    assert!(
+        note.starts_with("all evaluated rows have values of \"day\" that no training row has"),
+        "{note}"
+    );
 }
 
 #[test]
