@@ -28,6 +28,7 @@ use super::{Output, Session};
 use crate::sql::{CreateModel, Target, TrainOptions, WarmStart, needed_columns};
 use crate::system_tables::Scope;
 use crate::{Error, Result};
+use summary::{Asked, disagreement, judged, refit, took};
 
 /// Result of a training.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ impl Session {
         let name = target.model.clone();
         let traced = self.is_traced(&options);
         let normalizes = !options.linear && options.network.normalizes();
+        let asked = Asked::of(&options, &rows);
         let trained = self.train(rows, options, target, text).await?;
         let trace = match trained.version.filter(|_| traced) {
             Some(version) => self.trace_of(&name, version).await,
@@ -58,7 +60,7 @@ impl Session {
             let lost = trained.lost.as_ref();
             let lost = lost.map(|error| format!("; the ranks' rows are missing: {error}"));
             let lost = lost.unwrap_or_default();
-            let mut judged = judged(&trained.ranks).unwrap_or_default();
+            let mut judged = judged(&trained.ranks, &asked).unwrap_or_default();
             judged.extend(refit(&trained.ranks));
             judged.extend(normalizes.then(|| disagreement(&trained.ranks)).flatten());
             judged.extend(took(&trained.ranks));
@@ -413,89 +415,6 @@ fn by_rank(batches: &[RecordBatch]) -> arrow::error::Result<RecordBatch> {
     take_record_batch(&rows, &sort_to_indices(ranks, None, None)?)
 }
 
-/// Ratio of the evaluated loss on training rows to the loss in training above which the two disagree.
-const DISAGREES: f64 = 2.0;
-
-/// Returns the number of the first rank that has one.
-fn first(rows: &RecordBatch, column: &str) -> Option<f64> {
-    use arrow::array::AsArray;
-    use arrow::datatypes::Float64Type;
-    let column = rows.column_by_name(column)?;
-    column
-        .as_primitive_opt::<Float64Type>()?
-        .iter()
-        .flatten()
-        .next()
-}
-
-/// Returns a warning if the model's loss on training rows disagrees with the loss of training.
-fn disagreement(rows: &RecordBatch) -> Option<String> {
-    let (trained, evaluated) = first(rows, "loss").zip(first(rows, "eval_train_loss"))?;
-    let disagrees = evaluated > DISAGREES * trained && evaluated > f64::from(f32::EPSILON);
-    disagrees.then(|| {
-        format!(
-            "; warning: training ended at a loss of {trained:.5}, but the published model's loss on training rows \
-             is {evaluated:.5}: more steps (epochs, or a smaller global_batch_size) let its statistics settle, or use \
-             batch_norm = false"
-        )
-    })
-}
-
-/// Compares the model with predicting the mean or the most frequent class, on the evaluated rows.
-fn judged(rows: &RecordBatch) -> Option<String> {
-    use arrow::array::AsArray;
-    use arrow::datatypes::UInt64Type;
-    let evaluated = rows
-        .column_by_name("eval_rows")?
-        .as_primitive_opt::<UInt64Type>()?;
-    let evaluated = arrow::compute::sum(evaluated).filter(|rows| *rows > 0)?;
-    let first = |column: &str| first(rows, column);
-    if let Some((accuracy, majority)) = first("eval_accuracy").zip(first("eval_majority")) {
-        let worse = match accuracy > majority {
-            true => "",
-            false => ": it is no better than that; other features or another learn_rate may help",
-        };
-        return Some(format!(
-            "; accuracy {accuracy:.3} on {evaluated} evaluated rows, where always predicting the most \
-             frequent class gives {majority:.3}{worse}"
-        ));
-    }
-    let r2 = first("eval_r2")?;
-    let worse = match r2 > 0.0 {
-        true => "",
-        false => {
-            ": it is no better than that; more epochs, another learn_rate or other features may help"
-        }
-    };
-    Some(format!(
-        "; r² {r2:.3} on {evaluated} evaluated rows, where predicting their mean gives 0{worse}"
-    ))
-}
-
-/// Returns a message about the refit that followed.
-fn refit(rows: &RecordBatch) -> Option<String> {
-    use arrow::array::AsArray;
-    use arrow::datatypes::UInt64Type;
-    let refit = rows.column_by_name("refit_rows")?;
-    let refit = refit.as_primitive_opt::<UInt64Type>()?;
-    let rows = arrow::compute::sum(refit)?;
-    Some(format!("; then refit on all {rows} rows"))
-}
-
-/// Tells the number of ranks, and the time of the slowest.
-fn took(rows: &RecordBatch) -> Option<String> {
-    use arrow::array::AsArray;
-    use arrow::datatypes::Float64Type;
-    let most = |name: &str| {
-        let seconds = rows.column_by_name(name)?;
-        arrow::compute::max(seconds.as_primitive_opt::<Float64Type>()?)
-    };
-    let seconds = most("load_seconds")? + most("train_seconds")?;
-    let ranks = rows.num_rows();
-    let plural = if ranks == 1 { "rank" } else { "ranks" };
-    Some(format!("; {ranks} {plural}, {seconds:.1} s"))
-}
-
 /// Returns the version from the ranks' rows.
 fn published_version(rows: &RecordBatch) -> Option<u32> {
     use arrow::array::AsArray;
@@ -506,5 +425,6 @@ fn published_version(rows: &RecordBatch) -> Option<u32> {
     (!versions.is_empty()).then(|| versions.value(0))
 }
 
+mod summary;
 #[cfg(test)]
 mod tests;

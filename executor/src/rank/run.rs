@@ -107,7 +107,8 @@ impl RankRun<'_> {
         } else {
             None
         };
-        for note in found.iter().flat_map(|found| &found.notes) {
+        let fewer = self.fewer_threads();
+        for note in found.iter().flat_map(|found| &found.notes).chain(&fewer) {
             let note = Report::Note(note.clone());
             self.rendezvous.report(&self.seat, note).await;
         }
@@ -127,6 +128,17 @@ impl RankRun<'_> {
             .await?;
         self.row(version, &report)
             .map_err(|error| self.broken(&error))
+    }
+
+    /// Returns a note if rank 0 has fewer threads than the training asks for.
+    fn fewer_threads(&self) -> Option<String> {
+        let asked = self.spec.threads.filter(|asked| *asked > self.threads);
+        let asked = asked.filter(|_| self.seat.rank == 0)?;
+        let threads = self.threads;
+        let slots = if threads.get() == 1 { "slot" } else { "slots" };
+        Some(format!(
+            "threads = {asked}: rank 0 computes with {threads}, since its executor has {threads} {slots}"
+        ))
     }
 
     /// Loads the task's shards, from the executor's cache or by streaming their rows.
@@ -343,6 +355,7 @@ impl RankRun<'_> {
                 text(self.executor.to_owned()),
                 text(device.to_string()),
                 text(report.computed.precision.to_string()),
+                small(self.threads.get()),
                 large(report.train_rows),
                 large(report.eval_rows),
                 small(report.epochs),
@@ -355,6 +368,7 @@ impl RankRun<'_> {
                 real(kept.eval_accuracy),
                 real(kept.eval_majority),
                 real(kept.eval_rmspe),
+                real(kept.eval_interval_coverage),
                 real(Some(report.eval_train_loss)),
                 Arc::new(UInt64Array::from(vec![report.refit_rows])),
                 real(Some(report.load_seconds)),

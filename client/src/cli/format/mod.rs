@@ -128,7 +128,7 @@ impl Formatter {
         self
     }
 
-    /// Says whether a message tells what came of the statement: then the 23 columns of each of a training's ranks are left
+    /// Says whether a message tells what came of the statement: then the columns of each of a training's ranks are left
     /// out of a table.
     pub(super) fn told(mut self, is_told: bool) -> Self {
         self.is_told = is_told;

@@ -7,26 +7,6 @@ use crate::sql::Kind;
 use crate::testing::{on_a_deep_stack, session};
 
 #[test]
-fn a_model_that_does_other_than_was_trained_is_told_of() {
-    use arrow::array::Float64Array;
-    let said = |trained: f64, evaluated: f64| {
-        let number = |x: f64| Arc::new(Float64Array::from(vec![x])) as arrow::array::ArrayRef;
-        let columns = [
-            ("loss", number(trained)),
-            ("eval_train_loss", number(evaluated)),
-        ];
-        disagreement(&RecordBatch::try_from_iter(columns).unwrap())
-    };
-    assert_eq!(said(2.1, 2.5), None);
-    assert_eq!(said(0.0, 1e-12), None);
-    let warning = said(2.1, 26.0).unwrap();
-    assert!(
-        warning.contains("2.10000") && warning.contains("batch_norm = false"),
-        "{warning}"
-    );
-}
-
-#[test]
 fn reads_only_what_it_needs() {
     on_a_deep_stack(async {
         let (session, _dir) = session().await;
