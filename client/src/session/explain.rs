@@ -28,7 +28,7 @@ use super::settings::JobDescription;
 use super::train::plan_of;
 use super::{Output, Session};
 use crate::Result;
-use crate::sql::CreateModel;
+use crate::sql::{CreateModel, needed_columns};
 use crate::system_tables::Scope;
 
 /// Number of requests for the stages of a job that has just ended, and the pause between two of them.
@@ -54,6 +54,13 @@ impl Session {
         // The cluster's size may change before training starts.
         let executors = self.system_tables.rows(Scope::All).await.ok();
         let mut needs = describe(&spec, estimate, executors.as_deref());
+        needs.insert_str(0, &features(&spec));
+        // A TRANSFORM may use columns that are no features.
+        if rows.transform.is_none() {
+            let columns = rows.plan.schema().fields().iter();
+            let columns: Vec<_> = columns.map(|column| column.name().as_str()).collect();
+            needs.insert_str(0, &unused(&spec, &columns).unwrap_or_default());
+        }
         for (at, function) in rows.fitted().into_iter().enumerate() {
             let name = if at == 0 { "fitted before" } else { "" };
             write!(needs, "\n{name:<22}{function}").ok();
@@ -200,6 +207,49 @@ fn explained(parts: &[(&str, String)]) -> Result<Output> {
     Ok(Output::batches(batch.schema(), vec![batch]))
 }
 
+/// Maximum number of columns that a line names.
+const NAMED: usize = 12;
+
+/// Returns names in a list, the first ones of many.
+fn listed(names: &[&str]) -> String {
+    match names.len().saturating_sub(NAMED) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names[..NAMED].join(", ")),
+    }
+}
+
+/// Returns a number with its noun.
+fn counted(about: &str, number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{about}{} {noun}{plural}", grouped(number))
+}
+
+/// Returns the features as a line.
+fn features(spec: &TrainSpec) -> String {
+    let of = |kind: FeatureKind| {
+        let features = spec.features.iter();
+        let names = features.filter(|feature| feature.kind == kind);
+        let names: Vec<_> = names.map(|feature| feature.column.as_str()).collect();
+        let what = match kind {
+            FeatureKind::Continuous => "numbers",
+            FeatureKind::Categorical => "categories",
+        };
+        (!names.is_empty()).then(|| format!("{what} {}", listed(&names)))
+    };
+    let kinds = [FeatureKind::Continuous, FeatureKind::Categorical];
+    let kinds: Vec<_> = kinds.into_iter().filter_map(of).collect();
+    format!("{:<22}{}\n", "features", kinds.join("; "))
+}
+
+/// Returns the query's columns that the training does not read as a line, if there are any.
+fn unused(spec: &TrainSpec, columns: &[&str]) -> Option<String> {
+    let read = needed_columns(spec);
+    let unread = |column: &&&str| !read.contains(column) && !spec.split_key.iter().any(|key| key == **column);
+    let unread: Vec<_> = columns.iter().filter(unread).copied().collect();
+    let why = "only the columns named in categorical and continuous are features";
+    (!unread.is_empty()).then(|| format!("{:<22}{} ({why})\n", "unused columns", listed(&unread)))
+}
+
 /// Describes the needs of a training run, one per line; estimates are marked with `~`.
 fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> String {
     let able = executors.map(|executors| {
@@ -235,11 +285,18 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         "rows",
         match rows {
             Rows::Exact(rows) => format!("{} in all splits", grouped(rows)),
-            Rows::Estimated(rows) => format!("~{} in all splits", grouped(rows)),
+            Rows::Estimated(rows) => format!(
+                "~{} in all splits (estimated from file sizes)",
+                grouped(rows)
+            ),
             Rows::Unknown => "unknown until they are read".to_owned(),
         },
     );
     let categorical = spec.count(FeatureKind::Categorical);
+    let of_features = match categorical {
+        1 => "categorical feature".to_owned(),
+        _ => format!("{categorical} categorical features"),
+    };
     // A classifier has at least one.
     let outputs = spec.outputs() as u64;
     let memory = spec.rank_memory();
@@ -267,16 +324,16 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             let members = network.members(rows.number().unwrap_or(u64::MAX));
             let of_value = width * members as u64 + beside;
             format!(
-                ", and {of_value} for each distinct value of the {categorical} categorical features"
+                ", and {of_value} for each distinct value of the {of_features}"
             )
         }
         _ if !network.is_deep() => {
             format!(
-                ", and {beside} for each distinct value of the {categorical} categorical features"
+                ", and {beside} for each distinct value of the {of_features}"
             )
         }
         _ => format!(
-            " at least, and more for each distinct value of the {categorical} categorical features"
+            " at least, and more for each distinct value of the {of_features}"
         ),
     };
     // Only executors know the parameters of custom layers.
@@ -328,9 +385,9 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         .zip(global_batch)
         .map(|(rows, batch)| rows.div_ceil(batch.max(1)));
     let epochs = match (spec.epochs, steps) {
-        (Some(epochs), _) => format!("{epochs} epochs"),
+        (Some(epochs), _) => counted("", epochs as u64, "epoch"),
         (None, _) if solved => "1,000 epochs at most".to_owned(),
-        (None, Some(steps)) => format!("~{} epochs", spec.planned_epochs(steps)),
+        (None, Some(steps)) => counted("~", spec.planned_epochs(steps) as u64, "epoch"),
         (None, None) => "epochs by the number of rows".to_owned(),
     };
     line(
@@ -613,9 +670,11 @@ mod tests {
         let text = describe(&spec, Rows::Estimated(1_000_000), Some(&[]));
         for line in [
             "ranks                 2; 0 can run one now".to_owned(),
-            "rows                  ~1,000,000 in all splits".to_owned(),
+            "rows                  ~1,000,000 in all splits (estimated from file sizes)".to_owned(),
             "a rank's rows         ~500,000, ~9.5 MiB in memory once they are encoded".to_owned(),
-            format!("parameters            {dense}, and 10 for each distinct value"),
+            format!(
+                "parameters            {dense}, and 10 for each distinct value of the categorical feature\n"
+            ),
             "~50,000 an epoch".to_owned(),
         ] {
             assert!(text.contains(&line), "{line} in\n{text}");
@@ -672,6 +731,24 @@ mod tests {
             let line = format!("{line}unknown here: only executors have custom('rbf', 16)");
             assert!(text.contains(&line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn says_which_columns_are_read() {
+        let spec = crate::testing::manifest("m").spec;
+        assert_eq!(
+            features(&spec),
+            "features              numbers Distance; categories Store\n"
+        );
+        let mut columns = needed_columns(&spec);
+        assert_eq!(unused(&spec, &columns), None);
+        let others: Vec<_> = (0..14).map(|at| format!("c{at}")).collect();
+        columns.extend(others.iter().map(String::as_str));
+        let text = unused(&spec, &columns).unwrap();
+        assert!(
+            text.starts_with("unused columns        c0, c1, ") && text.contains("c11 and 2 more (only"),
+            "{text}"
+        );
     }
 
     fn executor(role: &str, device: &str) -> Executor {
