@@ -3,6 +3,7 @@
 //!
 //! It comes from the scheduler. Progress is optional: when it is not available, the statement goes on without it.
 
+mod clock;
 mod events;
 mod show;
 

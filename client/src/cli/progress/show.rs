@@ -13,6 +13,7 @@ use volley_proto::limits::grouped;
 use volley_proto::tables::{Rank, Run, RunState, Stage, StageKind, StageState};
 
 use super::Snapshot;
+use super::clock::{Clock, Moment, seconds_left};
 
 /// Interval of progress lines where bars cannot be drawn.
 const LINES: Duration = Duration::from_secs(5);
@@ -59,7 +60,7 @@ pub(super) struct Show {
     run: Option<ProgressBar>,
     ranks: Vec<ProgressBar>,
     /// Time at which the work began.
-    began: Instant,
+    began: Clock,
     /// Time and text of the last line.
     last: (Instant, String),
 }
@@ -72,7 +73,7 @@ impl Show {
             stages: None,
             run: None,
             ranks: Vec::new(),
-            began: Instant::now(),
+            began: Clock::start(),
             last: (Instant::now(), String::new()),
         }
     }
@@ -98,6 +99,8 @@ impl Show {
         if snapshot.stages.is_empty() && snapshot.run.is_none() {
             return;
         }
+        let queries = Queries::of(&snapshot.stages, self.began.elapsed());
+        self.began.note(queries.share());
         match self.style {
             Style::Off => {}
             Style::Bars => self.draw(snapshot),
@@ -216,13 +219,24 @@ struct Queries {
     rows_to_read: Option<u64>,
     running: Vec<String>,
     elapsed: Duration,
+    /// Time elapsed when the share last changed.
+    changed: Duration,
+    /// True if the time left can be estimated.
+    tells: bool,
 }
 
 impl Queries {
-    fn of(stages: &[Stage], elapsed: Duration) -> Self {
+    fn of(stages: &[Stage], moment: impl Into<Moment>) -> Self {
+        let Moment {
+            elapsed,
+            changed,
+            tells,
+        } = moment.into();
         let mut all = Self {
             rows_to_read: Some(0),
             elapsed,
+            changed,
+            tells,
             ..Self::default()
         };
         for stage in stages.iter().filter(|stage| stage.kind == StageKind::Query) {
@@ -256,9 +270,10 @@ impl Queries {
     fn left(&self) -> Option<Duration> {
         let (least, early) = TELLING;
         let share = self.share();
-        let tells = share >= least && self.elapsed >= early;
-        let left = self.elapsed.as_secs_f64() * (1.0 / share.max(least) - 1.0);
-        tells.then(|| Duration::from_secs_f64(left.max(0.0)))
+        let tells = self.tells && share >= least && self.elapsed >= early;
+        let left = seconds_left(share.max(least), self.changed);
+        let since = self.elapsed.saturating_sub(self.changed);
+        tells.then(|| Duration::from_secs_f64(left).saturating_sub(since))
     }
 }
 
@@ -302,7 +317,7 @@ impl std::fmt::Display for Queries {
 }
 
 /// Formats a snapshot as a line.
-fn line(snapshot: &Snapshot, elapsed: Duration) -> String {
+fn line(snapshot: &Snapshot, elapsed: impl Into<Moment>) -> String {
     match (&snapshot.run, &snapshot.waits) {
         (Some(run), _) if run.generation > 0 => training(run),
         (_, Some(reason)) => format!("waits: {reason}"),
@@ -340,7 +355,7 @@ fn training(run: &Run) -> String {
 fn share(rank: &Rank) -> String {
     let executor = &rank.executor_id;
     let (Some(rows), Some(load)) = (rank.rows, rank.load_seconds) else {
-        return format!("on {executor}: waits for its rows");
+        return format!("on {executor}: waiting for rows");
     };
     let (compute, reduce) = (rank.compute_seconds, rank.reduce_seconds);
     let told = load + compute + reduce;
