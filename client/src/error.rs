@@ -166,7 +166,10 @@ pub enum Error {
         found: String,
     },
     /// An option of `CREATE MODEL` does not exist.
-    #[error("unknown option {option:?}{hint}; `volley help options` lists all of them")]
+    #[error(
+        "unknown option {option:?}{hint}{} `volley help options` lists all of them",
+        if hint.is_empty() { ";" } else { "" }
+    )]
     UnknownOption {
         /// The option as typed.
         option: String,

@@ -46,7 +46,15 @@ impl TrainSpec {
         }
         self.label.check(self.task, input)?;
         if let Split::Column(column) = &self.split {
-            check_column(column, "data_split_col", input, "text or a boolean", |t| {
+            let is_ordered = named_field(input, column, "data_split_col")
+                .is_ok_and(|field| is_ordered(value_type(field.data_type())));
+            let expected = match is_ordered {
+                true => {
+                    "text or a boolean, or data_split_method = 'seq' to evaluate the last rows in its order"
+                }
+                false => "text or a boolean",
+            };
+            check_column(column, "data_split_col", input, expected, |t| {
                 is_text(t) || *t == DataType::Boolean
             })?;
         }

@@ -198,14 +198,15 @@ pub(in super::super) fn syntax(typed: &str) -> anyhow::Result<String> {
     }
     let topics = topics();
     let hint = did_you_mean(&typed, topics.iter().map(String::as_str));
+    let there_is = if hint.is_empty() { "; there" } else { " There" };
     bail!(
-        "no help on {typed}{hint}; there is help on statements, ML functions and options of CREATE MODEL"
+        "no help on {typed}{hint}{there_is} is help on statements, ML functions and options of CREATE MODEL"
     )
 }
 
 /// Returns an option as a line of the list: its name and the beginning of its description.
 fn listed(option: &TrainOption) -> String {
-    let line = format!("  {:<22}{}", option.name, option.about);
+    let line = format!("  {:<24} {}", option.name, option.about);
     format!("{}\n", cut(&line, WIDTH))
 }
 

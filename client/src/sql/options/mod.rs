@@ -130,7 +130,7 @@ pub struct TrainOptions {
     pub threads: Option<NonZeroUsize>,
     /// True if ranks may share GPUs.
     pub device_share: bool,
-    /// Seed of initial weights, row order and dropout masks.
+    /// Seed of the random split, folds, initial weights, row order and dropout masks.
     pub seed: u64,
     /// Timeout of the rendezvous of all ranks.
     pub rendezvous_timeout: Duration,

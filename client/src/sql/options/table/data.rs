@@ -3,7 +3,8 @@
 use volley_proto::spec::{LabelTransform, NumericTransform, Task};
 
 use super::super::{OptionValue, SplitMethod};
-use super::set::{boolean, choose, column, columns, expected, set, text, whole};
+use super::elsewhere::instead_of_model_type;
+use super::set::{boolean, choose, column, columns, expected, quotes, set, text, whole};
 use super::{Refusal, TrainOption};
 
 pub(super) const DATA: &[TrainOption] = &[
@@ -31,9 +32,7 @@ pub(super) const DATA: &[TrainOption] = &[
                     (to.task, to.linear) = (*task, *linear);
                     Ok(())
                 }
-                (None, Some(_)) => Err(Refusal::NotSupported(
-                    "use 'dnn_regressor', 'dnn_classifier', 'linear_reg' or 'logistic_reg'",
-                )),
+                (None, Some(name)) => Err(Refusal::NotSupported(instead_of_model_type(&name))),
                 (None, None) => choose(value, &choices).map(|_| ()),
             }
         },
@@ -46,7 +45,10 @@ pub(super) const DATA: &[TrainOption] = &[
         example: "input_label_cols = ['sales']",
         set: |to, value| match value.list(text) {
             Some(labels) if !labels.is_empty() => set(&mut to.labels, labels),
-            _ => Err(expected("a list of columns, such as ['sales']")),
+            _ => Err(expected(&format!(
+                "a list of columns, such as ['sales']{}",
+                quotes(value)
+            ))),
         },
     },
     TrainOption {

@@ -1,6 +1,7 @@
 //! Table of all options: name, values, default, description and setter of each.
 
 mod data;
+mod elsewhere;
 mod learning;
 mod network;
 mod running;
@@ -11,6 +12,7 @@ mod tests;
 use volley_proto::nearest;
 
 use data::DATA;
+use elsewhere::ELSEWHERE_ALONE;
 use learning::LEARNING;
 use network::NETWORK;
 use running::RUNNING;
@@ -59,7 +61,8 @@ impl TrainOptions {
     /// Names the option, the value, and what would be right.
     pub fn set(&mut self, option: &str, value: &OptionValue) -> Result<()> {
         let name = option.to_lowercase();
-        if let Some((_, what)) = NOT_SUPPORTED.iter().find(|(known, _)| *known == name) {
+        let mut elsewhere = NOT_SUPPORTED.iter().chain(ELSEWHERE_ALONE);
+        if let Some((_, what)) = elsewhere.find(|(known, _)| *known == name) {
             return Err(Error::NotSupported {
                 what: format!("option {name}: {what}"),
             });

@@ -26,6 +26,12 @@ pub(super) const NETWORK: &[TrainOption] = &[
         about: "Activation function of the dense layers.",
         example: "activation_fn = 'relu'",
         set: |to, value| {
+            if value
+                .text()
+                .is_some_and(|name| name.eq_ignore_ascii_case("swish"))
+            {
+                return Err(expected("'silu', which is the same function"));
+            }
             let chosen = choose(value, &Activation::ALL)?;
             set(&mut to.network.activation, Some(chosen))
         },

@@ -167,7 +167,8 @@ pub(super) const RUNNING: &[TrainOption] = &[
         name: "seed",
         values: "whole number",
         default: "0",
-        about: "Seed of the initial weights, the row order and the dropout masks.",
+        about: "Seed of the random split, the folds, the initial weights, the row order and the dropout masks. To \
+            compare seeds on the same held-out rows, use a custom split.",
         example: "seed = 42",
         set: |to, value| match value.number() {
             Some(seed) => set(&mut to.seed, seed),

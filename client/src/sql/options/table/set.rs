@@ -40,12 +40,35 @@ pub(super) fn text(value: &OptionValue) -> Option<String> {
 }
 
 pub(super) fn column(value: &OptionValue) -> Result<String, Refusal> {
-    text(value).ok_or_else(|| expected("a column, such as 'split'"))
+    let expects = || expected(&format!("a column, such as 'split'{}", quotes(value)));
+    text(value).ok_or_else(expects)
+}
+
+/// Returns how to write a column that is typed as a name, or in double quotes; nothing for other values.
+pub(super) fn quotes(value: &OptionValue) -> String {
+    let word = |value: &OptionValue| match value {
+        OptionValue::Word(word) => Some(format!("'{word}'")),
+        _ => None,
+    };
+    let written = match value {
+        OptionValue::List(values) => {
+            let any = values.iter().find_map(word);
+            any.map(|word| format!("[{word}]"))
+        }
+        value => word(value),
+    };
+    let hint = |written| format!("; names of columns are in single quotes here: write {written}");
+    written.map(hint).unwrap_or_default()
 }
 
 pub(super) fn columns(value: &OptionValue) -> Result<Vec<String>, Refusal> {
     let columns = value.list(text);
-    columns.ok_or_else(|| expected("a list of columns, such as ['store', 'weekday']"))
+    columns.ok_or_else(|| {
+        let quotes = quotes(value);
+        expected(&format!(
+            "a list of columns, such as ['store', 'weekday']{quotes}"
+        ))
+    })
 }
 
 pub(super) fn duration(value: &OptionValue) -> Result<Duration, Refusal> {

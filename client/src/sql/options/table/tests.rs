@@ -420,12 +420,46 @@ fn refuses_wrong_values_by_name() {
 fn says_what_it_cannot_do() {
     for (option, value) in [
         ("model_type", "'boosted_tree_regressor'"),
+        ("model_type", "'arima_plus'"),
         ("max_iterations", "10"),
+        ("num_trials", "10"),
+        ("N_Estimators", "500"),
+        ("weight_col", "'w'"),
     ] {
         let error = try_set(option, value).unwrap_err();
         assert!(
             matches!(error, Error::NotSupported { .. }),
             "{option} = {value}: {error}"
+        );
+    }
+}
+
+#[test]
+fn says_what_takes_the_place_of_other_systems_words() {
+    for (option, value, due) in [
+        ("model_type", "'LightGBM'", "there are no trees"),
+        ("max_depth", "6", "there are no trees"),
+        ("num_trials", "10", "\"Tune it\""),
+        ("split_method", "'random'", "use data_split_method"),
+        (
+            "activation_fn",
+            "'swish'",
+            "'silu', which is the same function",
+        ),
+        ("input_label_cols", "[\"y\"]", "write ['y']"),
+        ("continuous", "[a, 'b']", "write ['a']"),
+        ("data_split_col", "\"day\"", "write 'day'"),
+    ] {
+        let error = try_set(option, value).unwrap_err().to_string();
+        assert!(error.contains(due), "{option} = {value}: {error}");
+    }
+    let error = try_set("input_label_cols", "[1]").unwrap_err().to_string();
+    assert!(error.ends_with("such as ['sales']"), "{error}");
+    let names = train_options().map(|option| option.name);
+    for (name, _) in super::ELSEWHERE_ALONE {
+        assert!(
+            names.clone().all(|known| known != *name),
+            "{name} is an option"
         );
     }
 }
