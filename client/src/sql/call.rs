@@ -75,7 +75,7 @@ impl Function {
     }
 }
 
-/// `ML.function(MODEL model [, version | version => N] [, (query)] [, BY column]… [, top_k_features => N]) [AS alias]`.
+/// `ML.function(MODEL model [, version | version => N] [, (query)] [, BY column [, column]…]… [, top_k_features => N]) [AS alias]`.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) function: Function,
@@ -130,12 +130,22 @@ impl Call {
         };
         let (mut model, mut version, mut input) = (None, None, None);
         let (mut by, mut top_features) = (vec![], None);
+        let mut after_by = false;
         for argument in &args.args {
+            let listed = std::mem::take(&mut after_by);
             match Argument::of(argument) {
                 Some(Argument::Model(ident)) if model.is_none() => model = Some(ident),
                 Some(Argument::Version(number)) if version.is_none() => version = Some(number),
                 Some(Argument::Input(query)) if input.is_none() => input = Some(query),
-                Some(Argument::By(column)) if function == Function::Evaluate => by.push(column),
+                Some(Argument::By(column)) if function == Function::Evaluate => {
+                    by.push(column);
+                    after_by = true;
+                }
+                // `BY city, plan` is `BY city, BY plan`.
+                Some(Argument::Column(column)) if listed => {
+                    by.push(column);
+                    after_by = true;
+                }
                 Some(Argument::TopFeatures(number))
                     if function == Function::ExplainPredict && top_features.is_none() =>
                 {
@@ -168,6 +178,8 @@ enum Argument {
     Version(u32),
     Input(Box<Query>),
     By(Ident),
+    /// Name without a word before it.
+    Column(Ident),
     TopFeatures(usize),
 }
 
@@ -190,6 +202,7 @@ impl Argument {
         match value {
             Expr::Identifier(model) if is("model") => Some(Self::Model(model.clone())),
             Expr::Identifier(column) if is("by") => Some(Self::By(column.clone())),
+            Expr::Identifier(column) if name.is_none() => Some(Self::Column(column.clone())),
             Expr::Value(literal) if is("top_k_features") => match &literal.value {
                 Value::Number(number, _) => {
                     let number = number.to_string().parse().ok();

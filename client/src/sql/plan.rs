@@ -463,6 +463,11 @@ mod tests {
             assert_eq!(predicted[5..], ["predicted_Sales", "predicted_Id"]);
             let evaluated = "SELECT * FROM ML.EVALUATE(MODEL both, TABLE sales, BY \"Promo\")";
             assert_eq!(names(evaluated).await[..3], ["label", "Promo", "rows"]);
+            for by in ["BY \"Promo\", \"Store\"", "BY \"Promo\", BY \"Store\""] {
+                let evaluated = format!("SELECT * FROM ML.EVALUATE(MODEL both, {by}, TABLE sales)");
+                let due = ["label", "Promo", "Store", "rows"];
+                assert_eq!(names(&evaluated).await[..4], due, "{by}");
+            }
             for (sql, message) in [
                 (
                     "ML.EXPLAIN_PREDICT(MODEL both, TABLE sales)",
