@@ -1,7 +1,7 @@
 //! `SHOW MODELS`, `DESCRIBE MODEL` and `DROP MODEL`: statements about the store, which run in this process; and `DROP
 //! PREPARED`, which the scheduler carries out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,8 @@ use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    BatchSize, Computed, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule, layers_text,
+    BatchSize, Computed, DeviceKind, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule,
+    layers_text,
 };
 use volley_proto::store::{HoldingKind, Manifest, ModelSummary};
 use volley_proto::tables::Run;
@@ -18,6 +19,9 @@ use volley_proto::{ModelName, PreparedId};
 use super::{Output, Session};
 use crate::Result;
 use crate::system_tables::Scope;
+
+/// Maximum length of an expression of a TRANSFORM, in characters.
+const LONGEST: usize = 60;
 
 impl Session {
     pub(super) async fn show_models(&self) -> Result<Output> {
@@ -156,8 +160,14 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     for computed in spec.transform.iter().flat_map(|of| &of.columns) {
         let Computed { column, typed, sql } = computed;
         let same = typed == sql || format!("\"{typed}\"") == *sql;
-        let fitted = if same { "" } else { &format!(" = {sql}") };
-        add(&format!("transform {column}"), format!("{typed}{fitted}"));
+        let fitted = match same {
+            true => String::new(),
+            false => format!(" = {}", cut(sql)),
+        };
+        add(
+            &format!("transform {column}"),
+            format!("{}{fitted}", cut(typed)),
+        );
     }
     for (Feature { column, kind }, learnt) in spec.features.iter().zip(&manifest.features) {
         let kind = match kind {
@@ -245,7 +255,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     add("train_rows", manifest.train_rows.to_string());
     add("eval_rows", manifest.eval_rows.to_string());
     add("ranks", manifest.world_size.to_string());
-    add("device", spec.device.to_string());
+    add("device", device(manifest));
     let recorded = manifest.precision();
     add(
         "precision",
@@ -309,6 +319,30 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     rows
 }
 
+/// Returns the device that was asked for, with the kinds of devices that computed if they are known and others.
+fn device(manifest: &Manifest) -> String {
+    let asked = manifest.spec.device.to_string();
+    let kinds = manifest.rank_devices.iter().map(|rank| match rank.device {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+        DeviceKind::Wgpu => "wgpu",
+    });
+    let kinds: BTreeSet<_> = kinds.collect();
+    let computed = kinds.into_iter().collect::<Vec<_>>().join(" and ");
+    match computed.is_empty() || computed == asked {
+        true => asked,
+        false => format!("{computed} ({asked} was asked for)"),
+    }
+}
+
+/// Returns the first characters of a long text.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Returns the word for a value in the spec's text form.
 fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
     match serde_json::to_value(value) {
@@ -319,7 +353,7 @@ fn word<T: serde::Serialize + std::fmt::Debug>(value: &T) -> String {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::{DeviceKind, Precision, RankDevice};
+    use volley_proto::spec::{Device, Precision, RankDevice};
 
     use super::*;
 
@@ -354,5 +388,12 @@ mod tests {
         let device = RankDevice::new(DeviceKind::Cpu, manifest.spec.precision);
         manifest.rank_devices = vec![device; 2];
         assert_eq!(described(&manifest), ["tf32 on the CPU, as asked for"]);
+        manifest.spec.device = Device::Auto;
+        assert_eq!(super::device(&manifest), "cpu (auto was asked for)");
+        manifest.spec.device = Device::Cpu;
+        assert_eq!(super::device(&manifest), "cpu");
+        manifest.rank_devices.clear();
+        assert_eq!(super::device(&manifest), "cpu");
+        assert_eq!(cut(&"é".repeat(61)), format!("{}…", "é".repeat(60)));
     }
 }
