@@ -78,7 +78,7 @@ fn several_labels_are_predicted_and_judged_each() {
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let html = fs::read_to_string(cluster.dir().join("m.html")).unwrap();
     for label in ["y", "z"] {
-        assert!(html.contains(&format!("Errors of validation of {label}")));
+        assert!(html.contains(&format!("Validation errors of {label}")));
         assert!(html.contains(&format!("R² of {label}")));
     }
 

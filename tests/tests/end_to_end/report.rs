@@ -70,7 +70,7 @@ fn pictures_of_a_classifier_are_its_sql() {
         &["--rows", rows, "--by", "k", "--publish"],
     );
     assert!(!html.contains("<much>") && !html.contains("http"), "{html}");
-    assert!(html.contains("Judged by 700 rows with a label"));
+    assert!(html.contains("Evaluated on 700 labelled rows"));
     let tips = tips(&html);
     let has = |tip: &str| {
         let found = tips.iter().any(|found| found.starts_with(tip));
@@ -218,7 +218,7 @@ fn pictures_of_a_regressor_are_its_sql() {
     query(&create_model("r", ", epochs = 3"));
     let plain = report(&cluster, &table, "r", &[]);
     assert!(
-        plain.contains("Loss") && !plain.contains("Judged by"),
+        plain.contains("Loss") && !plain.contains("Evaluated on"),
         "{plain}"
     );
     assert!(!cluster.store().join("models/r/1/report.html").exists());
@@ -227,7 +227,7 @@ fn pictures_of_a_regressor_are_its_sql() {
     let rows =
         "SELECT k, CASE WHEN id > 0 THEN x END AS x, CASE WHEN id >= 10 THEN y END AS y FROM t";
     let html = report(&cluster, &table, "r", &["--rows", rows, "--by", "k"]);
-    let (_, judged) = html.split_once("Judged by 690 rows with a label").unwrap();
+    let (_, judged) = html.split_once("Evaluated on 690 labelled rows").unwrap();
     let metrics = &query(&format!("SELECT * FROM ML.EVALUATE(MODEL r, ({rows}))"))[0];
     for (name, metric) in [
         ("R²", "r2_score"),
@@ -243,7 +243,7 @@ fn pictures_of_a_regressor_are_its_sql() {
     }
 
     // Each row is in a square, whose distance from the line is about its error.
-    let grid = figure(&html, "Predicted over actual ");
+    let grid = figure(&html, "Predicted vs. actual ");
     let squares: Vec<_> = grid.split("<rect ").skip(1).collect();
     let counts = squares.iter().map(|square| {
         let tip = between(square, "<title>", "</title>");
@@ -307,7 +307,7 @@ fn a_label_that_is_computed_is_drawn() {
     ));
     let rows = "SELECT k, x, y FROM t";
     let html = report(&cluster, &table, "l", &["--rows", rows]);
-    let grid = figure(&html, "Predicted over actual ");
+    let grid = figure(&html, "Predicted vs. actual ");
     // e^2.5 is the largest label; the axes have its logarithm.
     let squares = grid.split("<title>").skip(1);
     let words = squares.flat_map(|tip| tip.split_once(':').unwrap().0.split([' ', ',']));

@@ -21,8 +21,8 @@ pub(super) fn section(
     html.push_str("<section><h2>Features</h2>");
     html.push_str(&format!("<p>{}</p>", charts::range_keys(judged.is_some())));
     html.push_str(
-        "<table><tr><th>Column<th>Kind<th>Type<th>From the least to the greatest\
-         <th class=\"n\">Mean<th class=\"n\">Values<th class=\"n\">Without a value",
+        "<table><tr><th>Column<th>Kind<th>Type<th>Range\
+         <th class=\"n\">Mean<th class=\"n\">Values<th class=\"n\">Missing",
     );
     if judged.is_some() {
         html.push_str("<th class=\"n\">Drift");
@@ -39,8 +39,8 @@ pub(super) fn section(
     html.push_str("</table>");
     if judged.is_some() {
         html.push_str(
-            "<p class=\"quiet\">Numbers are those of training; then those of these rows. Drift: by how many of training's \
-             standard deviations the mean is another.</p>",
+            "<p class=\"quiet\">Each cell shows training; these rows. Drift is the shift of the mean, in training standard \
+             deviations.</p>",
         );
     }
     html.push_str("</section>");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use volley_proto::limits::grouped;
 use volley_proto::store::{Classes, Manifest};
 
 use super::charts::{self, Bin, Quantile};
@@ -19,9 +20,16 @@ pub(super) fn sections(
 ) -> std::fmt::Result {
     write!(
         html,
-        "<section><h2>Judged by {} rows with a label</h2><dl>",
-        judged.labelled
+        "<section><h2>Evaluated on {} labelled {}</h2>",
+        grouped(judged.labelled),
+        if judged.labelled == 1 { "row" } else { "rows" }
     )?;
+    if manifest.refit.is_some() {
+        html.push_str(
+            "<p class=\"quiet\">This model was refit on all rows of its query: metrics of those rows are optimistic.</p>",
+        );
+    }
+    html.push_str("<dl>");
     for (name, value) in &judged.metrics {
         // For an untransformed label, it equals the mean absolute error.
         let repeats = name == "transformed_mae" && !manifest.exponentiates();

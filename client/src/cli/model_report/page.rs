@@ -23,10 +23,15 @@ pub(super) struct Page<'a> {
 /// Evaluation metric of an epoch: its name, and a function that returns its value.
 type OfEpoch = (&'static str, fn(&EpochRecord) -> Option<f64>);
 
+/// Title of the chart of relative errors.
+const RMSPE_CHART: &str = "Validation RMSPE";
+/// RMSPE above which labels near 0 dominate it, and there is no chart.
+const DRAWN_RMSPE: f64 = 1.0;
+
 /// Charts of evaluation metrics by epoch: title, unit and lines. A task has some of the metrics.
 const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
     (
-        "Accuracy of validation",
+        "Validation accuracy",
         "share of rows",
         &[
             ("accuracy", |epoch| epoch.eval_accuracy),
@@ -34,12 +39,12 @@ const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
         ],
     ),
     (
-        "R² of validation",
+        "Validation R²",
         "share of variance",
         &[("R²", |epoch| epoch.eval_r2)],
     ),
     (
-        "Errors of validation",
+        "Validation errors",
         "in the label's unit",
         &[
             ("MAE", |epoch| epoch.eval_mae),
@@ -47,12 +52,12 @@ const CHARTS: [(&str, &str, &[OfEpoch]); 5] = [
         ],
     ),
     (
-        "RMSPE of validation",
+        RMSPE_CHART,
         "share of the label",
         &[("RMSPE", |epoch| epoch.eval_rmspe)],
     ),
     (
-        "Coverage of the interval in validation",
+        "Validation coverage of the interval",
         "share of labels",
         &[("interval coverage", |epoch| epoch.eval_interval_coverage)],
     ),
@@ -150,7 +155,8 @@ impl Page<'_> {
         } = self.manifest;
         let kept = *kept_epoch as f64;
         let line = |name: &'static str, of: &dyn Fn(&EpochRecord) -> Option<f64>| {
-            let points = history.iter();
+            // A refit starts anew, on other rows.
+            let points = self.manifest.selection().iter();
             let points = points.filter_map(|epoch| Some((epoch.epoch as f64, of(epoch)?)));
             Line {
                 name,
@@ -163,12 +169,16 @@ impl Page<'_> {
             line("validation loss", &|epoch| epoch.eval_loss),
         ];
         let lines: Vec<_> = lines.into_iter().filter(is_known).collect();
+        let kept_rmspe = history.get(kept_epoch.wrapping_sub(1));
+        let kept_rmspe = kept_rmspe.and_then(|epoch| epoch.eval_rmspe);
+        let is_relative = kept_rmspe.is_some_and(|rmspe| rmspe <= DRAWN_RMSPE);
         html.push_str("<section><h2>Training</h2><div class=\"charts\">");
         html.push_str(&charts::curves("Loss", "loss", &lines, kept));
         for (title, unit, metrics) in CHARTS {
             let lines = metrics.iter().map(|(name, of)| line(name, of));
             let lines: Vec<_> = lines.filter(is_known).collect();
-            if !lines.is_empty() {
+            let is_drawn = title != RMSPE_CHART || is_relative;
+            if is_drawn && !lines.is_empty() {
                 html.push_str(&charts::curves(title, unit, &lines, kept));
             }
         }
@@ -185,13 +195,22 @@ impl Page<'_> {
                 line("MAE", &of(|label| label.eval_mae)),
                 line("RMSE", &of(|label| label.eval_rmse)),
             ];
-            let title = format!("Errors of validation of {}", label.label);
+            let title = format!("Validation errors of {}", label.label);
             html.push_str(&charts::curves(&title, "in the label's unit", &lines, kept));
         }
         let found = metrics().filter(|(_, of)| history.iter().any(|epoch| of(epoch).is_some()));
         let found: Vec<_> = found.collect();
+        html.push_str("</div>");
+        if let Some(refit) = &self.manifest.refit {
+            write!(
+                html,
+                "<p class=\"quiet\">Epochs from {} on are those of the refit, which the charts leave out.</p>",
+                refit.first_epoch
+            )?;
+        }
         html.push_str(
-            "</div><table><tr><th>Epoch<th class=\"n\">Loss<th class=\"n\">Validation loss",
+            "<details><summary>Each epoch</summary><table><tr><th>Epoch<th class=\"n\">Loss\
+             <th class=\"n\">Validation loss",
         );
         for (name, _) in &found {
             write!(html, "<th class=\"n\">{name}")?;
@@ -230,7 +249,7 @@ impl Page<'_> {
                 share(epoch.reduce_seconds),
             )?;
         }
-        html.push_str("</table></section>");
+        html.push_str("</table></details></section>");
         Ok(())
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn grid(grid: &Grid, label: &str) -> String {
     let rows: u64 = grid.cells.iter().map(|cell| cell.rows).sum();
     let most = grid.cells.iter().map(|cell| cell.rows).max().unwrap_or(0);
     let said = format!(
-        "Predicted over actual {label} of {rows} rows, in {} squares with rows",
+        "Predicted vs. actual {label} of {rows} rows, in {} squares with rows",
         grid.cells.len()
     );
     let [actual, predicted] = ["actual", "predicted"].map(|which| format!("{which} {label}"));
@@ -73,7 +73,7 @@ pub(crate) fn grid(grid: &Grid, label: &str) -> String {
         plot.svg.rect("fill one", shade, corners, &tip);
     }
     plot.diagonal();
-    figure("Predicted over actual", &[], plot.svg)
+    figure("Predicted vs. actual", &[], plot.svg)
 }
 
 #[cfg(test)]
