@@ -1,7 +1,7 @@
 //! Rows as an aligned table: numbers to the right, within the width of a terminal where there is one.
 //!
-//! Where a table is too wide, long cells are cut, and then columns in the middle are left out. Elsewhere everything is
-//! printed. Borders and alignment are comfy-table's.
+//! Where a table is too wide, long cells are cut, then columns without a value are left out, and then columns in the middle.
+//! Elsewhere everything is printed. Borders and alignment are comfy-table's.
 
 use arrow::array::{Array, RecordBatch};
 use arrow::error::ArrowError;
@@ -55,14 +55,24 @@ pub(super) fn print(
         }
     }
     let mut left_out = 0..0;
+    let mut without_values = 0;
     if let Some(width) = width {
         for text in columns.iter_mut().flat_map(Column::texts) {
             // The width of a tab depends on where it stands, and other characters control the terminal.
             *text = text.replace('\t', "    ");
             text.retain(|character| character == '\n' || !character.is_control());
         }
-        let widths: Vec<_> = columns.iter().map(Column::width).collect();
-        let (cut, without) = fit(&widths, width);
+        let fitted = |columns: &[Column]| {
+            let widths: Vec<_> = columns.iter().map(Column::width).collect();
+            fit(&widths, width)
+        };
+        let (mut cut, mut without) = fitted(&columns);
+        if !without.is_empty() && columns.iter().any(Column::has_value) {
+            let all = columns.len();
+            columns.retain(Column::has_value);
+            without_values = all - columns.len();
+            (cut, without) = fitted(&columns);
+        }
         for column in &mut columns {
             column.cut(cut);
         }
@@ -99,7 +109,7 @@ pub(super) fn print(
     }
     Ok(Printed {
         text: format!("{table}\n"),
-        left_out: left_out.len(),
+        left_out: without_values + left_out.len(),
     })
 }
 
@@ -163,6 +173,11 @@ fn columns(batches: &[RecordBatch]) -> Result<Vec<Column>, ArrowError> {
 impl Column {
     fn texts(&mut self) -> impl Iterator<Item = &mut String> {
         std::iter::once(&mut self.name).chain(&mut self.cells)
+    }
+
+    /// Checks whether a row has a value in it; without rows, there may be some.
+    fn has_value(&self) -> bool {
+        self.cells.is_empty() || self.cells.iter().any(|cell| cell != NULL)
     }
 
     /// Returns the width of the longest line.
@@ -333,6 +348,27 @@ mod tests {
                 printed.text
             );
         }
+    }
+
+    #[test]
+    fn columns_without_a_value_are_left_out_first() {
+        let names: Vec<_> = (0..12).map(|n| format!("column_{n}")).collect();
+        let columns = names.iter().enumerate().map(|(at, name)| {
+            let value = (at % 2 == 0).then_some(1234567);
+            let column: ArrayRef = Arc::new(Int64Array::from(vec![None, value]));
+            (name.as_str(), column, true)
+        });
+        let rows = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let (text, left_out) = printed(&rows, 80);
+        assert_eq!(left_out, 6, "{text}");
+        assert!(
+            text.contains("column_6") && !text.contains("column_7"),
+            "{text}"
+        );
+        let (text, left_out) = printed(&rows, 40);
+        assert!(left_out > 6 && text.contains('…'), "{text}");
+        let (text, left_out) = printed(&rows, 200);
+        assert!(left_out == 0 && text.contains("column_7"), "{text}");
     }
 
     #[test]
