@@ -114,13 +114,12 @@ impl Controller {
                 stays && slots.is_some_and(|slots| slots > self.slots.held_by(holder))
             });
             if are_free && ranks == executors.len() && rows.len() == shards {
-                let (since, count) = (self.prepared.reads(id, train, now.time), rows.len());
+                let since = self.prepared.reads(id, train, now.time);
                 let since = since.unwrap_or(now.time);
                 let age = now.time.duration_since(since).unwrap_or_default();
                 let age = humantime::format_duration(Duration::from_secs(age.as_secs()));
-                let note = format!(
-                    "its {count} shards are prepared: the same rows were encoded {age} ago, and the query is not run again"
-                );
+                let note =
+                    format!("reusing rows that were encoded {age} ago; the query is skipped");
                 self.runs.entry(&train).notes(note, now);
                 self.wake(Topic::Run(train));
                 return Some((id, Some(rows)));
