@@ -244,7 +244,9 @@ fn features(spec: &TrainSpec) -> String {
 /// Returns the query's columns that the training does not read as a line, if there are any.
 fn unused(spec: &TrainSpec, columns: &[&str]) -> Option<String> {
     let read = needed_columns(spec);
-    let unread = |column: &&&str| !read.contains(column) && !spec.split_key.iter().any(|key| key == **column);
+    let unread = |column: &&&str| {
+        !read.contains(column) && !spec.split_key.iter().any(|key| key == **column)
+    };
     let unread: Vec<_> = columns.iter().filter(unread).copied().collect();
     let why = "only the columns named in categorical and continuous are features";
     (!unread.is_empty()).then(|| format!("{:<22}{} ({why})\n", "unused columns", listed(&unread)))
@@ -323,18 +325,12 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         (EmbeddingWidth::Same(_), width) => {
             let members = network.members(rows.number().unwrap_or(u64::MAX));
             let of_value = width * members as u64 + beside;
-            format!(
-                ", and {of_value} for each distinct value of the {of_features}"
-            )
+            format!(", and {of_value} for each distinct value of the {of_features}")
         }
         _ if !network.is_deep() => {
-            format!(
-                ", and {beside} for each distinct value of the {of_features}"
-            )
+            format!(", and {beside} for each distinct value of the {of_features}")
         }
-        _ => format!(
-            " at least, and more for each distinct value of the {of_features}"
-        ),
+        _ => format!(" at least, and more for each distinct value of the {of_features}"),
     };
     // Only executors know the parameters of custom layers.
     let customs = Layer::customs(&network.layers);
@@ -746,7 +742,8 @@ mod tests {
         columns.extend(others.iter().map(String::as_str));
         let text = unused(&spec, &columns).unwrap();
         assert!(
-            text.starts_with("unused columns        c0, c1, ") && text.contains("c11 and 2 more (only"),
+            text.starts_with("unused columns        c0, c1, ")
+                && text.contains("c11 and 2 more (only"),
             "{text}"
         );
     }
