@@ -13,6 +13,9 @@ use volley_proto::{ModelName, did_you_mean};
 use super::parse::ident_name;
 use crate::{Error, Result};
 
+/// Place of a model's weights, for functions and statements that would return them.
+pub(super) const FILES: &str = "a model's files in the store have its weights as safetensors: see \"Files of a model\" in docs/sql.md";
+
 /// An `ML` function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
@@ -110,6 +113,11 @@ impl Call {
         };
         if !schema.value.eq_ignore_ascii_case("ml") {
             return Ok(None);
+        }
+        if name.value.eq_ignore_ascii_case("weights") {
+            return Err(Error::NotSupported {
+                what: format!("ML.WEIGHTS: {FILES}"),
+            });
         }
         let named = |function: &Function| name.value.eq_ignore_ascii_case(function.name());
         let Some(function) = Function::ALL.into_iter().find(named) else {

@@ -137,6 +137,10 @@ impl<'a> StatementParser<'a> {
             Kind::DropPrepared {
                 id: self.prepared()?,
             }
+        } else if self.at(0, "export") && self.at(1, "model") {
+            return Err(Error::NotSupported {
+                what: format!("EXPORT MODEL: {}", super::call::FILES),
+            });
         } else {
             let statement = self.inner.parse_statement();
             Kind::Sql(Box::new(statement.map_err(|e| self.df_error(e))?))
@@ -616,6 +620,7 @@ mod tests {
     fn refuses_what_it_does_not_do() {
         for script in [
             "CREATE MODEL a.b AS SELECT 1",
+            "EXPORT MODEL m OPTIONS (uri = 's3://bucket/m')",
             &format!(
                 "CREATE MODEL m TRANSFORM ({}a AS b) AS SELECT 1",
                 "a + ".repeat(1_000)

@@ -516,6 +516,7 @@ mod tests {
                 "{unknown}"
             );
             for (from, message) in [
+                ("ML.WEIGHTS(MODEL known)", "\"Files of a model\""),
                 (
                     "ML.PREDICT(MODEL known, TABLE sales, version => 7)",
                     "has no version 7",

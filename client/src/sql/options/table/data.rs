@@ -128,7 +128,7 @@ pub(super) const DATA: &[TrainOption] = &[
         default: "(none)",
         about: "For 'custom': a column of 'TRAIN', 'EVAL' or 'TEST' (TEST rows only add their values to the \
             vocabularies), or a boolean that is true for evaluation. For 'seq': a number, a date or a time; rows \
-            where it is null are evaluated.",
+            where it is null are evaluated. The column is no feature, unless categorical or continuous names it.",
         example: "data_split_method = 'seq', data_split_col = 'day'",
         set: |to, value| set(&mut to.split_column, Some(column(value)?)),
     },
