@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use arrow::array::{ArrowPrimitiveType, AsArray, PrimitiveArray};
-use arrow::datatypes::{DataType, Float64Type, UInt32Type, UInt64Type};
+use arrow::array::{AsArray, PrimitiveArray};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float64Type, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use volley_proto::limits::grouped;
 
