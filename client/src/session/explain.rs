@@ -54,13 +54,13 @@ impl Session {
         // The cluster's size may change before training starts.
         let executors = self.system_tables.rows(Scope::All).await.ok();
         let mut needs = describe(&spec, estimate, executors.as_deref());
-        needs.insert_str(0, &features(&spec));
         // A TRANSFORM may use columns that are no features.
         if rows.transform.is_none() {
             let columns = rows.plan.schema().fields().iter();
             let columns: Vec<_> = columns.map(|column| column.name().as_str()).collect();
             needs.insert_str(0, &unused(&spec, &columns).unwrap_or_default());
         }
+        needs.insert_str(0, &features(&spec));
         for (at, function) in rows.fitted().into_iter().enumerate() {
             let name = if at == 0 { "fitted before" } else { "" };
             write!(needs, "\n{name:<22}{function}").ok();
