@@ -54,3 +54,21 @@ impl<T> External<T> for volley_proto::Result<T> {
         self.map_err(external)
     }
 }
+
+/// Returns an expression as SQL for a message, a long one cut.
+pub fn shown(expr: &Expr) -> String {
+    /// Characters of an expression that are shown.
+    const SHOWN: usize = 60;
+    let text = match expr {
+        Expr::Column(column) | Expr::OuterReferenceColumn(_, column) => column.quoted_flat_name(),
+        Expr::Literal(value, _) => match value.try_as_str() {
+            Some(Some(text)) => format!("'{}'", text.replace('\'', "''")),
+            _ => value.to_string(),
+        },
+        expr => expr.human_display().to_string(),
+    };
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

@@ -109,9 +109,9 @@ pub fn sent_rules() -> Vec<LogicalRule> {
 }
 
 /// Adds Volley's mends of DataFusion's analyzer to a session.
-pub fn with_mended_analysis(state: SessionStateBuilder) -> SessionStateBuilder {
-    let analyzers = Mended::ALL.analyzers().into_iter();
-    analyzers.fold(state, SessionStateBuilder::with_analyzer_rule)
+pub fn with_mended_analysis(mut state: SessionStateBuilder) -> SessionStateBuilder {
+    Mended::ALL.mend_analyzer(state.analyzer().get_or_insert_default());
+    state
 }
 
 /// Plans a statement of SQL with Volley's mends of DataFusion's planner.

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::planner::RelationPlanner;
-use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::{Analyzer, AnalyzerRule};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 
@@ -17,7 +18,7 @@ use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
 /// The mends to apply in a session.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Mended {
     /// Name of the mend that is left out, to test its effect.
     without: Option<&'static str>,
@@ -62,7 +63,24 @@ impl Mended {
         for rewrite in rewrites {
             views.extend(rewrite(context, state, &mut statement).await?);
         }
-        state.statement_to_plan(statement).await
+        let plan = state.statement_to_plan(statement).await?;
+        // A view is analyzed where it is created, and without the session's rules.
+        self.check(&plan)?;
+        Ok(plan)
+    }
+
+    /// Refuses plans that would be analyzed wrongly.
+    fn check(self, plan: &LogicalPlan) -> Result<()> {
+        self.acts().try_for_each(|act| match act {
+            Act::Check(check) => check(plan),
+            _ => Ok(()),
+        })
+    }
+
+    /// Puts the mends among the rules of an analyzer.
+    pub(crate) fn mend_analyzer(self, analyzer: &mut Analyzer) {
+        analyzer.rules.insert(0, Arc::new(Checks(self)));
+        analyzer.rules.extend(self.analyzers());
     }
 
     /// Returns the SQL relation planners.
@@ -75,7 +93,7 @@ impl Mended {
     }
 
     /// Returns the rules that follow the analyzer's.
-    pub(crate) fn analyzers(self) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    fn analyzers(self) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         let analyzers = self.acts().filter_map(|act| match act {
             Act::Analyzer(make) => Some(make()),
             _ => None,
@@ -191,5 +209,20 @@ impl Mended {
             _ => None,
         });
         task.collect()
+    }
+}
+
+/// Rule that runs the checks before a plan is analyzed, also for plans of data frames.
+#[derive(Debug)]
+struct Checks(Mended);
+
+impl AnalyzerRule for Checks {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        self.0.check(&plan)?;
+        Ok(plan)
+    }
+
+    fn name(&self) -> &str {
+        "check_before_analysis"
     }
 }

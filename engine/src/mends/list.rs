@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use datafusion::error::Result;
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::planner::RelationPlanner;
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
@@ -31,6 +32,7 @@ pub const MENDS: &[&Mend] = &[
     &super::definitions::MEND,
     &super::inserted_values::MEND,
     &super::row_copies::MEND,
+    &super::dates_and_numbers::MEND,
     &super::quantified::MEND,
     &super::correlated_names::MEND,
     &super::in_subqueries::MEND,
@@ -111,6 +113,8 @@ pub(super) enum Act {
     Statement(Rewrite),
     /// A planner of relations in SQL.
     Relations(fn() -> Arc<dyn RelationPlanner>),
+    /// On a plan before it is analyzed, which may be refused.
+    Check(fn(&LogicalPlan) -> Result<()>),
     /// After all rules of the analyzer.
     Analyzer(fn() -> Arc<dyn AnalyzerRule + Send + Sync>),
     /// Before all rules of plans that are sent, and of no others: plans are received without subqueries, and with copies

@@ -13,6 +13,7 @@ pub(crate) mod checked_arithmetic;
 pub(crate) mod checked_sums;
 pub(crate) mod clauses;
 pub(crate) mod correlated_names;
+pub(crate) mod dates_and_numbers;
 pub(crate) mod definitions;
 pub(crate) mod distinct_counts;
 pub(crate) mod distinct_from;

@@ -27,9 +27,7 @@ fn session(mended: Mended) -> SessionContext {
     let mut state = SessionStateBuilder::new_from_existing(state)
         .with_optimizer_rules(logical)
         .with_physical_optimizer_rules(physical);
-    for analyzer in mended.analyzers() {
-        state = state.with_analyzer_rule(analyzer);
-    }
+    mended.mend_analyzer(state.analyzer().get_or_insert_default());
     let context = SessionContext::new_with_state(state.build());
     for relations in mended.relations() {
         context.register_relation_planner(relations).unwrap();
