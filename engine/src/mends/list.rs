@@ -30,6 +30,7 @@ pub const MENDS: &[&Mend] = &[
     &super::function_clauses::MEND,
     &super::similar_to::MEND,
     &super::definitions::MEND,
+    &super::quoted_partitions::MEND,
     &super::inserted_values::MEND,
     &super::row_copies::MEND,
     &super::dates_and_numbers::MEND,

@@ -40,6 +40,7 @@ pub(crate) mod own_equalities;
 pub(crate) mod padded_constants;
 pub(crate) mod quantified;
 pub(crate) mod query_clauses;
+pub(crate) mod quoted_partitions;
 pub(crate) mod relation_clauses;
 pub(crate) mod requirements;
 pub(crate) mod reversed_aggregates;

@@ -875,3 +875,24 @@ fn two_columns_of_one_name_are_refused() {
         }
     }
 }
+
+#[test]
+fn names_in_partitioned_by_may_be_quoted() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir(&dir).unwrap();
+    let copy = "COPY (SELECT value AS k, value % 3 AS \"Day\" FROM range(9)) TO '{d}/t/' STORED AS PARQUET \
+                PARTITIONED BY (\"Day\")";
+    ask(&cluster, &dir, copy);
+    for columns in ["(\"Day\")", "(\"Day\" VARCHAR)"] {
+        let declared = match columns.contains("VARCHAR") {
+            true => "(k BIGINT)",
+            false => "",
+        };
+        let table = format!(
+            "CREATE EXTERNAL TABLE t {declared} STORED AS PARQUET LOCATION '{{d}}/t/' PARTITIONED BY {columns}; \
+             SELECT sum(k) AS s FROM t WHERE \"Day\" = '2'"
+        );
+        assert_eq!(ask(&cluster, &dir, &table), [json!({"s": 15})], "{columns}");
+    }
+}

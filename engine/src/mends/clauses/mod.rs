@@ -26,6 +26,8 @@ pub(super) enum Clause {
     Statement(fn(&Statement) -> Result<()>),
     /// Columns of an external table.
     Columns(fn(&[ColumnDef]) -> Result<()>),
+    /// Names in `PARTITIONED BY` of a `COPY` or an external table.
+    Partitions(fn(&mut [String]) -> Result<()>),
     /// Query with its `ORDER BY`, before the `SELECT`s that it consists of.
     Query(fn(&mut Query, &Reading<'_>) -> Result<()>),
     Select(fn(&mut Select, &Reading<'_>) -> Result<()>),
@@ -78,12 +80,19 @@ impl Clauses<'_> {
         match statement {
             DfStatement::Statement(statement) => statement.visit(self),
             DfStatement::Explain(explain) => self.statement(&mut explain.statement),
-            DfStatement::CopyTo(copy) => match &mut copy.source {
-                CopyToSource::Query(query) => query.visit(self),
-                CopyToSource::Relation(_) => ControlFlow::Continue(()),
-            },
+            DfStatement::CopyTo(copy) => {
+                self.each(|clause, _| match clause {
+                    Clause::Partitions(act) => act(&mut copy.partitioned_by),
+                    _ => Ok(()),
+                })?;
+                match &mut copy.source {
+                    CopyToSource::Query(query) => query.visit(self),
+                    CopyToSource::Relation(_) => ControlFlow::Continue(()),
+                }
+            }
             DfStatement::CreateExternalTable(table) => self.each(|clause, _| match clause {
                 Clause::Columns(act) => act(&table.columns),
+                Clause::Partitions(act) => act(&mut table.table_partition_cols),
                 _ => Ok(()),
             }),
             DfStatement::Reset(_) => ControlFlow::Continue(()),
