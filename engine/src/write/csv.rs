@@ -1,8 +1,9 @@
 //! A writer of CSV files that tells NULL from a text without characters.
 //!
-//! Arrow's writer has no characters for both, or `""` where all values are quoted. Here NULL has none, and the text is `""`
-//! in every style but `Never`, which has no quotes. In a file of one column NULL would be a line without characters, which
-//! readers pass over: a text column is refused, and another type has `""`. Encoding is Arrow's.
+//! Arrow's writer has no characters for both, or `""` where all values are quoted. Here NULL has none, or those of
+//! `format.null_value`, and the text is `""` in every style but `Never`, which has no quotes. In a file of one column NULL
+//! would be a line without characters, which readers pass over: a text column is refused, and another type has `""`.
+//! Encoding is Arrow's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -148,8 +149,15 @@ impl BatchSerializer for Serializer {
         let quote = options.quote();
         let mark = self.mark.as_str();
         let as_they_are = |rows| self.encoded(rows, initial, null, (mark.as_bytes(), b""));
-        if !null.is_empty() || matches!(style, QuoteStyle::Never) {
+        if matches!(style, QuoteStyle::Never) {
             return as_they_are(rows);
+        }
+        if !null.is_empty() {
+            return match style {
+                QuoteStyle::Necessary => self.marked_and_encoded(&rows, initial, null),
+                // Every text is quoted.
+                _ => as_they_are(rows),
+            };
         }
         if let [column] = rows.columns() {
             let is_text = is_text(column.data_type());
@@ -165,10 +173,7 @@ impl BatchSerializer for Serializer {
             }
         }
         match style {
-            QuoteStyle::Necessary => {
-                let rows = self.marked(&rows)?;
-                self.encoded(rows, initial, null, (mark.as_bytes(), &[quote, quote]))
-            }
+            QuoteStyle::Necessary => self.marked_and_encoded(&rows, initial, null),
             _ => {
                 let quoted = [&[quote], mark.as_bytes(), &[quote]].concat();
                 self.encoded(rows, initial, mark, (&quoted, b""))
@@ -178,6 +183,14 @@ impl BatchSerializer for Serializer {
 }
 
 impl Serializer {
+    /// Encodes rows with `""` for texts without characters.
+    fn marked_and_encoded(&self, rows: &RecordBatch, initial: bool, null: &str) -> Result<Bytes> {
+        let quote = self.options.writer_options.quote();
+        let marked = self.marked(rows)?;
+        let mark = self.mark.as_str().as_bytes();
+        self.encoded(marked, initial, null, (mark, &[quote, quote]))
+    }
+
     /// Marks texts without characters.
     fn marked(&self, rows: &RecordBatch) -> Result<RecordBatch> {
         let columns = rows

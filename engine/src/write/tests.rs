@@ -586,6 +586,27 @@ async fn a_plan_that_writes_arrives_as_it_was_sent() {
 }
 
 #[tokio::test]
+async fn an_empty_text_is_no_null_whatever_the_text_for_null() {
+    let (session, dir) = session();
+    for (style, due) in [
+        ("Necessary", "1,\"\",NA\n2,x,NA\n"),
+        ("NonNumeric", "1,\"\",\"NA\"\n2,\"x\",\"NA\"\n"),
+        ("Never", "1,,NA\n2,x,NA\n"),
+    ] {
+        let copy = format!(
+            "COPY (SELECT * FROM (VALUES (1, '', CAST(NULL AS VARCHAR)), (2, 'x', NULL)) ORDER BY 1) \
+             TO '{}/{style}.csv' STORED AS CSV OPTIONS ('format.has_header' 'false', 'format.null_value' 'NA', \
+             'format.quote_style' '{style}')",
+            dir.path().display()
+        );
+        let copy = exact_writer(&plan(&session, &copy).await).unwrap();
+        assert_eq!(count(&session, copy).await, 2);
+        let file = dir.path().join(format!("{style}.csv"));
+        assert_eq!(fs::read_to_string(file).unwrap(), due, "{style}");
+    }
+}
+
+#[tokio::test]
 async fn a_single_file_is_left_to_datafusion() {
     let (session, dir) = session();
     let file = dir.path().join("out.csv");

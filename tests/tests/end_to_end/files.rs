@@ -564,6 +564,12 @@ fn null_and_a_text_without_characters_are_two_values_in_csv() {
     }
     let one = fs::read_to_string(dir.join("one.csv")).unwrap();
     assert_eq!(one, "k,a,b\n1,,x\n2,\"\",\n3,\"a,\"\"b\"\"\",\"\"\n");
+    // With a text for NULL, the empty text is still one.
+    let named = "OPTIONS ('format.null_value' 'NA')";
+    let copy = format!("COPY {rows} TO '{{d}}/named.csv' STORED AS CSV {named}");
+    ask(&cluster, &dir, &copy);
+    let named = fs::read_to_string(dir.join("named.csv")).unwrap();
+    assert_eq!(named, "k,a,b\n1,NA,x\n2,\"\",NA\n3,\"a,\"\"b\"\"\",\"\"\n");
     // Folders, rows that are inserted, and files that another program wrote.
     let copy = format!("COPY {rows} TO '{{d}}/split/' STORED AS CSV PARTITIONED BY (k)");
     ask(&cluster, &dir, &copy);
