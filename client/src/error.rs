@@ -137,6 +137,15 @@ pub enum Error {
         /// The difference.
         how: String,
     },
+    /// A copy would add to the files of a folder.
+    #[error(
+        "{folder} already has files, and COPY would add to them: remove them, or use INSERT INTO a table of the \
+         folder to add rows"
+    )]
+    FolderNotEmpty {
+        /// The folder as typed.
+        folder: String,
+    },
     /// A table in memory has too many rows.
     #[error(
         "table {table} would have more than {limit} MiB of rows, and a table in memory is sent with each \

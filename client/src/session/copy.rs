@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::catalog::Session;
 use datafusion::common::config::{ConfigFileType, TableOptions};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
@@ -16,15 +17,23 @@ use datafusion::datasource::file_format::parquet::ParquetFormatFactory;
 use datafusion::datasource::file_format::{
     FileFormatFactory, file_type_to_format, format_as_file_type,
 };
+use datafusion::datasource::listing::ListingTableUrl;
+use datafusion::datasource::physical_plan::FileOutputMode;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::dml::CopyTo;
+use futures::TryStreamExt;
+use object_store::path::Path;
 use volley_engine::error::External;
+use volley_engine::object_stores::shown;
 use volley_proto::object_stores::StoreOptions;
 
 use super::files::located;
+use crate::Error;
 
+/// Option that says whether a single file is written, whatever the target's name.
+const SINGLE_FILE: &str = "single_file_output";
 /// Prefix of session settings among a copy's options.
 const SETTINGS: &str = "execution.";
 /// Only session setting that a copy may override.
@@ -87,6 +96,58 @@ pub(super) fn settle(plan: &LogicalPlan, config: &mut ConfigOptions) -> Result<(
     Ok(())
 }
 
+/// Refuses a copy to a folder that has files already: its own would be added to them, and a copy that is repeated would
+/// double the rows. A single file is replaced.
+///
+/// The job's tasks do not check it again: they may find files that an earlier attempt of theirs has committed.
+///
+/// # Errors
+/// [`Error::FolderNotEmpty`].
+pub(super) async fn refuse_to_add(plan: &LogicalPlan, session: &dyn Session) -> Result<()> {
+    let LogicalPlan::Copy(copy) = plan else {
+        return Ok(());
+    };
+    let target = ListingTableUrl::parse(&copy.output_url)?;
+    let mode = match copy.options.get(SINGLE_FILE).map(|value| value.trim()) {
+        Some("true") => FileOutputMode::SingleFile,
+        Some("false") => FileOutputMode::Directory,
+        _ => FileOutputMode::Automatic,
+    };
+    if copy.partition_by.is_empty() && mode.single_file_output(&target) {
+        return Ok(());
+    }
+    let store = session.runtime_env().object_store(&target)?;
+    let mut files = store.list(Some(target.prefix()));
+    loop {
+        match files.try_next().await {
+            Ok(Some(file)) if is_data(&file.location, target.prefix()) => {
+                let folder = shown(&copy.output_url);
+                return Err(Error::FolderNotEmpty { folder }.into());
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                // Executors may reach it, and say so if they do not.
+                tracing::debug!(%error, "the target of a copy cannot be listed");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Checks whether a file in a folder is one that readers of the folder read: not one that is hidden, or in a hidden
+/// folder, as the files of a failed job are.
+fn is_data(file: &Path, folder: &Path) -> bool {
+    let is_hidden = |name: &str| {
+        // The folder of a partition column may begin with an underscore.
+        name.starts_with('.') || name.starts_with('_') && !name.contains('=')
+    };
+    match file.prefix_match(folder) {
+        Some(mut parts) => !parts.any(|part| is_hidden(part.as_ref())),
+        None => false,
+    }
+}
+
 /// Refuses session settings as options of a copy, which would ignore them.
 fn refuse_settings(options: &HashMap<String, String>) -> Result<()> {
     let of_session = options.keys().find(|key| {
@@ -129,4 +190,25 @@ fn with_options(
     } else {
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_files_are_no_data() {
+        let folder = Path::from("a/out");
+        for (file, data) in [
+            ("a/out/x.csv", true),
+            ("a/out/k=1/x.csv", true),
+            ("a/out/_k=1/x.csv", true),
+            ("a/out/_SUCCESS", false),
+            ("a/out/.volley-7/t/x.csv.uncommitted", false),
+            ("a/out/k=1/.x.csv.crc", false),
+            ("a/outside/x.csv", false),
+        ] {
+            assert_eq!(is_data(&Path::from(file), &folder), data, "{file}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ use volley_engine::{VolleyLogicalCodec, optimized, sendable, typed_as};
 use volley_proto::stack::deeply;
 
 use super::query::QueryExec;
-use super::{files, memory, settings, tables};
+use super::{copy, files, memory, settings, tables};
 use crate::Error;
 use crate::cluster::Cluster;
 
@@ -107,6 +107,7 @@ impl ClusterPlanner {
             }
             _ => {}
         }
+        copy::refuse_to_add(&plan, session).await?;
         let plan = sendable(recompute_schemas(files::listed(&plan, session).await?)?).await?;
         // Only data frames send this: for statements, Volley explains more than the engine does.
         if let LogicalPlan::Analyze(_) = &plan {

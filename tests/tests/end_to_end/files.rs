@@ -708,6 +708,49 @@ fn series_are_made_on_the_cluster() {
 }
 
 #[test]
+fn a_copy_adds_to_no_folder_that_has_files() {
+    let cluster = Cluster::start(2);
+    let dir = cluster.dir().join("files");
+    fs::create_dir(&dir).unwrap();
+    // Hidden files are no rows.
+    write(
+        &dir,
+        &[("out/_SUCCESS", ""), ("out/.hidden/x.csv", "k\n9\n")],
+    );
+    let count = |from: &str| {
+        let sql = format!("SELECT count(*) AS n FROM '{{d}}/{from}'");
+        ask(&cluster, &dir, &sql)[0]["n"].clone()
+    };
+    for (options, from) in [("", "out/"), ("PARTITIONED BY (p)", "parted/")] {
+        let rows = "(SELECT value AS k, value % 2 AS p FROM range(30))";
+        let copy = format!("COPY {rows} TO '{{d}}/{from}' STORED AS CSV {options}");
+        ask(&cluster, &dir, &copy);
+        for again in [
+            copy.clone(),
+            copy.replace("FROM range(30)", "FROM range(30) ORDER BY k"),
+        ] {
+            let said = refused(&cluster, &dir, &again);
+            assert!(said.contains("already has files"), "{said}");
+            assert_eq!(count(from), 30, "{again}");
+        }
+        ask(&cluster, &dir, &format!("EXPLAIN {copy}"));
+    }
+    // INSERT adds rows, and a single file is replaced.
+    let table = "CREATE EXTERNAL TABLE t (k INT, p INT) STORED AS CSV LOCATION '{d}/out/' \
+                 OPTIONS ('format.has_header' 'true')";
+    ask(
+        &cluster,
+        &dir,
+        &format!("{table}; INSERT INTO t VALUES (1, 2)"),
+    );
+    assert_eq!(count("out/"), 31);
+    for _ in 0..2 {
+        ask(&cluster, &dir, "COPY (SELECT 1 AS k) TO '{d}/one.csv'");
+        assert_eq!(count("one.csv"), 1);
+    }
+}
+
+#[test]
 fn dates_and_times_are_written_as_text() {
     let cluster = Cluster::start(2);
     let dir = cluster.dir().join("files");
