@@ -62,7 +62,7 @@ fn runs_datafusions_statements() {
             ("SHOW TABLES", "sales"),
             ("DESCRIBE sales", "Distance"),
             ("EXPLAIN SELECT count(*) FROM sales", "TableScan: sales"),
-            ("EXPLAIN ANALYZE SELECT count(*) FROM sales", "output_rows"),
+            ("EXPLAIN ANALYZE SELECT count(*) FROM sales", "Exec: rows="),
         ] {
             let shown = text(session, sql)
                 .await

@@ -16,6 +16,7 @@ use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use volley_engine::TrainExec;
+use volley_proto::limits::grouped;
 use volley_proto::tables::{Operator, Stage, StageExecutor, StageKind, StageState};
 
 use super::BallistaScheduler;
@@ -125,8 +126,8 @@ fn rows(
         };
         let metrics = metrics.unwrap_or_default();
         let spilled: usize = metrics.iter().filter_map(MetricsSet::spilled_bytes).sum();
-        let operators = Operators::of(plan, metrics);
         let tasks = Tasks::of(tasks_of(stage));
+        let operators = Operators::of(plan, metrics, tasks.seconds.len() as u64);
         let of_stages = inputs.iter().filter_map(|input| written.get(input));
         let of_stages: u64 = of_stages.sum();
         let bytes_read = operators
@@ -190,12 +191,7 @@ fn rows(
 /// each task reads a whole side of a join.
 fn to_read(plan: &dyn ExecutionPlan) -> Option<u64> {
     let inputs = plan.children();
-    let is_partitioned = |join: &HashJoinExec| *join.partition_mode() == PartitionMode::Partitioned;
-    let reads_whole_sides = match plan.downcast_ref::<HashJoinExec>() {
-        Some(join) => !is_partitioned(join),
-        None => plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>(),
-    };
-    if reads_whole_sides {
+    if collects_first(plan) {
         return None;
     }
     match inputs.is_empty() {
@@ -326,6 +322,10 @@ fn histogram(sorted: &[f64]) -> Vec<u64> {
 struct Operators {
     all: Vec<Operator>,
     has_metrics: bool,
+    /// Number of tasks that have ended.
+    tasks: u64,
+    /// For each operator, whether each task reads all of its rows.
+    in_each_task: Vec<bool>,
     /// Rows of files and of exchanges.
     rows_read: Option<u64>,
     /// Bytes that readers of files have counted.
@@ -336,22 +336,23 @@ struct Operators {
 impl Operators {
     /// Reads a plan and the metrics of those of its operators that have some, in the order of the plan. Metrics of another
     /// number of operators are of another plan, and left out.
-    fn of(plan: &dyn ExecutionPlan, metrics: &[MetricsSet]) -> Self {
+    fn of(plan: &dyn ExecutionPlan, metrics: &[MetricsSet], tasks: u64) -> Self {
         let has_metrics = !metrics.is_empty() && reporting(plan) == metrics.len();
         let mut operators = Self {
             has_metrics,
+            tasks,
             ..Self::default()
         };
         let mut metrics = metrics.iter().filter(|_| has_metrics);
-        operators.add(plan, 0, &mut metrics);
+        operators.add(plan, (0, false), &mut metrics);
         operators
     }
 
-    /// Adds an operator and those below. Returns the rows of its output.
+    /// Adds an operator at a depth, whose rows each task may read, and those below. Returns the rows of its output.
     fn add<'a>(
         &mut self,
         plan: &dyn ExecutionPlan,
-        depth: u64,
+        (depth, in_each_task): (u64, bool),
         metrics: &mut impl Iterator<Item = &'a MetricsSet>,
     ) -> Option<u64> {
         let own = plan.metrics().and_then(|_| metrics.next());
@@ -360,6 +361,7 @@ impl Operators {
             let shown = own.aggregate_by_name().sorted_for_display();
             shown.timestamps_removed().to_string()
         });
+        self.in_each_task.push(in_each_task);
         self.all.push(Operator {
             depth,
             text: displayable(plan)
@@ -380,8 +382,9 @@ impl Operators {
                 scanned.map(|bytes| bytes.as_usize() as u64),
             );
         }
-        for input in inputs {
-            let rows = self.add(input.as_ref(), depth + 1, metrics);
+        for (at, input) in inputs.into_iter().enumerate() {
+            let in_each_task = in_each_task || at == 0 && collects_first(plan);
+            let rows = self.add(input.as_ref(), (depth + 1, in_each_task), metrics);
             if is_writer(plan) {
                 add(&mut self.rows_written, rows);
             }
@@ -389,19 +392,61 @@ impl Operators {
         rows
     }
 
-    /// Returns the operators as text, each in a line below the one that reads it.
+    /// Returns the operators as text, each in a line below the one that reads it: its name, its rows, what it does and its
+    /// other metrics.
     fn text(&self) -> String {
         let mut text = String::new();
-        for operator in &self.all {
+        for (operator, in_each_task) in self.all.iter().zip(&self.in_each_task) {
             let indent = 2 * operator.depth as usize;
             let metrics = match self.has_metrics {
-                true => format!(", metrics=[{}]", operator.metrics),
+                true => format!(", metrics=[{}]", without_rows(&operator.metrics)),
                 false => String::new(),
             };
-            text.push_str(&format!("{:indent$}{}{metrics}\n", "", operator.text));
+            let (name, rest) = match operator.text.split_once(": ") {
+                Some((name, rest)) => (name, format!(", {rest}")),
+                None => (operator.text.as_str(), String::new()),
+            };
+            let described = match operator.rows {
+                Some(rows) => format!("{name}: {}{rest}", self.rows(rows, *in_each_task)),
+                None => operator.text.clone(),
+            };
+            text.push_str(&format!("{:indent$}{described}{metrics}\n", ""));
         }
         text
     }
+
+    /// Describes the rows of an operator's output, which are those of all tasks together.
+    fn rows(&self, rows: u64, in_each_task: bool) -> String {
+        let tasks = self.tasks;
+        match in_each_task && tasks > 1 {
+            true if rows.is_multiple_of(tasks) => {
+                format!(
+                    "rows={} (read by each of {tasks} tasks)",
+                    grouped(rows / tasks)
+                )
+            }
+            true => format!(
+                "rows={} (in {tasks} tasks, each of which reads all)",
+                grouped(rows)
+            ),
+            false => format!("rows={}", grouped(rows)),
+        }
+    }
+}
+
+/// Checks whether each task reads all rows of an operator's first input.
+fn collects_first(plan: &dyn ExecutionPlan) -> bool {
+    match plan.downcast_ref::<HashJoinExec>() {
+        Some(join) => *join.partition_mode() != PartitionMode::Partitioned,
+        None => plan.is::<CrossJoinExec>() || plan.is::<NestedLoopJoinExec>(),
+    }
+}
+
+/// Returns an operator's metrics as text without its rows, which come first.
+fn without_rows(metrics: &str) -> String {
+    let metrics = metrics.split(", ");
+    let others = metrics.filter(|metric| !metric.starts_with("output_rows="));
+    others.collect::<Vec<_>>().join(", ")
 }
 
 /// Counts the operators of a plan that have metrics.
@@ -516,5 +561,47 @@ mod tests {
         let many: Vec<f64> = (0..100_000).map(f64::from).collect();
         let counts = histogram(&many);
         assert_eq!((counts.len(), counts.iter().sum()), (RANGES, 100_000_u64));
+    }
+
+    #[test]
+    fn rows_that_each_task_reads_are_those_of_one() {
+        let operator = |depth: u64, text: &str, rows: u64, metrics: &str| Operator {
+            depth,
+            text: text.to_owned(),
+            rows: Some(rows),
+            seconds: None,
+            metrics: metrics.to_owned(),
+        };
+        let operators = Operators {
+            all: vec![
+                operator(
+                    0,
+                    "HashJoinExec: mode=CollectLeft",
+                    40_000,
+                    "output_rows=40.00 K, join_time=1ms",
+                ),
+                operator(1, "DataSourceExec: file_type=csv", 14, "output_rows=14"),
+                operator(
+                    1,
+                    "UnionExec",
+                    40_000,
+                    "output_rows=40.00 K, output_bytes=1 B",
+                ),
+            ],
+            has_metrics: true,
+            tasks: 2,
+            in_each_task: vec![false, true, false],
+            ..Operators::default()
+        };
+        assert_eq!(
+            operators.text(),
+            "HashJoinExec: rows=40,000, mode=CollectLeft, metrics=[join_time=1ms]\n\
+             \u{20} DataSourceExec: rows=7 (read by each of 2 tasks), file_type=csv, metrics=[]\n\
+             \u{20} UnionExec: rows=40,000, metrics=[output_bytes=1 B]\n"
+        );
+        assert_eq!(
+            operators.rows(15, true),
+            "rows=15 (in 2 tasks, each of which reads all)"
+        );
     }
 }

@@ -110,7 +110,7 @@ fn explain_analyze_tells_of_every_stage() {
     assert!(told.starts_with("stage  tasks"), "{told}");
     let first = parts[2]["plan"].as_str().unwrap();
     assert!(
-        first.contains("AggregateExec") && first.contains("output_rows"),
+        first.contains("AggregateExec") && first.contains("Exec: rows="),
         "{first}"
     );
     let create = create_model("m", ", ranks = 2");
