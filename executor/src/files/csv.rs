@@ -33,7 +33,7 @@ use volley_engine::{
     CsvDialect, EmptyText, EmptyTextMark, OpenQuote, QuoteCheck, line_of_record, part_of_records,
 };
 
-use super::bytes_of;
+use super::{MistypedValue, bytes_of};
 
 /// Opens CSV files and parts of them.
 ///
@@ -198,12 +198,33 @@ impl Opener {
             line_of_record(bytes, self.dialect(), start, record).await
         };
         match line.await {
-            Ok(line) => {
-                let (before, after) = (&text[..number.start], &text[number.end..]);
-                exec_datafusion_err!("{before}{line}{after}")
-            }
+            Ok(line) => match self.mistyped(line, text) {
+                Some(mistyped) => DataFusionError::External(Box::new(mistyped)),
+                None => {
+                    let (before, after) = (&text[..number.start], &text[number.end..]);
+                    exec_datafusion_err!("{before}{line}{after}")
+                }
+            },
             Err(error) => error,
         }
+    }
+
+    /// Reads Arrow's error about a value that is not of its column's type.
+    fn mistyped(&self, line: u64, text: &str) -> Option<MistypedValue> {
+        let text = text.strip_prefix("Error while parsing value '")?;
+        let (value, rest) = text.split_once("' as type '")?;
+        let (data_type, rest) = rest.split_once("' for column ")?;
+        let (column, _) = rest.split_once(' ')?;
+        let column: usize = column.parse().ok()?;
+        let fields = self.source.table_schema().file_schema().fields();
+        let delimiter = self.source.delimiter();
+        Some(MistypedValue {
+            line,
+            value: value.to_owned(),
+            column: fields.get(column)?.name().clone(),
+            data_type: data_type.to_owned(),
+            delimiter: (delimiter != b',').then(|| char::from(delimiter)),
+        })
     }
 
     /// Explains a quote that is open where a part ends: it is in the whole file as well, or the file was cut within a value.

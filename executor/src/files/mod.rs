@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{exec_datafusion_err, internal_err};
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{
@@ -285,14 +286,74 @@ impl Morselizer for NamedFiles {
 #[derive(Debug, Clone)]
 struct Name(Arc<str>);
 
+/// Error of a value in a CSV file that is not of its column's type.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {value:?} in column {column:?} is not of type {data_type}")]
+struct MistypedValue {
+    /// Line of the file, from 1.
+    line: u64,
+    value: String,
+    column: String,
+    data_type: String,
+    /// Delimiter of the file, unless it is a comma.
+    delimiter: Option<char>,
+}
+
+impl MistypedValue {
+    /// Names the file, and says how to give the column another type.
+    fn of_file(&self, file: &str) -> DataFusionError {
+        let Self {
+            line,
+            value,
+            column,
+            data_type,
+            delimiter,
+        } = self;
+        let delimiter = delimiter.map(|delimiter| match delimiter {
+            '\t' => ", 'format.delimiter' '\\t'".to_owned(),
+            delimiter => format!(", 'format.delimiter' '{delimiter}'"),
+        });
+        let delimiter = delimiter.unwrap_or_default();
+        exec_datafusion_err!(
+            "{file}, line {line}: {value:?} in column {column:?} is not of its type, {data_type}. If that was inferred \
+             from the file's first rows, declare the types of the columns, CREATE EXTERNAL TABLE t (column type, …), or \
+             infer them from more rows: CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '{file}' OPTIONS \
+             ('format.schema_infer_max_rec' '2000000'{delimiter})"
+        )
+    }
+}
+
 impl Name {
     fn of(&self, error: DataFusionError) -> DataFusionError {
         let file = self.0.to_string();
-        let source = match error.find_root() {
+        let root = error.find_root();
+        if let DataFusionError::External(error) = root
+            && let Some(mistyped) = error.downcast_ref::<MistypedValue>()
+        {
+            return mistyped.of_file(&file);
+        }
+        // Scans compute filters and columns of the query, whose errors are not the file's.
+        if let DataFusionError::ArrowError(error, _) = root
+            && let Some(reason) = computed(error)
+        {
+            return exec_datafusion_err!("{reason} (in rows of {file})");
+        }
+        let source = match root {
             DataFusionError::Execution(reason) => reason.clone().into(),
             _ => error.into(),
         };
         volley_engine::error::external(volley_proto::Error::Unreadable { file, source })
+    }
+}
+
+/// Returns the text of an error that is about a computation with values and not about bytes of a file.
+fn computed(error: &ArrowError) -> Option<String> {
+    match error {
+        ArrowError::CastError(reason)
+        | ArrowError::ComputeError(reason)
+        | ArrowError::ArithmeticOverflow(reason) => Some(reason.clone()),
+        ArrowError::DivideByZero => Some("division by zero".to_owned()),
+        _ => None,
     }
 }
 
