@@ -65,6 +65,7 @@ fn without_prefix(text: &str) -> Option<String> {
         "External error: ",
         "Error during planning: ",
         "Schema error: ",
+        "Cast error: ",
         "Arrow error: ",
         "DataFusion error: ",
         "General error: ",

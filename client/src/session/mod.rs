@@ -7,6 +7,7 @@
 //!                                                                             └ rows lost: rerun
 //! ```
 
+mod casts;
 #[cfg(feature = "standalone")]
 #[cfg(test)]
 mod cluster_tests;
@@ -247,7 +248,9 @@ impl Session {
                     return Ok(Output::nothing());
                 }
                 let context = Arc::new(frame.task_ctx());
-                let plan = frame.create_physical_plan().await?;
+                let logical = frame.logical_plan().clone();
+                let plan = frame.create_physical_plan().await;
+                let plan = plan.map_err(|error| casts::explained(&logical, error.into()))?;
                 Ok(Output::of_plan(plan, context)?)
             }
         }

@@ -41,7 +41,7 @@ use volley_proto::stack::deep;
 
 use super::await_scheduler;
 use super::loss::{PlanKind, Verdict, judge};
-use super::{copy, file_names, nesting, settings};
+use super::{casts, copy, file_names, nesting, settings};
 use crate::Error;
 use crate::cluster::{Cluster, Order, RETURN, Submitted};
 
@@ -226,7 +226,10 @@ impl ExecutionPlan for QueryExec {
                 query.run(config).await
             }
         };
-        let rows = rerun_lost(self.query.kind, HOLD_BYTES, run).map_err(DataFusionError::from);
+        let query = Arc::clone(&self.query);
+        let rows = rerun_lost(self.query.kind, HOLD_BYTES, run);
+        let rows =
+            rows.map_err(move |error| DataFusionError::from(casts::explained(&query.plan, error)));
         let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
         Ok(Box::pin(rows))
     }
