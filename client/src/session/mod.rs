@@ -7,6 +7,7 @@
 //!                                                                             └ rows lost: rerun
 //! ```
 
+mod advice;
 mod casts;
 #[cfg(feature = "standalone")]
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub use output::{Output, QueryJob};
 pub use read::FileOptions;
 pub(crate) use transform::Rows as TrainingRows;
 
+use self::advice::QuotedNames;
 use self::planner::ClusterPlanner;
 use self::settings::JobDescription;
 use crate::cluster::Cluster;
@@ -357,11 +359,12 @@ impl Session {
         let mut state = self.context.state();
         state.register_relation_planner(planner)?;
         let tables = state.resolve_table_references(&statement)?;
+        let quoted = QuotedNames::of(&statement);
         let plan = match statement_to_plan(&self.context, &state, statement).await {
             Ok(plan) => plan,
             Err(error) => {
                 let missing = names::missing_table(&self.context, tables, &error);
-                return Err(missing.unwrap_or_else(|| error.into()));
+                return Err(missing.unwrap_or_else(|| advice::advised(error, &state, &quoted)));
             }
         };
         names::check_places(&plan)?;

@@ -1,5 +1,7 @@
 //! External names in a statement: tables that do not exist, and places that cannot be reached.
 
+use std::path::Path;
+
 use datafusion::common::TableReference;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
@@ -38,6 +40,10 @@ pub(super) fn missing_table(
         let mut hint = did_you_mean(&of.table, names.iter().map(String::as_str));
         if hint.is_empty() && !names.is_empty() && names.len() <= 12 {
             hint = format!("; there are {}", names.join(", "));
+        }
+        if Path::new(table.table()).is_dir() {
+            let folder = table.table();
+            hint = format!("; there is a folder {folder}: write '{folder}/'");
         }
         // `FROM sales.csv` is a table of a schema.
         if is_file_name(&of.table) {
