@@ -9,8 +9,31 @@ use volley_proto::failure::{DataLost, TaskFailure};
 /// Returns the part of an engine error's text that is worth showing.
 pub(crate) fn plain(text: &str) -> String {
     let cause = said_by_executor(text).unwrap_or_else(|| root_cause(text));
+    let cause = outside_groups(&cause).unwrap_or(cause);
     let hint = hint(&cause);
     cause + &hint
+}
+
+/// Rewrites DataFusion's text about an expression that is neither grouped by nor aggregated.
+fn outside_groups(cause: &str) -> Option<String> {
+    let (clause, rest) = cause
+        .strip_prefix("Column in ")?
+        .split_once(" must be in GROUP BY or an aggregate function: ")?;
+    let (_, rest) = rest.split_once("column \"")?;
+    let (expression, _) = rest.split_once("\" must appear in the GROUP BY clause")?;
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    // A file's name may be a column's qualifier.
+    let shown = match expression.rsplit_once('.') {
+        Some((_, column)) if expression.chars().all(is_name) => column,
+        _ => expression,
+    };
+    let clause = match clause {
+        "SELECT" => String::new(),
+        clause => format!(" where {clause} names it"),
+    };
+    Some(format!(
+        "\"{shown}\" must be in GROUP BY or inside an aggregate function{clause}"
+    ))
 }
 
 /// Returns what a beginner may have meant, or nothing.
@@ -137,7 +160,33 @@ fn without_debug(text: &str) -> Option<String> {
 /// Rewrites DataFusion's text about a missing feature in the words of [`Error::NotSupported`].
 fn not_supported(feature: &str) -> String {
     let what = feature.trim().trim_start_matches("not supported: ");
+    let what = instead(what).unwrap_or_else(|| what.to_owned());
     format!("not supported: {what}")
+}
+
+/// Returns what to write instead of a missing feature, where DataFusion's text has a syntax tree or less.
+fn instead(feature: &str) -> Option<String> {
+    if feature == "Operator DIV is not yet supported"
+        || feature == "Operator // is not yet supported"
+    {
+        return Some(
+            "a // b and a DIV b: a / b of whole numbers is a whole number already, as 7 / 2 is 3"
+                .to_owned(),
+        );
+    }
+    if feature.starts_with("Unsupported interval argument. Expected string literal or number, got")
+    {
+        return Some(
+            "INTERVAL of a column or an expression: CAST(n || ' days' AS INTERVAL) is one of n days"
+                .to_owned(),
+        );
+    }
+    let field = feature.strip_prefix("Dot access not supported for non-string expr: ")?;
+    let (_, name) = field.split_once("value: \"")?;
+    let (name, _) = name.split_once('"')?;
+    Some(format!(
+        ".{name} after […]: a field of an element is written x[1]['{name}']"
+    ))
 }
 
 /// Splits off a string literal as `Debug` prints it. Returns its value and the rest of the text.
@@ -236,6 +285,34 @@ mod tests {
             ),
         ] {
             assert_eq!(root_cause(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn syntax_trees_are_not_shown() {
+        for (text, due) in [
+            (
+                "This feature is not implemented: Dot access not supported for non-string expr: Identifier(Ident { value: \"prob\", quote_style: None, span: Span(Location(1,13)..Location(1,17)) })",
+                "not supported: .prob after […]: a field of an element is written x[1]['prob']",
+            ),
+            (
+                "This feature is not implemented: Unsupported interval argument. Expected string literal or number, got: Identifier(Ident { value: \"k\" })",
+                "not supported: INTERVAL of a column or an expression: CAST(n || ' days' AS INTERVAL) is one of n days",
+            ),
+            (
+                "This feature is not implemented: Operator DIV is not yet supported",
+                "not supported: a // b and a DIV b: a / b of whole numbers is a whole number already, as 7 / 2 is 3",
+            ),
+            (
+                "Error during planning: Column in SELECT must be in GROUP BY or an aggregate function: While expanding wildcard, column \"train.csv.Date\" must appear in the GROUP BY clause or must be part of an aggregate function, currently only \"a\" appears in the SELECT clause satisfies this requirement",
+                "\"Date\" must be in GROUP BY or inside an aggregate function",
+            ),
+            (
+                "Error during planning: Column in HAVING must be in GROUP BY or an aggregate function: While expanding wildcard, column \"t.a + t.b\" must appear in the GROUP BY clause or must be part of an aggregate function",
+                "\"t.a + t.b\" must be in GROUP BY or inside an aggregate function where HAVING names it",
+            ),
+        ] {
+            assert_eq!(plain(text), due);
         }
     }
 

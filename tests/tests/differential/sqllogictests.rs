@@ -125,7 +125,7 @@ const ONLY_HERE: &[&str] = &[
 ];
 
 const COUNT: &str = "another number of rows";
-const NOT_GROUPED: &str = "error: Column in SELECT must be in GROUP BY";
+const NOT_GROUPED: &str = "must be in GROUP BY or inside an aggregate function";
 const ROWS: &str = "other rows";
 const TIES: &str = "rows that are equal in what they are ordered by";
 const KEYS: &str = "nothing is concluded from keys that are declared";
@@ -386,7 +386,7 @@ fn compare(sql: &str, place: &str, due: &Outcome, got: &Outcome) -> Verdict {
     };
     let is_known = OTHERWISE
         .iter()
-        .any(|(known, how, _)| *known == place && what.starts_with(how));
+        .any(|(known, how, _)| *known == place && what.contains(how));
     let of_session = is_about_the_session(sql) && matches!(got, Outcome::Rows(_));
     if is_known || of_session {
         return Verdict::Otherwise;
