@@ -10,6 +10,7 @@
 //!
 //! This module does no I/O: parsing and planning are functions of text, schemas and manifests.
 
+mod advice;
 mod call;
 mod class_queries;
 mod derived;

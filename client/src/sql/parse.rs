@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 use volley_proto::{ModelName, PreparedId, TrainId};
 
+use super::advice;
 use super::nesting;
 use super::spell::{is_word, spell_out};
 use super::statement::{CreateModel, Kind, Statement};
@@ -48,7 +49,9 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
         let tokens = &tokens[first..=last];
         let (start, end) = (tokens[0].span.start, tokens[last - first].span.end);
         let text = script[lines.offset(start)..lines.offset(end)].to_owned();
-        let mut kind = StatementParser::new(tokens.to_vec(), end, dialect)?.statement()?;
+        let parser = StatementParser::new(tokens.to_vec(), end, dialect)?;
+        let kind = parser.statement();
+        let mut kind = kind.map_err(|error| advice::advised(error, tokens))?;
         nesting::bound(&mut kind)?;
         statements.push(Statement {
             text,
@@ -113,6 +116,15 @@ impl<'a> StatementParser<'a> {
         } else if self.at(0, "show") && self.at(1, "models") {
             self.skip(2);
             Kind::ShowModels
+        } else if self.at(0, "show") && self.at(1, "model") {
+            let start = self.inner.parser.peek_token().span.start;
+            let message = match self.ends(2) {
+                true => "SHOW MODEL: did you mean SHOW MODELS?",
+                false => {
+                    "SHOW MODEL: DESCRIBE MODEL name describes a model, and SHOW MODELS lists all"
+                }
+            };
+            return Err(syntax(start, message.to_owned()));
         } else if (self.at(0, "describe") || self.at(0, "desc"))
             && self.at(1, "model")
             && !self.ends(2)
@@ -611,6 +623,47 @@ mod tests {
                 Err(Error::Syntax { line, column, .. }) => {
                     assert_eq!((line, column), place, "{script}");
                 }
+                other => panic!("{script}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn errors_say_what_may_have_been_meant() {
+        for (script, due) in [
+            ("SELCT 1", Some("did you mean SELECT?")),
+            ("SELECT 1; shwo tables", Some("did you mean SHOW?")),
+            (
+                "SELECT a FORM t",
+                Some("FORM was read as an alias: did you mean FROM?"),
+            ),
+            (
+                "SELECT a form 'x.csv'",
+                Some("form was read as an alias: did you mean FROM?"),
+            ),
+            (
+                "SELECT a FROM t WHRE a = 1",
+                Some("WHRE was read as an alias: did you mean WHERE?"),
+            ),
+            ("SELECT * FORM t", Some("did you mean FROM?")),
+            ("SHOW MODEL", Some("did you mean SHOW MODELS?")),
+            ("SHOW MODEL m", Some("DESCRIBE MODEL name")),
+            ("\\d train", Some("work at the prompt only: DESCRIBE train")),
+            ("\\dt", Some("SHOW TABLES")),
+            (".tables", Some("SHOW TABLES")),
+            (
+                "COPY t FROM 'x.csv'",
+                Some("INSERT INTO t SELECT * FROM 'x.csv'"),
+            ),
+            ("qqqq 1", None),
+            ("SELECT a b c", None),
+            ("SELECT 1 FROM", None),
+        ] {
+            match parse(script) {
+                Err(Error::Syntax { message, .. }) => match due {
+                    Some(due) => assert!(message.contains(due), "{script}: {message}"),
+                    None => assert!(!message.contains("did you mean"), "{script}: {message}"),
+                },
                 other => panic!("{script}: {other:?}"),
             }
         }
