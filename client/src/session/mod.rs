@@ -17,6 +17,7 @@ mod copy;
 mod explain;
 mod file_names;
 mod files;
+mod headings;
 mod loss;
 mod memory;
 mod model_calls;
@@ -58,6 +59,7 @@ pub use read::FileOptions;
 pub(crate) use transform::Rows as TrainingRows;
 
 use self::advice::QuotedNames;
+use self::headings::Headings;
 use self::planner::ClusterPlanner;
 use self::settings::JobDescription;
 use crate::cluster::Cluster;
@@ -242,6 +244,7 @@ impl Session {
                     }
                     sql => sql,
                 };
+                let headings = Headings::of(&sql);
                 let frame = self.frame(sql, &statement.text).await?;
                 // The empty result of a statement that has already run here.
                 let done = matches!(frame.logical_plan(), LogicalPlan::EmptyRelation(empty)
@@ -253,7 +256,10 @@ impl Session {
                 let logical = frame.logical_plan().clone();
                 let plan = frame.create_physical_plan().await;
                 let plan = plan.map_err(|error| casts::explained(&logical, error.into()))?;
-                Ok(Output::of_plan(plan, context)?)
+                Ok(Output {
+                    headings,
+                    ..Output::of_plan(plan, context)?
+                })
             }
         }
     }

@@ -10,6 +10,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::TryStreamExt;
 
+use super::headings::Headings;
 use super::query::QueryExec;
 use crate::Result;
 
@@ -22,6 +23,8 @@ pub struct Output {
     /// Message about the effect of a statement without rows.
     pub message: Option<String>,
     pub(super) job: QueryJob,
+    /// Expressions of the query as they were typed.
+    pub(super) headings: Headings,
 }
 
 /// Job of a query, once it exists: a query is submitted when its rows are first read.
@@ -55,6 +58,12 @@ impl Output {
         Ok(self.rows.try_collect().await?)
     }
 
+    /// Names columns without an alias as they were typed, for display: `1 + 1` instead of `Int64(1) + Int64(1)`.
+    #[must_use]
+    pub fn with_typed_headings(mut self) -> Self {
+        std::mem::take(&mut self.headings).name(self)
+    }
+
     /// Returns the job of the query.
     pub fn job(&self) -> QueryJob {
         self.job.clone()
@@ -66,6 +75,7 @@ impl Output {
             rows,
             message: None,
             job: QueryJob::default(),
+            headings: Headings::default(),
         }
     }
 
