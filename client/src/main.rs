@@ -60,9 +60,10 @@ fn on_large_stack(config: Config) -> anyhow::Result<Ended> {
     }
 }
 
-/// Log filter unless the environment sets another. The engine in this process warns of every task that it moves, and of
-/// failed jobs, which the user is told of anyway.
-const DEFAULT_LOG: &str = "warn,ballista_core=off,ballista_scheduler=off,ballista_executor=error";
+/// Log filter unless the environment sets another. A cluster in this process logs nothing: a failed statement's error
+/// says what went wrong. A GPU that predictions cannot use is the exception, since nothing else reports it.
+const DEFAULT_LOG: &str = "warn,ballista_core=off,ballista_scheduler=off,ballista_executor=off,\
+    volley_scheduler=off,volley_executor=off,volley_trainer=off,volley_trainer::accelerator=warn";
 
 /// Logs with the filter in `VOLLEY_LOG`, else in `RUST_LOG`, else the default.
 fn log_to_stderr() {

@@ -77,6 +77,11 @@ impl Process {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Interrupts it, as Ctrl-C does.
+    pub fn interrupt(&self) {
+        self.signal(Signal::SIGINT);
+    }
+
     /// Asks it to end.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);

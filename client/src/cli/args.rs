@@ -29,7 +29,8 @@ Examples:
 Defaults of options: config.toml in ~/.config/volley, or the file in VOLLEY_CONFIG, has lines such as
 format = \"box\"; an environment variable wins over it, and an option over both.
 Exit code: 0, or 1 after an error, 2 for a mistake in the arguments, 130 after Ctrl-C.
-Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; the default is warn.";
+Logging: VOLLEY_LOG (or RUST_LOG), for example VOLLEY_LOG=volley=debug; by default, warnings of this program, and nothing
+of a cluster inside it, which VOLLEY_LOG=warn adds.";
 
 /// A distributed dataframe engine with an integrated trainer
 ///

@@ -20,6 +20,7 @@ use super::engine::Engine;
 use super::execute::collect;
 use super::format::{Format, Formatter};
 use super::progress::Style;
+use super::report::cancelled;
 use super::script::Named;
 use super::signals::Interrupts;
 
@@ -53,7 +54,7 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
     let started = Instant::now();
     let engine = match interrupts.stop(Engine::open(&demo.connection)).await {
         ControlFlow::Continue(engine) => engine?,
-        ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => return Ok(cancelled(code)),
     };
     phase(
         "cluster",
@@ -65,7 +66,7 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
     engine.close().await;
     match ran {
         ControlFlow::Continue(manifest) => conclude(&demo, &manifest?, began)?,
-        ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => return Ok(cancelled(code)),
     }
     Ok(Ended::Done)
 }

@@ -2,9 +2,17 @@
 
 use std::io::{self, ErrorKind};
 
+use super::Ended;
+
 /// Prints an error and its causes to standard error.
 pub(crate) fn report(error: &anyhow::Error) {
     eprintln!("error: {}", chain(error));
+}
+
+/// Prints that a signal has ended the command. Returns the end for its exit code.
+pub(super) fn cancelled(code: u8) -> Ended {
+    eprintln!("cancelled");
+    Ended::Interrupted(code)
 }
 
 /// Returns the error and its causes, one a line. Leaves out a cause that the text above it repeats.

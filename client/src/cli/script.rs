@@ -14,6 +14,7 @@ use super::config::{Defines, Query, Source};
 use super::define::Script;
 use super::engine::Engine;
 use super::execute::{Sink, execute, write};
+use super::report::cancelled;
 use super::signals::Interrupts;
 
 /// Script with its name in messages.
@@ -54,7 +55,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     }
     let engine = match interrupts.stop(Engine::open(&query.connection)).await {
         ControlFlow::Continue(engine) => engine?,
-        ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => return Ok(cancelled(code)),
     };
     let ended = interrupts.stop(async {
         let mut statements = Vec::new();
@@ -78,7 +79,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     });
     let ended = match ended.await {
         ControlFlow::Continue(done) => done.map(|()| Ended::Done),
-        ControlFlow::Break(code) => Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => Ok(cancelled(code)),
     };
     engine.close().await;
     ended

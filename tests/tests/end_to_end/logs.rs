@@ -1,10 +1,13 @@
-//! The log: with `--log-format json` each line is an object, and lines about a job have its id, on the scheduler and on executors.
+//! The log: a cluster inside a client is silent unless asked; with `--log-format json` each line is an object, and lines about a job have its id, on the scheduler and on executors.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use volley_tests::{Cluster, Setup, eventually};
+use volley_tests::{Cluster, Process, Setup, binary, eventually};
 
 use crate::{create_model, write_table};
 
@@ -70,4 +73,53 @@ fn lines_are_json_and_have_the_id_of_their_job() {
     ] {
         about(&of_executors, message);
     }
+}
+
+/// Returns a client with a cluster inside it.
+fn embedded(dir: &Path) -> Command {
+    let mut command = Command::new(binary("volley"));
+    command
+        .args(["--executors", "1", "--quiet", "--format", "csv"])
+        .current_dir(dir)
+        .env("VOLLEY_CLUSTER_DIR", dir)
+        .env_remove("RUST_LOG")
+        .env_remove("VOLLEY_LOG");
+    command
+}
+
+#[test]
+fn a_cluster_inside_a_client_logs_nothing_unless_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let fails = || {
+        let mut command = embedded(dir.path());
+        command.args(["-c", "SELECT 1 / (value - 5) FROM range(0, 10)"]);
+        command
+    };
+    let stderr = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = stderr(&mut fails());
+    assert!(said.starts_with("error: -c:1: "), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let logged = stderr(fails().env("VOLLEY_LOG", "warn"));
+    assert!(logged.contains("volley_executor"), "{logged}");
+}
+
+#[test]
+fn an_interrupted_statement_says_that_it_is_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let endless =
+        "SELECT sum(a.value * b.value) FROM range(0, 1000000) a CROSS JOIN range(0, 1000000) b";
+    let mut command = embedded(dir.path());
+    command.args(["-c", "SELECT 1 AS one", "-c", endless]);
+    let mut process = Process::start_apart(&mut command, None, &dir.path().join("log"));
+    // The first statement's row: the second one begins.
+    let mut rows = BufReader::new(process.take_stdout().unwrap()).lines();
+    assert_eq!(rows.nth(1).unwrap().unwrap(), "1");
+    process.interrupt();
+    let ended = eventually("the client's end", SOON, || process.ended());
+    assert_eq!(ended.code(), Some(130));
+    assert_eq!(process.output(), "cancelled\n");
 }

@@ -26,6 +26,7 @@ use super::config::ModelReport;
 use super::engine::Engine;
 use super::execute::{collect, write};
 use super::progress::Style;
+use super::report::cancelled;
 use super::script;
 use super::signals::Interrupts;
 
@@ -41,7 +42,7 @@ pub(super) async fn run(report: &ModelReport) -> anyhow::Result<Ended> {
     }
     let engine = match interrupts.stop(Engine::open(&report.connection)).await {
         ControlFlow::Continue(engine) => engine?,
-        ControlFlow::Break(code) => return Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => return Ok(cancelled(code)),
     };
     let made = interrupts.stop(async {
         let session = &engine.session;
@@ -79,7 +80,7 @@ pub(super) async fn run(report: &ModelReport) -> anyhow::Result<Ended> {
     });
     let ended = match made.await {
         ControlFlow::Continue(done) => done.map(|()| Ended::Done),
-        ControlFlow::Break(code) => Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => Ok(cancelled(code)),
     };
     engine.close().await;
     ended
