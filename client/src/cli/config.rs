@@ -623,12 +623,6 @@ impl Remote {
             tls_cert: args.tls_cert,
             tls_key: args.tls_key,
         };
-        let missing = || {
-            mistake(format!(
-                "{command}: expected --scheduler HOST:PORT (or VOLLEY_SCHEDULER): a cluster inside a \
-                 process ends with it, and so do its jobs"
-            ))
-        };
         check_format(args.format, around)?;
         let given = tls.resolve(around)?;
         let (scheduler, is_found, tls) = match (args.scheduler, &around.cluster) {
@@ -637,7 +631,7 @@ impl Remote {
                 let tls = given.or_else(|| found.tls.clone());
                 (found.scheduler.clone(), true, tls)
             }
-            (None, None) => return Err(missing()),
+            (None, None) => return Err(no_cluster(command)),
         };
         Ok(Self {
             scheduler,
@@ -834,6 +828,21 @@ fn store_url(typed: &str, around: &Surroundings) -> Result<Url> {
 
 fn directory_url(path: &Path) -> Result<Url> {
     ModelStore::directory_url(path).map_err(|error| mistake(error.to_string()))
+}
+
+/// Returns the error of a command that asks a cluster when none runs.
+fn no_cluster(command: &str) -> clap::Error {
+    let mut message = format!(
+        "{command}: no cluster is running: \"volley cluster up\" starts one, and --scheduler HOST:PORT (or \
+         VOLLEY_SCHEDULER) names another."
+    );
+    if command == "jobs" {
+        message.push_str(
+            " A statement in a plain \"volley\" runs inside that program: press Ctrl-C in its terminal to cancel it.",
+        );
+    }
+    // Without the usage, which is right as it was typed.
+    clap::Error::raw(ErrorKind::ValueValidation, message + "\n")
 }
 
 /// Returns an error about arguments that clap could not detect, printed like clap's own.

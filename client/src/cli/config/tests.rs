@@ -157,7 +157,7 @@ fn executors_are_listed_or_drained() {
         };
         assert_eq!(executors.drained, drained, "{line}");
     }
-    assert!(refused("volley executors").contains("executors: expected --scheduler HOST:PORT"));
+    assert!(refused("volley executors").contains("executors: no cluster is running"));
     assert!(refused("volley executors drain --scheduler h:1").contains("<ID>"));
 }
 
@@ -195,6 +195,7 @@ fn jobs_are_asked_for_on_a_running_cluster() {
         Format::Csv
     );
     assert!(refused("volley jobs").contains("--scheduler HOST:PORT"));
+    assert!(refused("volley jobs cancel J1").contains("press Ctrl-C in its terminal"));
     assert!(refused("volley jobs attach J1").contains("--scheduler HOST:PORT"));
     assert!(refused("volley jobs --scheduler h").contains("expected HOST:PORT"));
     assert!(refused("volley jobs cancel --scheduler h:1").contains("<ID>"));
