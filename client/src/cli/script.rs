@@ -14,6 +14,7 @@ use super::config::{Defines, Query, Source};
 use super::define::Script;
 use super::engine::Engine;
 use super::execute::{Sink, execute, write};
+use super::prompt::outside_prompt;
 use super::report::cancelled;
 use super::signals::Interrupts;
 
@@ -130,6 +131,8 @@ impl Named {
                 message,
             } => {
                 let pointed = pointed(&script.text, line, column);
+                let command = beginning(&script.text, line, column).and_then(outside_prompt);
+                let message = command.unwrap_or(message);
                 anyhow!(
                     "{name}:{}:{column}: {message}{pointed}",
                     script.origin(line)
@@ -238,6 +241,18 @@ fn pointed(text: &str, line: u64, column: u64) -> String {
     format!("\n  {}\n  {:2$}^", shown.trim_end(), "", skipped.width())
 }
 
+/// Returns the rest of a line from a column on, if a statement begins there.
+fn beginning(text: &str, line: u64, column: u64) -> Option<&str> {
+    let line = text
+        .lines()
+        .nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
+    let before = usize::try_from(column).ok()?.checked_sub(1)?;
+    let (start, _) = line.char_indices().nth(before)?;
+    let (before, rest) = line.split_at(start);
+    let before = before.trim_end();
+    (before.is_empty() || before.ends_with(';')).then_some(rest)
+}
+
 /// Returns a statement on one line, shortened to 60 characters.
 pub(super) fn shorten(statement: &str) -> String {
     const WIDTH: usize = 60;
@@ -273,6 +288,16 @@ mod tests {
             shown.lines().nth(1).unwrap().chars().nth(caret - 1),
             Some('x')
         );
+    }
+
+    #[test]
+    fn statements_begin_in_a_line_or_after_a_semicolon() {
+        let text = "SELECT 1; \\dt\n  \\d t";
+        assert_eq!(beginning(text, 1, 11), Some("\\dt"));
+        assert_eq!(beginning(text, 2, 3), Some("\\d t"));
+        assert_eq!(beginning(text, 1, 8), None);
+        assert_eq!(beginning(text, 0, 0), None);
+        assert_eq!(beginning(text, 9, 1), None);
     }
 
     #[test]

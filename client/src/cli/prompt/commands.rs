@@ -37,6 +37,40 @@ pub(super) const COMMANDS: [(&str, &str); 19] = [
     (r"\r", "clear it, as Ctrl-C does"),
 ];
 
+/// Commands of psql, and of the shells of SQLite and DuckDB, with the prompt's own ones.
+const ELSEWHERE: [(&str, &str); 24] = [
+    (r"\dt", r"\d"),
+    (r"\d+", r"\d"),
+    (r"\dt+", r"\d"),
+    (r"\dv", r"\d"),
+    (r"\dn", r"\l"),
+    (r"\l+", r"\l"),
+    (r"\df+", r"\df"),
+    (r"\pset", r"\format"),
+    (r"\a", r"\format"),
+    (r"\ir", r"\i"),
+    (r"\help", r"\?"),
+    (".tables", r"\d"),
+    (".schema", r"\d"),
+    (".databases", r"\l"),
+    (".mode", r"\format"),
+    (".timer", r"\timing"),
+    (".read", r"\i"),
+    (".output", r"\o"),
+    (".once", r"\o"),
+    (".show", r"\set"),
+    (".edit", r"\e"),
+    (".help", r"\?"),
+    (".quit", r"\q"),
+    (".exit", r"\q"),
+];
+
+/// Returns the prompt's command, with its backslash, for one of another shell.
+fn from_elsewhere(name: &str) -> Option<&'static str> {
+    let mut known = ELSEWHERE.iter();
+    known.find(|(other, _)| *other == name).map(|(_, own)| *own)
+}
+
 /// Line at the prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
@@ -93,6 +127,14 @@ impl Line {
                 Err(message) => Self::Unknown(message),
             };
         }
+        if statement.is_empty() && is_dot_command(typed) {
+            let name = typed.split([' ', '\t', ';']).next().unwrap_or_default();
+            let hint = from_elsewhere(name).map(|own| format!("; did you mean {own}?"));
+            let hint = hint.unwrap_or_default();
+            return Self::Unknown(format!(
+                r"unknown command {name}{hint}; \? lists the commands"
+            ));
+        }
         let word = typed.trim_end_matches(';').trim_end().to_ascii_lowercase();
         match (word.as_str(), statement.is_empty()) {
             ("", true) if typed.is_empty() => Self::Nothing,
@@ -112,6 +154,43 @@ impl Line {
             _ => Self::Sql,
         }
     }
+}
+
+/// Returns whether a line begins as a command of SQLite's or DuckDB's shell does.
+fn is_dot_command(line: &str) -> bool {
+    let name = line.strip_prefix('.');
+    name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+/// Returns why a line of a script, one that begins a statement, is not SQL, if it is a command of a prompt: with what to
+/// write instead.
+pub(in super::super) fn outside_prompt(line: &str) -> Option<String> {
+    let line = line.trim().trim_end_matches(';').trim_end();
+    let said = match line.strip_prefix('\\') {
+        Some(_) => r"commands with \ work at the prompt only",
+        None if is_dot_command(line) => "there are no commands with a dot",
+        None => return None,
+    };
+    let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let name = from_elsewhere(name).unwrap_or(name);
+    let instead = match (name, argument.trim()) {
+        (r"\d" | r"\dS", "") => Some("SHOW TABLES".to_owned()),
+        (r"\jobs", _) => Some("SELECT * FROM volley.jobs".to_owned()),
+        (r"\df" | r"\l", _) => None,
+        (name, argument) => match Command::read(&format!("{} {argument}", &name[1..])) {
+            Ok(Command::Sql(sql)) => Some(sql),
+            Ok(Command::Lines(_)) => Some("--format line".to_owned()),
+            Ok(Command::Format(_)) => Some("--format FORMAT".to_owned()),
+            Ok(Command::Timing(_)) => Some("--timing".to_owned()),
+            Ok(Command::Include(path)) => Some(format!("-f {}", path.display())),
+            Ok(Command::Syntax(topic)) => Some(format!("volley help {topic}")),
+            _ => None,
+        },
+    };
+    Some(match instead {
+        Some(instead) => format!("{said}: {}", instead.trim_end()),
+        None => said.to_owned(),
+    })
 }
 
 impl Command {
@@ -162,7 +241,11 @@ impl Command {
             "r" => Self::Clear,
             unknown => {
                 let known = COMMANDS.iter().filter_map(|(usage, _)| usage.split(' ').next());
-                let hint = did_you_mean(unknown, known.map(|name| &name[1..]));
+                let hint = match (from_elsewhere(&format!(r"\{unknown}")), unknown) {
+                    (Some(own), _) => format!("; did you mean {own}?"),
+                    (None, "copy") => "; did you mean COPY … TO 'file', or INSERT INTO … SELECT * FROM 'file'?".into(),
+                    (None, _) => did_you_mean(unknown, known.map(|name| &name[1..])),
+                };
                 return Err(format!(
                     r"unknown command \{unknown}{hint}; \? lists the commands"
                 ));
@@ -259,11 +342,45 @@ mod tests {
             (r"\format excel", "box, markdown, line"),
             (r"\i", "expected a file"),
             (r"\formt", "did you mean \"format\""),
+            (r"\dt", r"did you mean \d?"),
+            (r"\d+ train", r"did you mean \d?"),
+            (r"\copy t to 'x'", "COPY"),
+            (".tables", r"did you mean \d?"),
+            (".once", r"did you mean \o?"),
+            (".nope", r"\? lists the commands"),
         ] {
             let Line::Unknown(said) = Line::read(line, "") else {
                 panic!("{line}")
             };
             assert!(said.contains(due), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn commands_in_scripts_have_sql_instead() {
+        for (line, due) in [
+            (r"\d train;", ": DESCRIBE train"),
+            (r"\d", ": SHOW TABLES"),
+            (r"\dt", ": SHOW TABLES"),
+            (r"\d+ train", ": DESCRIBE train"),
+            (r"\dm", ": SHOW MODELS"),
+            (r"\x", ": --format line"),
+            (r"\i a.sql", ": -f a.sql"),
+            (".tables", ": SHOW TABLES"),
+            (".schema train", ": DESCRIBE train"),
+            (r"\q", "at the prompt only"),
+            (r"\nope", "at the prompt only"),
+            (".nope", "with a dot"),
+        ] {
+            let said = outside_prompt(line).unwrap_or_default();
+            assert!(said.ends_with(due), "{line}: {said}");
+        }
+        assert_eq!(outside_prompt("SELECT 1"), None);
+        assert_eq!(outside_prompt(".5"), None);
+        // Each command of another shell has one here.
+        for (_, own) in ELSEWHERE {
+            let names = COMMANDS.map(|(usage, _)| usage.split(' ').next().unwrap());
+            assert!(names.contains(&own), "{own}");
         }
     }
 }

@@ -33,6 +33,7 @@ use super::execute::{Sink, execute};
 use super::format::Format;
 use super::report::{is_broken_pipe, report};
 use super::script::Named;
+pub(super) use commands::outside_prompt;
 use commands::{Command, Line};
 use complete::Names;
 use edit::Helper;
