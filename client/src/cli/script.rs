@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use unicode_width::UnicodeWidthStr;
 use volley::{Error, Excerpt, Session, Statement};
 use volley_proto::disk::missing;
+use volley_proto::object_stores::redacted;
 
 use super::Ended;
 use super::config::{Defines, Query, Source};
@@ -138,7 +139,19 @@ impl Named {
                     script.origin(line)
                 )
             }
-            other => anyhow::Error::from(other).context(name.clone()),
+            other => match session.first_refused(&script.text) {
+                Some(excerpt) => {
+                    let shown = redacted(excerpt.text());
+                    let script = self;
+                    Place {
+                        script,
+                        excerpt,
+                        shown,
+                    }
+                    .of(other.into())
+                }
+                None => anyhow::Error::from(other).context(name.clone()),
+            },
         })?;
         let place = |statement: &Statement| Place {
             script: self,

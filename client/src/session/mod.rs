@@ -183,6 +183,12 @@ impl Session {
         deep(|| sql::parse(script, &dialect))
     }
 
+    /// Returns the first statement of a script that cannot be parsed, for messages.
+    pub fn first_refused(&self, script: &str) -> Option<sql::Excerpt> {
+        let dialect = self.dialect().ok()?;
+        deep(|| sql::first_refused(script, &dialect))
+    }
+
     /// Parses the list in the parentheses of `TRANSFORM (…)`.
     pub(crate) fn parse_transform(&self, list: &str) -> Result<sql::Clause> {
         sql::parse_transform(list, &self.dialect()?)
@@ -230,7 +236,7 @@ impl Session {
                 self.explain_create_model(*create, verbose).await
             }
             Kind::ShowModels => self.show_models().await,
-            Kind::DescribeModel { name } => self.describe_model(&name).await,
+            Kind::DescribeModel { name, version } => self.describe_model(&name, version).await,
             Kind::DropModel {
                 name,
                 version,

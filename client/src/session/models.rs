@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arrow::array::{ArrayRef, StringArray, TimestampMillisecondArray, UInt32Array};
+use arrow::array::{ArrayRef, StringArray, TimestampSecondArray, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
@@ -42,8 +42,8 @@ impl Session {
             Some(versions.collect::<Vec<_>>().join(", "))
         });
         let current = summaries().map(|model| model?.versions.last().copied());
-        let published = summaries().map(|model| Some(millis(model?.published)));
-        let published: TimestampMillisecondArray = published.collect();
+        let published = summaries().map(|model| Some(unix_seconds(model?.published)));
+        let published: TimestampSecondArray = published.collect();
         let unfinished = models.values().map(|(_, runs)| runs);
         let unfinished = unfinished.map(|runs| (!runs.is_empty()).then(|| runs.join(", ")));
         rows([
@@ -55,8 +55,12 @@ impl Session {
         ])
     }
 
-    pub(super) async fn describe_model(&self, name: &ModelName) -> Result<Output> {
-        let manifest = self.store().manifest(name, None).await?;
+    pub(super) async fn describe_model(
+        &self,
+        name: &ModelName,
+        version: Option<u32>,
+    ) -> Result<Output> {
+        let manifest = self.store().manifest(name, version).await?;
         let (properties, values): (Vec<_>, Vec<_>) = describe(&manifest).into_iter().unzip();
         rows([
             (
@@ -127,9 +131,9 @@ fn rows<const N: usize>(columns: [(&str, ArrayRef); N]) -> Result<Output> {
     Ok(Output::batches(schema, vec![batch]))
 }
 
-fn millis(time: SystemTime) -> i64 {
+fn unix_seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Describes a model as properties, in reading order.
@@ -143,6 +147,9 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         "published",
         humantime::format_rfc3339_seconds(manifest.published).to_string(),
     );
+    for (metric, value) in metrics(manifest) {
+        add(&metric, value);
+    }
     add("train_id", spec.train_id.to_string());
     add("model_type", spec.model_type().to_owned());
     add("label", spec.label.columns.join(", "));
@@ -273,10 +280,6 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             format!("epochs {first} to {last}, on all {} rows", refit.rows),
         );
     }
-    let kept = manifest
-        .history
-        .iter()
-        .find(|epoch| epoch.epoch == manifest.kept_epoch);
     if let Some(why) = manifest
         .selection()
         .last()
@@ -284,8 +287,19 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
     {
         add("ended", why);
     }
+    rows
+}
+
+/// Returns the metrics of the kept epoch.
+fn metrics(manifest: &Manifest) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    let mut add = |property: &str, value: f64| rows.push((property.to_owned(), value.to_string()));
+    let kept = manifest
+        .history
+        .iter()
+        .find(|epoch| epoch.epoch == manifest.kept_epoch);
     if let Some(kept) = kept {
-        add("kept_epoch loss", kept.loss.to_string());
+        add("kept_epoch loss", kept.loss);
         let metrics = [
             ("eval_loss", kept.eval_loss),
             ("eval_mae", kept.eval_mae),
@@ -297,7 +311,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         ];
         for (name, value) in metrics {
             if let Some(value) = value {
-                add(&format!("kept_epoch {name}"), value.to_string());
+                add(&format!("kept_epoch {name}"), value);
             }
         }
         for of in &kept.labels {
@@ -311,7 +325,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
             for (name, value) in metrics {
                 if let Some(value) = value {
                     let property = format!("kept_epoch {name} of {}", of.label);
-                    add(&property, value.to_string());
+                    add(&property, value);
                 }
             }
         }
@@ -373,6 +387,8 @@ mod tests {
         assert_eq!(of("start"), "fresh weights");
         assert_eq!(of("kept_epoch"), "2 (keep = best)");
         assert_eq!(of("kept_epoch eval_rmspe"), "0.2");
+        let first: Vec<_> = properties.iter().take(4).map(|(name, _)| name).collect();
+        assert_eq!(first, ["model", "version", "published", "kept_epoch loss"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::ast::{
     Expr, FunctionArg, FunctionArgExpr, Ident, ObjectNamePart, Query, TableAlias, TableFactor,
     Value, Visit, Visitor,
 };
-use volley_proto::{ModelName, did_you_mean};
+use volley_proto::{ModelName, nearest};
 
 use super::parse::ident_name;
 use crate::{Error, Result};
@@ -62,18 +62,22 @@ impl Function {
 
     fn usage(self) -> &'static str {
         match self {
-            Self::Predict => "expected ML.PREDICT(MODEL name, (SELECT …))",
+            Self::Predict => "expected ML.PREDICT(MODEL name, TABLE t | (SELECT …))",
             Self::ExplainPredict => {
-                "expected ML.EXPLAIN_PREDICT(MODEL name, (SELECT …) [, top_k_features => number])"
+                "expected ML.EXPLAIN_PREDICT(MODEL name, TABLE t | (SELECT …) [, top_k_features => number])"
             }
-            Self::Evaluate => "expected ML.EVALUATE(MODEL name, (SELECT …) [, BY column])",
-            Self::ConfusionMatrix => "expected ML.CONFUSION_MATRIX(MODEL name, (SELECT …))",
-            Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, (SELECT …))",
-            Self::Calibration => "expected ML.CALIBRATION(MODEL name, (SELECT …))",
-            Self::GlobalExplain => "expected ML.GLOBAL_EXPLAIN(MODEL name, (SELECT …))",
-            Self::FeatureInfo => "expected ML.FEATURE_INFO(MODEL name [, (SELECT …)])",
+            Self::Evaluate => {
+                "expected ML.EVALUATE(MODEL name, TABLE t | (SELECT …) [, BY column])"
+            }
+            Self::ConfusionMatrix => {
+                "expected ML.CONFUSION_MATRIX(MODEL name, TABLE t | (SELECT …))"
+            }
+            Self::RocCurve => "expected ML.ROC_CURVE(MODEL name, TABLE t | (SELECT …))",
+            Self::Calibration => "expected ML.CALIBRATION(MODEL name, TABLE t | (SELECT …))",
+            Self::GlobalExplain => "expected ML.GLOBAL_EXPLAIN(MODEL name, TABLE t | (SELECT …))",
+            Self::FeatureInfo => "expected ML.FEATURE_INFO(MODEL name [, TABLE t | (SELECT …)])",
             Self::TrainingInfo => "expected ML.TRAINING_INFO(MODEL name)",
-            Self::Transform => "expected ML.TRANSFORM(MODEL name, (SELECT …))",
+            Self::Transform => "expected ML.TRANSFORM(MODEL name, TABLE t | (SELECT …))",
         }
     }
 }
@@ -122,8 +126,11 @@ impl Call {
         let named = |function: &Function| name.value.eq_ignore_ascii_case(function.name());
         let Some(function) = Function::ALL.into_iter().find(named) else {
             let names = Function::ALL.map(Function::name);
-            let hint = did_you_mean(&name.value, names);
-            let reason = format!("no such function{hint}; there are {}", names.join(", "));
+            let hint = match nearest(&name.value, names).first() {
+                Some(near) => format!("did you mean ML.{near}?"),
+                None => format!("there are ML.{}", names.join(", ML.")),
+            };
+            let reason = format!("no such function; {hint}");
             return Err(Error::MlFunction {
                 function: name.value.clone(),
                 reason,
@@ -159,14 +166,26 @@ impl Call {
                 {
                     top_features = Some(number);
                 }
-                _ => return Err(wrong(&format!("; {argument} does not fit"))),
+                _ => {
+                    return Err(wrong(&match bare_name(argument) {
+                        Some(name) if model.is_none() => format!("; write MODEL {name}"),
+                        Some(name) if input.is_none() => format!("; write TABLE {name}"),
+                        _ => format!("; {argument} does not fit"),
+                    }));
+                }
             }
         }
         let model = model.ok_or_else(|| wrong("; MODEL name is missing"))?;
         match (function, &input) {
             (Function::TrainingInfo, Some(_)) => return Err(wrong("; it takes no query")),
             (Function::TrainingInfo | Function::FeatureInfo, None) => {}
-            (_, None) => return Err(wrong("; the query is missing")),
+            (Function::Evaluate, None) => {
+                return Err(wrong(&format!(
+                    ": it needs rows. The metrics of the rows held out in training: SELECT * FROM \
+                     ML.TRAINING_INFO(MODEL {model}) WHERE published, or DESCRIBE MODEL {model}"
+                )));
+            }
+            (_, None) => return Err(wrong(": it needs rows")),
             _ => {}
         }
         Ok(Some(Self {
@@ -178,6 +197,16 @@ impl Call {
             top_features,
             alias: alias.clone(),
         }))
+    }
+}
+
+/// Returns the name that an argument is, without the word before it that tells what it names.
+fn bare_name(argument: &FunctionArg) -> Option<String> {
+    match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(
+            name @ (Expr::Identifier(_) | Expr::CompoundIdentifier(_)),
+        )) => Some(name.to_string()),
+        _ => None,
     }
 }
 

@@ -84,6 +84,9 @@ fn name_in(error: &Error) -> Option<String> {
         Error::Engine { cause, original } => return name_in_plan(original.find_root(), cause),
         Error::UnknownTable { table, .. } | Error::TableExists { table } => table,
         Error::Proto(volley_proto::Error::UnknownColumn { column, .. }) => column,
+        Error::UnknownOption { option, .. }
+        | Error::Proto(volley_proto::Error::Option { option, .. }) => option,
+        Error::MlFunction { function, .. } => function,
         Error::NoFiles { place, .. } => return Some(place.clone()),
         _ => return None,
     };

@@ -41,7 +41,7 @@ pub use options::{
     TrainOptions, VocabularyOptions, WarmStart, train_options,
 };
 pub(crate) use options::{Target, check_unambiguous, needed_columns};
-pub(crate) use parse::{Dialect, parse, parse_transform};
+pub(crate) use parse::{Dialect, first_refused, parse, parse_transform};
 pub(crate) use plan::{MlPlanner, NamedModels, predict};
 pub use statement::Statement;
 pub(crate) use statement::{CreateModel, Kind};

@@ -15,10 +15,11 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token, TokenWithSpan, Toke
 use volley_proto::{ModelName, PreparedId, TrainId};
 
 use super::advice;
+use super::excerpt::Excerpt;
 use super::nesting;
 use super::spell::{is_word, spell_out};
 use super::statement::{CreateModel, Kind, Statement};
-use super::{Clause, OptionValue, TrainOptions};
+use super::{Clause, OptionValue, TrainOptions, train_options};
 use crate::{Error, Result};
 
 /// Settings a session parses SQL with.
@@ -32,6 +33,37 @@ pub(crate) struct Dialect {
 
 /// Parses a script into its statements.
 pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
+    let mut statements = Vec::new();
+    for (excerpt, tokens, end) in cut(script, dialect)? {
+        let parser = StatementParser::new(tokens.clone(), end, dialect)?;
+        let kind = parser.statement();
+        let mut kind = kind.map_err(|error| advice::advised(error, &tokens))?;
+        nesting::bound(&mut kind)?;
+        let Excerpt { text, line, column } = excerpt;
+        statements.push(Statement {
+            text,
+            line,
+            column,
+            kind,
+            read_as: dialect.options.clone(),
+        });
+    }
+    Ok(statements)
+}
+
+/// Returns the first statement of a script that cannot be parsed.
+pub(crate) fn first_refused(script: &str, dialect: &Dialect) -> Option<Excerpt> {
+    let mut statements = cut(script, dialect).ok()?.into_iter();
+    let refused = statements.find(|(_, tokens, end)| {
+        let parser = StatementParser::new(tokens.clone(), *end, dialect);
+        let kind = parser.and_then(StatementParser::statement);
+        kind.and_then(|mut kind| nesting::bound(&mut kind)).is_err()
+    });
+    refused.map(|(excerpt, ..)| excerpt)
+}
+
+/// Cuts a script at its `;` tokens. Returns each statement's text, tokens and end.
+fn cut(script: &str, dialect: &Dialect) -> Result<Vec<(Excerpt, Vec<TokenWithSpan>, Location)>> {
     let lines = Lines::of(script);
     let tokens = Tokenizer::new(dialect.grammar.as_ref(), script)
         .tokenize_with_location()
@@ -49,17 +81,12 @@ pub(crate) fn parse(script: &str, dialect: &Dialect) -> Result<Vec<Statement>> {
         let tokens = &tokens[first..=last];
         let (start, end) = (tokens[0].span.start, tokens[last - first].span.end);
         let text = script[lines.offset(start)..lines.offset(end)].to_owned();
-        let parser = StatementParser::new(tokens.to_vec(), end, dialect)?;
-        let kind = parser.statement();
-        let mut kind = kind.map_err(|error| advice::advised(error, tokens))?;
-        nesting::bound(&mut kind)?;
-        statements.push(Statement {
+        let excerpt = Excerpt {
             text,
             line: start.line,
             column: start.column,
-            kind,
-            read_as: dialect.options.clone(),
-        });
+        };
+        statements.push((excerpt, tokens.to_vec(), end));
     }
     Ok(statements)
 }
@@ -132,6 +159,7 @@ impl<'a> StatementParser<'a> {
             self.skip(2);
             Kind::DescribeModel {
                 name: self.model_name()?,
+                version: self.version()?,
             }
         } else if self.at(0, "drop") && self.at(1, "model") {
             self.skip(2);
@@ -290,10 +318,9 @@ impl<'a> StatementParser<'a> {
             let value = self.inner.parser.peek_token();
             let expr = self.inner.parser.parse_expr().map_err(|e| self.error(e))?;
             let Some(value) = OptionValue::of(&expr) else {
-                let literals = "expected a literal: 'text', 1, true or [1, 2]";
                 return Err(syntax(
                     value.span.start,
-                    format!("option {key}: {literals}"),
+                    format!("option {key}: expected a literal: {}", literal_of(&key)),
                 ));
             };
             if seen.contains(&key.to_lowercase()) {
@@ -374,6 +401,15 @@ impl<'a> StatementParser<'a> {
                 ),
             ),
         }
+    }
+}
+
+/// Returns how the value of an option is typed.
+fn literal_of(option: &str) -> String {
+    let mut known = train_options();
+    match known.find(|known| known.name.eq_ignore_ascii_case(option)) {
+        Some(known) => format!("{}; for example {}", known.values, known.example),
+        None => "'text', 1, true or [1, 2]".to_owned(),
     }
 }
 
@@ -549,8 +585,15 @@ mod tests {
     fn reads_the_small_statements() {
         assert!(matches!(one("show models"), Kind::ShowModels));
         assert!(
-            matches!(one("DESC MODEL m"), Kind::DescribeModel { name } if name.as_str() == "m")
+            matches!(one("DESC MODEL m"), Kind::DescribeModel { name, version: None } if name.as_str() == "m")
         );
+        assert!(matches!(
+            one("DESCRIBE MODEL m VERSION 2"),
+            Kind::DescribeModel {
+                version: Some(2),
+                ..
+            }
+        ));
         assert!(matches!(
             one("drop model if exists \"M\""),
             Kind::DropModel { name, version: None, if_exists: true } if name.as_str() == "M"
@@ -667,6 +710,28 @@ mod tests {
                 other => panic!("{script}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn finds_the_statement_that_is_refused() {
+        let grammar = Box::new(dialect::GenericDialect {});
+        let options = SqlParserOptions::default();
+        let dialect = Dialect { grammar, options };
+        let refused = |script| super::first_refused(script, &dialect);
+        let script = "SELECT 1;\n  CREATE MODEL m OPTIONS (epocs = 1) AS SELECT 1; SELECT 2";
+        let found = refused(script).unwrap();
+        assert_eq!((found.line(), found.column()), (2, 3));
+        assert!(found.text().starts_with("CREATE MODEL") && found.text().ends_with("SELECT 1"));
+        assert_eq!(refused("SELECT 1; SELECT 2"), None);
+    }
+
+    #[test]
+    fn values_that_are_no_literals_have_an_example() {
+        let typed = "CREATE MODEL m OPTIONS (class_weights = [STRUCT('yes', 2.0)]) AS SELECT 1";
+        let Err(Error::Syntax { message, .. }) = parse(typed) else {
+            panic!("parsed")
+        };
+        assert!(message.contains("[['yes', 5], ['no', 1]]"), "{message}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     ShowModels,
     DescribeModel {
         name: ModelName,
+        /// Version to describe, if not the current one.
+        version: Option<u32>,
     },
     DropModel {
         name: ModelName,

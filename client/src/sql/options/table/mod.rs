@@ -68,7 +68,10 @@ impl TrainOptions {
             });
         }
         let Some(known) = train_options().find(|known| known.name == name) else {
-            let similar = nearest(option, train_options().map(|known| known.name));
+            let similar = match ELSEWHERE.iter().find(|(other, _)| *other == name) {
+                Some((_, own)) => vec![*own],
+                None => nearest(option, train_options().map(|known| known.name)),
+            };
             return Err(Error::UnknownOption {
                 option: option.to_owned(),
                 hint: match &similar[..similar.len().min(SIMILAR)] {
@@ -91,4 +94,31 @@ impl TrainOptions {
     }
 }
 
+/// Names of options in other libraries, too different from Volley's for a suggestion by spelling.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("label", "input_label_cols"),
+    ("labels", "input_label_cols"),
+    ("label_col", "input_label_cols"),
+    ("label_cols", "input_label_cols"),
+    ("label_column", "input_label_cols"),
+    ("label_columns", "input_label_cols"),
+    ("target", "input_label_cols"),
+    ("target_col", "input_label_cols"),
+    ("target_column", "input_label_cols"),
+    ("num_epochs", "epochs"),
+    ("max_epochs", "epochs"),
+    ("lr", "learn_rate"),
+    ("hidden_layers", "hidden_units"),
+    ("hidden_layer_sizes", "hidden_units"),
+    ("activation", "activation_fn"),
+    ("alpha", "l2_reg"),
+    ("random_state", "seed"),
+    ("random_seed", "seed"),
+    ("validation_split", "data_split_eval_fraction"),
+    ("test_size", "data_split_eval_fraction"),
+    ("class_weight", "class_weights"),
+    ("sample_weight", "sample_weight_col"),
+];
+
+/// Options of BigQuery ML that this one has under another name.
 const NOT_SUPPORTED: &[(&str, &str)] = &[("max_iterations", "use epochs")];

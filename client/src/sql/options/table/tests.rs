@@ -477,6 +477,13 @@ fn suggests_the_nearest_option() {
             "; did you mean learn_rate, learn_rate_scaling or learn_rate_schedule?"
         )
     );
+    for (typed, due) in [("label", "input_label_cols"), ("LR", "learn_rate")] {
+        let error = try_set(typed, "1").unwrap_err().to_string();
+        assert!(error.contains(&format!("did you mean {due}?")), "{error}");
+    }
+    for (_, own) in super::ELSEWHERE {
+        assert!(train_options().any(|known| known.name == *own), "{own}");
+    }
     let error = try_set("zzz", "1").unwrap_err();
     assert!(matches!(error, Error::UnknownOption { hint, .. } if hint.is_empty()));
 }
