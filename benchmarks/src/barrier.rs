@@ -199,8 +199,8 @@ impl Client {
         while loaded.len() < ranks {
             let line = self.lines.recv_timeout(Duration::from_secs(5));
             let (at, line) = line.context("the client does not say that its ranks have rows")?;
-            // {"event":"rank 0: 423000 rows loaded in 1.2 s"}
-            if line.contains("\"rank ") && line.contains(" rows loaded in ") {
+            // {"event":"rank 0: 423,000 rows loaded in 1.2 s"}
+            if line.contains("\"rank ") && line.contains(" loaded in ") {
                 loaded.push(at);
             }
         }

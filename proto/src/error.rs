@@ -101,8 +101,8 @@ pub enum Error {
     },
     /// The current version of a model is not dropped alone.
     #[error(
-        "version {version} is the current one of model {name:?}, and stays: drop older ones, train a newer one first, or \
-         drop the model"
+        "version {version} is the current version of model {name} and cannot be dropped alone. Train a newer version \
+         first, or drop the whole model."
     )]
     CurrentVersion {
         /// The model.

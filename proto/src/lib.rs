@@ -24,6 +24,7 @@ pub mod failure;
 pub mod limits;
 pub mod metrics;
 pub mod nesting;
+pub mod notes;
 pub mod object_stores;
 pub mod probe;
 pub mod schedulers;

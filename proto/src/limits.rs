@@ -50,6 +50,12 @@ pub fn size(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
 
+/// Formats a number of rows: `1 row`, `40,000 rows`.
+pub fn row_count(rows: u64) -> String {
+    let noun = if rows == 1 { "row" } else { "rows" };
+    format!("{} {noun}", grouped(rows))
+}
+
 /// Formats a number with commas between thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();

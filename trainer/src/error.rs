@@ -140,9 +140,7 @@ pub enum Error {
         most: usize,
     },
     /// A class with a weight does not occur.
-    #[error(
-        "option class_weights: no row that is trained on or evaluated is of class {class:?}{hint}"
-    )]
+    #[error("option class_weights: no training or evaluation row has the class {class:?}{hint}")]
     ClassWeight {
         /// The class as typed.
         class: String,

@@ -342,7 +342,7 @@ pub(super) struct QueryArgs {
     /// Print rows only: no messages, row counts or progress
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// Leave the CREATE MODEL at the end running on the cluster: print its job's id and exit
+    /// Leave the CREATE MODEL at the end running on the cluster: print the job id and exit
     #[arg(long)]
     pub(super) detach: bool,
     /// Write a trace of training's ranks beside the model, for ui.perfetto.dev
@@ -351,7 +351,7 @@ pub(super) struct QueryArgs {
     /// Print how long each statement took (always done at the prompt)
     #[arg(long)]
     pub(super) timing: bool,
-    /// The prompt's history [default: history in the state directory]
+    /// The prompt's history [default: history in the state directory, ~/.local/state/volley]
     #[arg(long, value_name = "FILE", env = "VOLLEY_HISTORY")]
     pub(super) history: Option<PathBuf>,
     /// Statements and commands that the prompt runs first [default: ~/.volleyrc, if there is one]

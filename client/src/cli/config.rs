@@ -432,7 +432,7 @@ impl Connection {
     pub(super) fn note(&self) -> Option<String> {
         match &self.engine {
             EngineConfig::Found(scheduler) => Some(format!(
-                "{} (--executors N runs one in this process)",
+                "{}; --executors N runs one in this process",
                 FoundCluster::note(scheduler)
             )),
             EngineConfig::Embedded(_) | EngineConfig::Scheduler(_) => None,

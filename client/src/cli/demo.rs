@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use arrow::array::RecordBatch;
+use volley_proto::limits::row_count;
 use volley_proto::store::Manifest;
 use volley_rossmann::sql;
 
@@ -120,7 +121,7 @@ fn provide_data(data: &DemoData) -> anyhow::Result<&Path> {
             let (count, dir) = (tables.len(), generate.out.display());
             phase(
                 "generate",
-                &format!("{count} tables of {rows} rows in {dir}"),
+                &format!("{count} tables of {} in {dir}", row_count(rows)),
                 started,
             );
             Ok(&generate.out)

@@ -88,10 +88,12 @@ async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
 
 async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     let line = match jobs.cancel(id, CANCEL_PATIENCE).await? {
-        (state, true) => format!("job {id} has {state} already"),
+        (JobState::Succeeded, true) => format!("job {id} has already succeeded"),
+        (JobState::Failed, true) => format!("job {id} has already failed"),
+        (state, true) => format!("job {id} was already {state}"),
         (JobState::Cancelled, false) => format!("job {id} cancelled"),
         (state, false) if state.has_ended() => {
-            format!("job {id} has {state} before it could be cancelled")
+            format!("job {id} {state} before it could be cancelled")
         }
         (_, false) => format!("job {id} is being cancelled"),
     };

@@ -15,7 +15,7 @@ use datafusion::sql::parser::{ExplainStatement, Statement as DfStatement};
 use futures::TryStreamExt;
 use tokio::time::sleep;
 use volley_engine::{optimized, with_rules};
-use volley_proto::limits::grouped;
+use volley_proto::limits::{grouped, row_count};
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, Precision,
     RankDevice, Ranks, Refit, Rule, Speed, Split, TrainSpec,
@@ -141,7 +141,7 @@ impl Session {
             .ok_or_else(|| DataFusionError::Internal("a job ended without an id".into()))?;
         let mut parts = vec![(
             "query".to_owned(),
-            format!("job {job}, {rows} rows, {seconds:.3} s"),
+            format!("job {job}, {}, {seconds:.3} s", row_count(rows as u64)),
         )];
         let stages = self.stages_of(&job).await?;
         parts.push(("stages".to_owned(), table_of(&stages)));
@@ -414,7 +414,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             (split, _) => split.to_string(),
         },
     );
-    let refit = "on all rows, up to the best epoch's number";
+    let refit = "on all rows, for as many epochs as the best one took";
     match (spec.refit, rows.number()) {
         (Refit::Small, None) => line(
             "refit",
@@ -468,7 +468,9 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     let kinds = device_kinds(spec.device, executors).into_iter();
     let ranks: Vec<_> = kinds.map(|kind| RankDevice::new(kind, asked)).collect();
     line("precision", RankDevice::reasons(&ranks, asked));
-    if let Some((steps, seconds)) = steps.zip(times.of_device(spec.device)) {
+    if solved {
+        line("training", "not estimated for L-BFGS".to_owned());
+    } else if let Some((steps, seconds)) = steps.zip(times.of_device(spec.device)) {
         let epochs = spec.planned_epochs(steps);
         let all = seconds * steps as f64 * epochs as f64;
         let beside = match known_ranks {
@@ -482,8 +484,12 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         line(
             "training",
             format!(
-                "~{} at most, without reading rows and evaluation{}",
+                "at least ~{} if all epochs run, plus {}reading and evaluation{}",
                 told(all),
+                match known_ranks {
+                    1 => "",
+                    _ => "all-reduce, ",
+                },
                 match spec.refit {
                     Refit::Never => "",
                     Refit::Small | Refit::Always => "; a refit takes as long again",
@@ -613,10 +619,10 @@ fn threads(
     let mut counts: Vec<usize> = slots.iter().map(|slots| most.min(*slots)).collect();
     counts.sort_unstable();
     let text = match (counts.first(), counts.last()) {
-        (Some(least), Some(most)) if least == most => format!("{most} a rank"),
-        (Some(least), Some(most)) => format!("{least} to {most} a rank"),
+        (Some(least), Some(most)) if least == most => format!("{most} per rank"),
+        (Some(least), Some(most)) => format!("{least} to {most} per rank"),
         _ if most == usize::MAX => return "as many as the executor has slots".to_owned(),
-        _ => return format!("{most} a rank at most"),
+        _ => return format!("{most} per rank at most"),
     };
     let ranks = ranks.map_or(counts.len(), |ranks| ranks as usize);
     let used: usize = counts.iter().rev().take(ranks).sum();
@@ -682,7 +688,7 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with("refit"));
             line.map(|line| line["refit".len()..].trim_start().to_owned())
         };
-        let due = "on all rows, up to the best epoch's number";
+        let due = "on all rows, for as many epochs as the best one took";
         let small = Rows::Exact(Refit::SMALL);
         let large = Rows::Exact(Refit::SMALL + 1);
         let unknown = format!("{due}, of at most 50,000 rows");
@@ -779,6 +785,34 @@ mod tests {
     }
 
     #[test]
+    fn an_estimated_time_says_what_it_leaves_out() {
+        let mut spec = crate::testing::manifest("m").spec;
+        let timed = Executor {
+            thread_product_rate: Some(1e9),
+            thread_memory_rate: Some(1e9),
+            ..executor("any", "cpu")
+        };
+        let executors = [timed.clone(), timed];
+        let time = |spec: &TrainSpec| {
+            let text = describe(spec, Rows::Exact(1000), Some(&executors));
+            let line = text.lines().find(|line| line.starts_with("training"));
+            line.unwrap()["training".len()..].trim_start().to_owned()
+        };
+        spec.ranks = Ranks::Exactly(2);
+        let of_two = time(&spec);
+        assert!(of_two.starts_with("at least ~"), "{of_two}");
+        assert!(
+            of_two.contains(", plus all-reduce, reading and evaluation"),
+            "{of_two}"
+        );
+        spec.ranks = Ranks::Exactly(1);
+        let of_one = time(&spec);
+        assert!(of_one.contains(", plus reading and evaluation"), "{of_one}");
+        spec.optimizer.rule = Rule::Lbfgs { memory: 10 };
+        assert_eq!(time(&spec), "not estimated for L-BFGS");
+    }
+
+    #[test]
     fn says_how_many_slots_a_training_leaves_idle() {
         let executors: Vec<Executor> = [2, 4]
             .map(|slots| Executor {
@@ -787,12 +821,12 @@ mod tests {
             })
             .into();
         for (most, ranks, due) in [
-            (None, None, "2 to 4 a rank"),
-            (None, Some(2), "2 to 4 a rank"),
+            (None, None, "2 to 4 per rank"),
+            (None, Some(2), "2 to 4 per rank"),
             (
                 None,
                 Some(1),
-                "2 to 4 a rank; 2 of 6 slots compute nothing of it",
+                "2 to 4 per rank; 2 of 6 slots compute nothing of it",
             ),
             (
                 NonZeroUsize::new(1),

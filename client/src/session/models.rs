@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::array::{ArrayRef, StringArray, TimestampSecondArray, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use volley_proto::limits::row_count;
 use volley_proto::spec::{
     BatchSize, Computed, DeviceKind, Feature, FeatureKind, Linear, Rule, Start, VocabularyRule,
     layers_text,
@@ -277,7 +278,7 @@ fn describe(manifest: &Manifest) -> Vec<(String, String)> {
         let (first, last) = (refit.first_epoch, manifest.history.len());
         add(
             "refit",
-            format!("epochs {first} to {last}, on all {} rows", refit.rows),
+            format!("epochs {first} to {last}, on all {}", row_count(refit.rows)),
         );
     }
     if let Some(why) = manifest

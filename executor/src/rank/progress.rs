@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::oneshot;
 use volley_proto::failure::chain;
+use volley_proto::notes::refit_follows;
 use volley_proto::spec::{DeviceKind, RankDevice, TrainSpec};
 use volley_proto::store::{EpochRecord, KeptOptions, ModelStore, Position, Writer};
 use volley_proto::wire::Steps;
@@ -220,9 +221,7 @@ impl Reporter {
         let mut length = self.length.lock();
         let before = length.replace([selecting, epochs]);
         let note = match before {
-            None if selecting < epochs && self.is_first => format!(
-                "at most {selecting} epochs, then a refit on all rows for as many epochs as were the best"
-            ),
+            None if selecting < epochs && self.is_first => refit_follows(selecting as u64),
             Some([selected, all]) if selected < all && selecting == epochs => {
                 format!("refit on all rows, to epoch {epochs}")
             }

@@ -60,7 +60,7 @@ fn errors(output: &Output) -> String {
 #[test]
 fn a_cluster_that_is_up_is_found_and_a_given_token_wins() {
     let up = Up::start();
-    let note = "which `volley cluster up` has started";
+    let note = "(started by volley cluster up)";
     let query = ["--format", "csv", "-c", "SELECT 1 AS one"];
     let found = up.volley(&query);
     assert_eq!(found.stdout, b"one\n1\n", "{}", errors(&found));

@@ -37,6 +37,7 @@ mod choose;
 mod coverage;
 mod dropout;
 mod evaluate;
+mod features;
 mod finite;
 mod fit;
 mod lbfgs;
@@ -143,6 +144,7 @@ pub fn train(
     observer.started(beginning);
     // A training that continues has been noted on.
     if communicator.rank() == 0 && !matches!(beginning, Beginning::Resumed { .. }) {
+        observer.noted(&features::note(&prepared.features, &prepared.vocabularies));
         prepared.notes.iter().for_each(|note| observer.noted(note));
     }
     let subject = Subject {

@@ -64,7 +64,7 @@ pub(crate) struct FoundCluster {
 impl FoundCluster {
     /// Returns the note that it is used.
     pub(super) fn note(scheduler: &str) -> String {
-        format!("on the cluster at {scheduler}, which `volley cluster up` has started")
+        format!("using the cluster at {scheduler} (started by volley cluster up)")
     }
 }
 

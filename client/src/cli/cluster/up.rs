@@ -42,12 +42,12 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
             match &up.tls {
                 Some(tls) => println!(
                     "\nUse it with `volley`, which finds it, or name it:\n  export VOLLEY_SCHEDULER={scheduler}\n  export VOLLEY_TLS_CA={}\nIt answers to you only. Its \
-                     page, {page}/, asks for a token: volley cluster token --scheduler {scheduler}",
+                     web page, {page}/, asks for a token; \"volley cluster token --scheduler {scheduler}\" prints it.",
                     tls.ca.display()
                 ),
                 None => println!(
                     "\nUse it with `volley`, which finds it, or name it: --scheduler {scheduler}\nIt answers to you only. Its \
-                     page, {page}/, asks for a token: volley cluster token"
+                     web page, {page}/, asks for a token; \"volley cluster token\" prints it."
                 ),
             }
             Ok(Ended::Done)

@@ -38,7 +38,7 @@ pub(super) enum Format {
     Markdown,
     /// A line for each value
     Line,
-    /// Comma-separated values with a header; NULL is empty, and a text without characters is ""
+    /// Comma-separated values with a header; NULL is empty, and an empty text is ""
     Csv,
     /// Tab-separated values with a header
     Tsv,

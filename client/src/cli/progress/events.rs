@@ -1,7 +1,10 @@
 //! Events of a training run, as lines.
 
 use volley::{SchedulerAddress, TrainId, TrainingEvent, TrainingEvents};
+use volley_proto::limits::row_count;
 use volley_proto::store::EpochRecord;
+
+use super::short;
 
 /// Maximum number of epochs in one answer that get a line each.
 const READABLE: usize = 3;
@@ -55,7 +58,7 @@ fn describe(event: &TrainingEvent) -> Option<String> {
             rank,
             rows,
             seconds,
-        } => format!("rank {rank}: {rows} rows loaded in {seconds:.1} s"),
+        } => format!("rank {rank}: {} loaded in {seconds:.1} s", row_count(*rows)),
         TrainingEvent::Epoch(record) => describe_epoch(record),
         TrainingEvent::Note(note) => note.clone(),
         TrainingEvent::Failed {
@@ -68,7 +71,7 @@ fn describe(event: &TrainingEvent) -> Option<String> {
 }
 
 fn describe_epoch(record: &EpochRecord) -> String {
-    let mut line = format!("epoch {}: loss {:.5}", record.epoch, record.loss);
+    let mut line = format!("epoch {}: loss {}", record.epoch, short(record.loss));
     let evaluated = [
         ("eval_loss", record.eval_loss),
         ("eval_rmspe", record.eval_rmspe),
@@ -77,7 +80,7 @@ fn describe_epoch(record: &EpochRecord) -> String {
         ("eval_interval_coverage", record.eval_interval_coverage),
     ];
     for (name, value) in evaluated {
-        line.extend(value.map(|value| format!(", {name} {value:.5}")));
+        line.extend(value.map(|value| format!(", {name} {}", short(value))));
     }
     let share = |seconds: f64| 100.0 * seconds / record.seconds.max(f64::MIN_POSITIVE);
     let (compute, reduce) = (share(record.compute_seconds), share(record.reduce_seconds));

@@ -50,6 +50,16 @@ pub(super) struct Snapshot {
     pub(super) ranks: Vec<Rank>,
 }
 
+/// Formats a loss or metric with six digits, and five decimals at most.
+fn short(number: f64) -> String {
+    let whole = match number.abs() {
+        number if number >= 10.0 => number.log10().floor(),
+        _ => 0.0,
+    };
+    let decimals = (5.0 - whole).clamp(0.0, 5.0) as usize;
+    format!("{number:.decimals$}")
+}
+
 impl Progress {
     /// Follows a training run, by the id in its statement.
     pub(super) fn of_training(scheduler: &SchedulerAddress, id: TrainId, style: Style) -> Self {
@@ -166,4 +176,24 @@ async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Sna
     told.await
         .inspect_err(|error| tracing::debug!("no progress: {error}"))
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_six_digits() {
+        for (number, due) in [
+            (0.0, "0.00000"),
+            (0.25, "0.25000"),
+            (9.999999, "10.00000"),
+            (-12.345678, "-12.3457"),
+            (7_926_326.5965, "7926327"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(short(number), due);
+        }
+    }
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
-use volley_proto::limits::grouped;
+use volley_proto::limits::{grouped, row_count};
+use volley_proto::notes::epochs_before_refit;
 use volley_proto::tables::{Rank, Run, RunState, Stage, StageKind, StageState};
 
-use super::Snapshot;
 use super::clock::{Clock, Moment, seconds_left};
+use super::{Snapshot, short};
 
 /// Interval of progress lines where bars cannot be drawn.
 const LINES: Duration = Duration::from_secs(5);
@@ -63,6 +64,8 @@ pub(super) struct Show {
     began: Clock,
     /// Time and text of the last line.
     last: (Instant, String),
+    /// Number of epochs before a refit that an event has announced.
+    before_refit: Option<u64>,
 }
 
 impl Show {
@@ -75,6 +78,7 @@ impl Show {
             ranks: Vec::new(),
             began: Clock::start(),
             last: (Instant::now(), String::new()),
+            before_refit: None,
         }
     }
 
@@ -83,8 +87,9 @@ impl Show {
     }
 
     /// Shows events.
-    pub(super) fn events(&self, lines: &[String]) {
+    pub(super) fn events(&mut self, lines: &[String]) {
         for line in lines {
+            self.before_refit = epochs_before_refit(line).or(self.before_refit);
             match self.style {
                 Style::Off => {}
                 Style::Bars => self.bars.suspend(|| eprintln!("{line}")),
@@ -106,7 +111,7 @@ impl Show {
             Style::Bars => self.draw(snapshot),
             Style::Lines | Style::Json if self.last.0.elapsed() < LINES => {}
             Style::Lines => {
-                let line = line(snapshot, self.began.elapsed());
+                let line = line(snapshot, self.before_refit, self.began.elapsed());
                 // A line that has not changed, such as one of a waiting job, is not repeated.
                 if line != self.last.1 {
                     eprintln!("{line}");
@@ -184,7 +189,7 @@ impl Show {
         bar.set_length((run.epochs * run.steps_per_epoch).max(1));
         bar.set_position(run.epoch.saturating_sub(1) * run.steps_per_epoch + run.step);
         bar.set_prefix("training");
-        bar.set_message(training(run));
+        bar.set_message(training(run, self.before_refit));
         while self.ranks.len() < ranks.len().min(RANKS) {
             self.ranks.push(add(TEXT));
         }
@@ -316,17 +321,21 @@ impl std::fmt::Display for Queries {
     }
 }
 
-/// Formats a snapshot as a line.
-fn line(snapshot: &Snapshot, elapsed: impl Into<Moment>) -> String {
+/// Formats a snapshot as a line; a refit may follow after some epochs.
+fn line(
+    snapshot: &Snapshot,
+    before_refit: Option<u64>,
+    elapsed: impl Into<Moment>,
+) -> String {
     match (&snapshot.run, &snapshot.waits) {
-        (Some(run), _) if run.generation > 0 => training(run),
+        (Some(run), _) if run.generation > 0 => training(run, before_refit),
         (_, Some(reason)) => format!("waits: {reason}"),
         _ => format!("stages: {}", Queries::of(&snapshot.stages, elapsed)),
     }
 }
 
-/// Formats the progress of training as a line.
-fn training(run: &Run) -> String {
+/// Formats the progress of training as a line; a refit may follow after some epochs.
+fn training(run: &Run, before_refit: Option<u64>) -> String {
     if run.state != RunState::Training {
         let reason = run.reason.as_ref();
         let reason = reason.map(|reason| format!(": {reason}"));
@@ -339,9 +348,17 @@ fn training(run: &Run) -> String {
         steps_per_epoch,
         ..
     } = run;
+    // The epochs are those of both, until the refit begins and has as many as were the best.
+    let epochs = match before_refit {
+        Some(before) if before < *epochs && *epoch <= before => format!("{before} (then a refit)"),
+        _ => epochs.to_string(),
+    };
     let mut line = format!("epoch {epoch} of {epochs}, step {step} of {steps_per_epoch}");
-    line.extend(run.loss.map(|loss| format!(", loss {loss:.5}")));
-    line.extend(run.eval_loss.map(|loss| format!(", validation {loss:.5}")));
+    line.extend(run.loss.map(|loss| format!(", loss {}", short(loss))));
+    line.extend(
+        run.eval_loss
+            .map(|loss| format!(", validation {}", short(loss))),
+    );
     let rate = run.rows_per_second;
     line.extend(rate.map(|rate| format!(", {rate:.0} rows/s")));
     line.extend(run.eta_seconds.map(|left| {
@@ -363,7 +380,8 @@ fn share(rank: &Rank) -> String {
     let all = rank.seconds.max(told);
     let percent = |seconds: f64| 100.0 * seconds / all.max(1e-9);
     format!(
-        "on {executor}: {rows} rows; {:.0} % loading, {:.0} % computing, {:.0} % reducing, {:.0} % other",
+        "on {executor}: {}; {:.0} % loading, {:.0} % computing, {:.0} % reducing, {:.0} % other",
+        row_count(rows),
         percent(load),
         percent(compute),
         percent(reduce),
@@ -399,13 +417,20 @@ mod tests {
     #[test]
     fn training_in_a_line() {
         let line = "epoch 3 of 10, step 120 of 400, loss 0.01234, 5132 rows/s, ~2 minutes left";
-        assert_eq!(training(&run(RunState::Training)), line);
-        assert_eq!(training(&run(RunState::Loading)), "loading");
+        assert_eq!(training(&run(RunState::Training), None), line);
+        for (before, due) in [
+            (5, "epoch 3 of 5 (then a refit), step 120"),
+            (2, "epoch 3 of 10, step"),
+        ] {
+            let refits = training(&run(RunState::Training), Some(before));
+            assert!(refits.starts_with(due), "{refits}");
+        }
+        assert_eq!(training(&run(RunState::Loading), None), "loading");
         let waits = Run {
             reason: Some("rank 1 was lost".into()),
             ..run(RunState::Regrouping)
         };
-        assert_eq!(training(&waits), "regrouping: rank 1 was lost");
+        assert_eq!(training(&waits, None), "regrouping: rank 1 was lost");
     }
 
     #[test]
@@ -452,7 +477,7 @@ mod tests {
             stages,
             ..Snapshot::default()
         };
-        let at = |snapshot: &Snapshot, seconds| line(snapshot, Duration::from_secs(seconds));
+        let at = |snapshot: &Snapshot, seconds| line(snapshot, None, Duration::from_secs(seconds));
         assert_eq!(
             at(&snapshot, 5),
             "stages: 1,250,000 of ~2,000,000 rows read, 1 of 2 stages done; now 2 HashJoinExec; 5 s, ~3 s left"
@@ -477,7 +502,7 @@ mod tests {
             ..Snapshot::default()
         };
         assert_eq!(
-            line(&snapshot, Duration::ZERO),
+            line(&snapshot, None, Duration::ZERO),
             "waits: training m holds both slots"
         );
     }
@@ -497,7 +522,7 @@ mod tests {
         };
         assert_eq!(
             share(&rank),
-            "on e-0: 1000 rows; 5 % loading, 40 % computing, 5 % reducing, 50 % other"
+            "on e-0: 1,000 rows; 5 % loading, 40 % computing, 5 % reducing, 50 % other"
         );
     }
 }

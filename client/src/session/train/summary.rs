@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use arrow::array::{AsArray, PrimitiveArray};
 use arrow::datatypes::{ArrowPrimitiveType, DataType, Float64Type, UInt32Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
-use volley_proto::limits::grouped;
+use volley_proto::limits::{grouped, row_count};
 
 use super::super::transform::Rows;
 use crate::sql::{QuantileLevels, SplitMethod, TrainOptions};
@@ -127,7 +127,7 @@ pub(super) fn judged(rows: &RecordBatch, asked: &Asked) -> Option<String> {
 /// Returns a message about the refit that followed.
 pub(super) fn refit(rows: &RecordBatch) -> Option<String> {
     let rows = arrow::compute::sum(column::<UInt64Type>(rows, "refit_rows")?)?;
-    Some(format!("; then refit on all {} rows", grouped(rows)))
+    Some(format!("; then refit on all {}", row_count(rows)))
 }
 
 /// Tells the ranks, the devices that computed, and the time of the slowest rank.

@@ -2,6 +2,7 @@
 
 use url::Url;
 use volley_proto::TrainId;
+use volley_proto::limits::row_count;
 use volley_proto::store::EpochRecord;
 use volley_proto::tables::{Epoch, Line, Point, Rank, Run as Row, RunState, millis};
 
@@ -157,7 +158,10 @@ impl Run {
                     rank,
                     rows,
                     seconds,
-                } => (Some(*rank), format!("{rows} rows loaded in {seconds:.1} s")),
+                } => (
+                    Some(*rank),
+                    format!("{} loaded in {seconds:.1} s", row_count(*rows)),
+                ),
                 Event::Epoch(record) => {
                     let eval = record.eval_loss;
                     let eval = eval.map(|loss| format!(", eval_loss {loss:.5}"));
