@@ -220,9 +220,18 @@ mod tests {
     fn a_table_that_nobody_answers_for_says_so() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let names = session.sql("SHOW TABLES").await.unwrap().collect().await;
-            let shown = pretty_format_batches(&names.unwrap()).unwrap().to_string();
-            assert!(shown.contains("training_steps"), "{shown}");
+            let shown = async |sql: &str| {
+                let names = session.sql(sql).await.unwrap().collect().await;
+                pretty_format_batches(&names.unwrap()).unwrap().to_string()
+            };
+            let all = shown("SELECT table_name FROM information_schema.tables").await;
+            assert!(all.contains("training_steps"), "{all}");
+            let own = shown("SHOW TABLES").await;
+            assert!(own.contains("sales"), "{own}");
+            assert!(
+                !own.contains("training_steps") && !own.contains("df_settings"),
+                "{own}"
+            );
             let frame = session.sql("SELECT * FROM volley.jobs").await.unwrap();
             let error = frame.collect().await.unwrap_err().to_string();
             assert!(error.contains("read its system tables"), "{error}");

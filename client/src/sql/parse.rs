@@ -5,7 +5,7 @@
 
 use datafusion::config::SqlParserOptions;
 use datafusion::error::DataFusionError;
-use datafusion::sql::parser::{DFParser, DFParserBuilder};
+use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as DfStatement};
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{Ident, ObjectName, ObjectNamePart, SetExpr};
 use datafusion::sql::sqlparser::dialect;
@@ -140,6 +140,9 @@ impl<'a> StatementParser<'a> {
             }
         } else if self.creates_model(0) {
             Kind::CreateModel(Box::new(self.create_model()?))
+        } else if self.at(0, "show") && self.at(1, "tables") && self.ends(2) {
+            self.skip(2);
+            Kind::Sql(Box::new(user_tables()?))
         } else if self.at(0, "show") && self.at(1, "models") {
             self.skip(2);
             Kind::ShowModels
@@ -411,6 +414,14 @@ fn literal_of(option: &str) -> String {
         Some(known) => format!("{}; for example {}", known.values, known.example),
         None => "'text', 1, true or [1, 2]".to_owned(),
     }
+}
+
+/// Returns the query of SHOW TABLES: the user's tables, without system tables.
+fn user_tables() -> Result<DfStatement> {
+    let sql = "SELECT * FROM information_schema.tables \
+               WHERE table_schema NOT IN ('information_schema', 'volley') ORDER BY 1, 2, 3";
+    let mut statements = DFParser::parse_sql(sql)?;
+    Ok(statements.pop_front().expect("the text is a statement"))
 }
 
 /// Reads a model's name: one part, lower-cased unless quoted.

@@ -119,7 +119,8 @@ impl RelationPlanner for MlPlanner {
                 };
                 let rows = planned(context, given()?)?;
                 let mut expression = |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
-                predict_as(manifest, columns, &self.store, rows, &mut expression)?
+                let explained = predict_as(manifest, columns, &self.store, rows, &mut expression)?;
+                attributions_last(explained)?
             }
             Function::Evaluate
             | Function::ConfusionMatrix
@@ -241,6 +242,16 @@ pub(crate) fn predict(
     expression: &mut Expression<'_>,
 ) -> Result<LogicalPlan> {
     predict_as(manifest, manifest.predicted(), store, input, expression)
+}
+
+/// Moves the attributions to the end, since a terminal leaves out columns in the middle.
+fn attributions_last(explained: LogicalPlan) -> Result<LogicalPlan> {
+    let columns = explained.schema().columns().into_iter();
+    let (attributions, others): (Vec<_>, Vec<_>) =
+        columns.partition(|column| column.name == PredictedColumns::ATTRIBUTIONS);
+    let columns = others.into_iter().chain(attributions).map(Expr::Column);
+    let ordered = LogicalPlanBuilder::from(explained).project(columns)?;
+    Ok(ordered.build()?)
 }
 
 /// Plans a prediction with these output columns.

@@ -140,6 +140,9 @@ impl PredictedColumns {
         ])
     }
 
+    /// Name of the column of an explanation's attributions.
+    pub const ATTRIBUTIONS: &'static str = "top_feature_attributions";
+
     /// Returns the columns: for a number, an `f64` for each label, and all quantiles if there are several; for a class,
     /// the likeliest class and the probabilities of all; for an explanation, the attributions, the explained numbers,
     /// and the approximation error.
@@ -162,7 +165,7 @@ impl PredictedColumns {
         }
         if self.explained_by.is_some() {
             let item = Self::attribution_item();
-            fields.push(Field::new_list("top_feature_attributions", item, false));
+            fields.push(Field::new_list(Self::ATTRIBUTIONS, item, false));
             let numbers = [
                 "baseline_prediction_value",
                 "prediction_value",

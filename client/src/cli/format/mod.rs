@@ -1,7 +1,7 @@
 //! Rows as text: tables for people, CSV, JSON, Parquet and Arrow for programs.
 //!
 //! Formatting is pure (batches in, bytes out); [`execute`](super::execute) writes the bytes. A large table that is not for a
-//! terminal is printed in parts, each with its own header and widths, so that memory stays bounded.
+//! terminal is printed in parts below one header, so that memory stays bounded; columns widen where a part needs it.
 
 mod plan;
 mod table;
@@ -82,6 +82,10 @@ pub(super) struct Formatter {
     /// Number of rows that are formatted.
     rows: usize,
     begun: bool,
+    /// Widths of the columns of a table so far.
+    widths: Option<Vec<usize>>,
+    /// Line below the last row of a table.
+    end: String,
     /// True for a result of `EXPLAIN`.
     is_plan: bool,
     /// True if a message tells what came of the statement.
@@ -107,6 +111,8 @@ impl Formatter {
             waiting_rows: 0,
             rows: 0,
             begun: false,
+            widths: None,
+            end: String::new(),
             is_plan: false,
             is_told: false,
             is_training: false,
@@ -212,10 +218,12 @@ impl Formatter {
         if let Some(file) = self.file.take() {
             return file.finish();
         }
-        match self.waiting.is_empty() {
-            true => Ok(Vec::new()),
-            false => self.table(),
-        }
+        let mut text = match self.waiting.is_empty() {
+            true => Vec::new(),
+            false => self.table()?,
+        };
+        text.extend(std::mem::take(&mut self.end).into_bytes());
+        Ok(text)
     }
 
     fn table(&mut self) -> Result<Vec<u8>, ArrowError> {
@@ -230,7 +238,14 @@ impl Formatter {
             Format::Box => Borders::Box,
             _ => Borders::Ascii,
         };
-        let Printed { text, left_out } = table::print(&batches, borders, self.width)?;
+        let printed = table::print(&batches, borders, self.width, self.widths.as_deref())?;
+        let Printed {
+            text,
+            end,
+            widths,
+            left_out,
+        } = printed;
+        (self.end, self.widths) = (end, Some(widths));
         self.left_out = left_out;
         Ok(text.into_bytes())
     }
@@ -349,13 +364,29 @@ mod tests {
     }
 
     #[test]
-    fn large_tables_come_in_parts() {
-        let ids: Vec<_> = (0..2500).collect();
-        let text = print(Format::Table, &[batch(&ids[..700]), batch(&ids[700..])]);
-        assert_eq!(text.matches(" id |").count(), 3);
-        assert_eq!(text.lines().count(), 2500 + 3 * 4);
+    fn large_tables_come_in_parts_below_one_header() {
+        let ids: Vec<_> = (100_000..102_500).collect();
+        let batches = [batch(&ids[..700]), batch(&ids[700..])];
+        let text = print(Format::Table, &batches);
+        assert_eq!(text.matches(" id |").count(), 1);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2500 + 4);
+        assert!(
+            lines.iter().all(|line| line.len() == lines[0].len()),
+            "{text}"
+        );
+        assert_eq!(lines[lines.len() - 1], lines[0]);
         let exact = print(Format::Table, &[batch(&ids[..1000]), batch(&[])]);
-        assert_eq!(exact.matches(" id |").count(), 1);
+        assert_eq!(exact.lines().count(), 1000 + 4);
+        let markdown = print(Format::Markdown, &batches);
+        assert_eq!(markdown.lines().count(), 2500 + 2);
+        // A part with a longer value is wider, and none is narrower than the one before.
+        let ids: Vec<_> = (0..900).chain(10_000..10_100).chain(0..500).collect();
+        let wider = print(Format::Box, &[batch(&[7; 1000]), batch(&ids)]);
+        let lines: Vec<_> = wider.lines().collect();
+        assert_eq!(lines.len(), 2500 + 4);
+        let [first, second, third] = [10, 1500, 2400].map(|at: usize| lines[at].chars().count());
+        assert!(first < second && second == third, "{wider}");
     }
 
     #[test]

@@ -31,15 +31,21 @@ struct Column {
     alignment: CellAlignment,
 }
 
-/// Table as text, with a newline at its end.
+/// Table, or a part of one below another, as text with a newline at its end.
 #[derive(Debug)]
 pub(super) struct Printed {
+    /// The rows, below the header in the first part.
     pub(super) text: String,
+    /// The line below the last row, if the borders have one.
+    pub(super) end: String,
+    /// Widths of the columns.
+    pub(super) widths: Vec<usize>,
     /// Number of columns that were left out.
     pub(super) left_out: usize,
 }
 
-/// Prints batches of one schema, of which there is at least one, as a table of this many characters at most.
+/// Prints batches of one schema, of which there is at least one, as a table of this many characters at most. Below
+/// another part with columns of the widths `above`, there is no header, and the columns are at least as wide.
 ///
 /// # Errors
 /// When a value has no text.
@@ -47,8 +53,15 @@ pub(super) fn print(
     batches: &[RecordBatch],
     borders: Borders,
     width: Option<usize>,
+    above: Option<&[usize]>,
 ) -> Result<Printed, ArrowError> {
     let mut columns = columns(batches)?;
+    if let Some(widths) = above {
+        // In the place of the names, which are cut off below: these only keep the widths.
+        for (column, width) in columns.iter_mut().zip(widths) {
+            column.name = "-".repeat(*width);
+        }
+    }
     if borders == Borders::Markdown {
         for text in columns.iter_mut().flat_map(Column::texts) {
             *text = text.replace('|', "\\|").replace('\n', "<br>");
@@ -107,8 +120,18 @@ pub(super) fn print(
                 .collect(),
         ));
     }
+    let has_ends = usize::from(borders != Borders::Markdown);
+    let printed = format!("{table}\n");
+    let lines: Vec<_> = printed.split_inclusive('\n').collect();
+    let header = match above {
+        Some(_) => has_ends + 2,
+        None => 0,
+    };
+    let (rows, end) = lines[header..].split_at(lines.len() - header - has_ends);
     Ok(Printed {
-        text: format!("{table}\n"),
+        text: rows.concat(),
+        end: end.concat(),
+        widths: columns.iter().map(Column::width).collect(),
         left_out: without_values + left_out.len(),
     })
 }
@@ -275,8 +298,9 @@ mod tests {
     }
 
     fn printed(rows: &RecordBatch, width: usize) -> (String, usize) {
-        let Printed { text, left_out } =
-            print(std::slice::from_ref(rows), Borders::Ascii, Some(width)).unwrap();
+        let rows = std::slice::from_ref(rows);
+        let printed = print(rows, Borders::Ascii, Some(width), None).unwrap();
+        let (text, left_out) = (printed.text + &printed.end, printed.left_out);
         assert!(
             text.lines().all(|line| line.width() <= width),
             "{width}:\n{text}"
@@ -331,8 +355,10 @@ mod tests {
             .collect();
         let rows = row(&values);
         for width in [1, 5, 9, 12, 20, 40, 80, 120, 200] {
-            let printed = print(std::slice::from_ref(&rows), Borders::Box, Some(width)).unwrap();
-            let lines: Vec<_> = printed.text.lines().collect();
+            let rows = std::slice::from_ref(&rows);
+            let printed = print(rows, Borders::Box, Some(width), None).unwrap();
+            let text = printed.text.clone() + &printed.end;
+            let lines: Vec<_> = text.lines().collect();
             assert!(
                 width < 9 || lines.iter().all(|line| line.width() <= width),
                 "{}",

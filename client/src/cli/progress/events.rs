@@ -1,5 +1,7 @@
 //! Events of a training run, as lines.
 
+use std::time::{Duration, Instant};
+
 use volley::{SchedulerAddress, TrainId, TrainingEvent, TrainingEvents};
 use volley_proto::limits::row_count;
 use volley_proto::store::EpochRecord;
@@ -9,37 +11,101 @@ use super::short;
 /// Maximum number of epochs in one answer that get a line each.
 const READABLE: usize = 3;
 
+/// Number of epochs that have a line each, and of lines in the time so far if there are more.
+const LINES: usize = 50;
+/// Shortest interval of lines of epochs after these.
+const INTERVAL: Duration = Duration::from_secs(1);
+
 /// Events of one training run.
 #[derive(Debug)]
 pub(super) struct Events {
     events: TrainingEvents,
-    /// True if every epoch is reported, for a program that reads them.
-    all: bool,
+    /// Choice of the epochs that have a line; `None` if all have one, for a program that reads them.
+    sparse: Option<Sparse>,
+}
+
+/// Choice of the epochs of a long training that have a line.
+#[derive(Debug)]
+struct Sparse {
+    began: Instant,
+    /// Number of lines of epochs, and the time of the last.
+    lines: usize,
+    last: Instant,
+    /// Line of the newest epoch, if it is not shown.
+    held: Option<String>,
 }
 
 impl Events {
     pub(super) fn of(scheduler: &SchedulerAddress, id: TrainId, all: bool) -> Self {
-        let events = TrainingEvents::of(scheduler, id);
-        Self { events, all }
+        Self {
+            events: TrainingEvents::of(scheduler, id),
+            sparse: (!all).then(|| Sparse::new(Instant::now())),
+        }
     }
 
     /// Waits for the next events. Dropping the future loses none.
     pub(super) async fn next(&mut self) -> Vec<String> {
-        let most = if self.all { usize::MAX } else { READABLE };
-        describe_all(&self.events.next().await, most)
+        let events = self.events.next().await;
+        match &mut self.sparse {
+            Some(sparse) => sparse.describe(&events, Instant::now()),
+            None => events.iter().filter_map(describe).collect(),
+        }
+    }
+
+    /// Returns the line of the last epoch, if it is not shown yet.
+    pub(super) fn rest(&mut self) -> Option<String> {
+        self.sparse.as_mut()?.held.take()
     }
 }
 
-/// Formats events as lines; if there are more than `most` epochs, only the last of them.
-fn describe_all(events: &[TrainingEvent], most: usize) -> Vec<String> {
-    let is_epoch = |event: &&TrainingEvent| matches!(event, TrainingEvent::Epoch(_));
-    let epochs = events.iter().filter(is_epoch).count();
-    let last = events.iter().rfind(is_epoch);
-    let shown = events.iter().filter(|event| {
-        let is_last = last.is_some_and(|last| std::ptr::eq(last, *event));
-        epochs <= most || is_last || !is_epoch(event)
-    });
-    shown.filter_map(describe).collect()
+impl Sparse {
+    fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            lines: 0,
+            last: now,
+            held: None,
+        }
+    }
+
+    /// Formats events as lines. Of more than [`READABLE`] epochs, and of those that come soon after the last line, only
+    /// the newest has a line, and only before another event.
+    fn describe(&mut self, events: &[TrainingEvent], now: Instant) -> Vec<String> {
+        let is_epoch = |event: &&TrainingEvent| matches!(event, TrainingEvent::Epoch(_));
+        let are_many = events.iter().filter(is_epoch).count() > READABLE;
+        let mut lines = Vec::new();
+        for event in events {
+            let Some(line) = describe(event) else {
+                continue;
+            };
+            match is_epoch(&event) {
+                true if are_many || !self.is_due(now) => self.held = Some(line),
+                true => lines.push(self.show(line, now)),
+                false => {
+                    let before = self.held.take();
+                    lines.extend(before.map(|line| self.show(line, now)));
+                    lines.push(line);
+                }
+            }
+        }
+        if self.is_due(now) {
+            let newest = self.held.take();
+            lines.extend(newest.map(|line| self.show(line, now)));
+        }
+        lines
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let elapsed = now.duration_since(self.began);
+        let interval = INTERVAL.max(elapsed / LINES as u32);
+        self.lines < LINES || now.duration_since(self.last) >= interval
+    }
+
+    /// Takes a shown line of an epoch into account.
+    fn show(&mut self, line: String, now: Instant) -> String {
+        (self.lines, self.last, self.held) = (self.lines + 1, now, None);
+        line
+    }
 }
 
 /// Formats an event as a line; `None` for an event that this build does not know.
@@ -107,14 +173,36 @@ mod tests {
             TrainingEvent::Epoch(record.into())
         };
         let note = TrainingEvent::Note("a note".into());
+        let now = Instant::now();
         let lines = |epochs: usize| {
             let events: Vec<_> = (1..=epochs).map(epoch).chain([note.clone()]).collect();
-            describe_all(&events, READABLE)
+            Sparse::new(now).describe(&events, now)
         };
         assert_eq!(lines(3).len(), 4);
         let few = lines(40);
         assert_eq!((few.len(), few[1].as_str()), (2, "a note"));
         assert!(few[0].starts_with("epoch 40: "), "{few:?}");
+
+        // A thousand epochs, 10 ms apart, each in an answer of its own.
+        let mut sparse = Sparse::new(now);
+        let mut shown = Vec::new();
+        for number in 1..=1000 {
+            let at = now + Duration::from_millis(10 * number as u64);
+            shown.extend(sparse.describe(&[epoch(number)], at));
+        }
+        assert_eq!(shown.len(), LINES + 9);
+        assert!(shown[LINES - 1].starts_with("epoch 50: "), "{shown:?}");
+        // The last epoch precedes the next event, or is the rest.
+        let end = now + Duration::from_millis(10_001);
+        let due = sparse.describe(std::slice::from_ref(&note), end);
+        assert!(due[0].starts_with("epoch 1000: ") && due[1] == "a note");
+        assert_eq!(sparse.held, None);
+        // Hours later, lines are minutes apart.
+        let late = now + Duration::from_secs(3 * 3600);
+        assert_eq!(sparse.describe(&[epoch(1001)], late).len(), 1);
+        let soon = late + Duration::from_secs(60);
+        assert_eq!(sparse.describe(&[epoch(1002)], soon).len(), 0);
+        assert!(sparse.held.is_some());
     }
 
     #[test]

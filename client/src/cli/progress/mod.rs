@@ -102,6 +102,9 @@ impl Progress {
             };
             // The timeout is the usual end: the scheduler waits for events that do not come.
             let _ = timeout(LAST, rest).await;
+            if let Some(line) = events.rest() {
+                self.show.get_mut().events(&[line]);
+            }
         }
         self.show.get_mut().finish();
         done

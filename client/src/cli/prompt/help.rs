@@ -24,7 +24,7 @@ const STATEMENTS: [(&str, &str); 36] = [
     ("CREATE VIEW", "CREATE [OR REPLACE] VIEW name AS SELECT …;"),
     (
         "COPY",
-        "COPY table | (SELECT …) TO 'path' [STORED AS PARQUET | CSV | JSON | ARROW] [PARTITIONED BY (column, …)]\n  [OPTIONS (…)];",
+        "COPY table | (SELECT …) TO 'path' [STORED AS PARQUET | CSV | JSON | ARROW] [PARTITIONED BY (column, …)]\n  [OPTIONS ('format.key' 'value', …)];\n\n  CSV:     format.has_header, format.delimiter, format.quote, format.null_value, format.compression,\n           format.date_format, format.timestamp_format\n  Parquet: format.compression, format.max_row_group_size\n  JSON:    format.compression",
     ),
     ("INSERT", "INSERT INTO table SELECT … | VALUES (…), …;"),
     ("DROP TABLE", "DROP TABLE [IF EXISTS] name;"),
@@ -43,7 +43,7 @@ const STATEMENTS: [(&str, &str); 36] = [
         "EXPLAIN [VERBOSE] CREATE MODEL name OPTIONS (…) AS SELECT …;",
     ),
     ("SHOW MODELS", "SHOW MODELS;"),
-    ("DESCRIBE MODEL", "DESCRIBE MODEL name;"),
+    ("DESCRIBE MODEL", "DESCRIBE MODEL name [VERSION n];"),
     ("DROP MODEL", "DROP MODEL [IF EXISTS] name [VERSION n];"),
     ("DROP PREPARED", "DROP PREPARED ALL | 'id';"),
     (
@@ -167,10 +167,12 @@ pub(in super::super) fn syntax(typed: &str) -> anyhow::Result<String> {
     if name == OPTIONS {
         return Ok(train_options().map(listed).collect());
     }
+    // EXPLAIN is a statement, and the first word of others.
     let named = |exact: bool| {
         let mut text = String::new();
         for (statement, syntax) in STATEMENTS {
-            if statement == name || !exact && statement.starts_with(&name) {
+            let rest = statement.strip_prefix(&name);
+            if rest.is_some_and(|rest| !exact || rest.is_empty() || rest.starts_with(' ')) {
                 text.push_str(syntax);
                 text.push('\n');
             }
@@ -224,7 +226,9 @@ mod tests {
             );
             assert!(syntax("").unwrap().contains(name));
         }
-        assert_eq!(syntax("explain").unwrap().lines().count(), 1);
+        assert_eq!(syntax("explain").unwrap().lines().count(), 3);
+        let copy = syntax("copy").unwrap();
+        assert!(copy.contains("format.has_header") && copy.contains("format.compression"));
         assert_eq!(syntax("create").unwrap().matches("CREATE").count(), 4);
         for option in train_options() {
             assert!(syntax(option.name).unwrap().contains(option.about));
