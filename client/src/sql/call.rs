@@ -169,7 +169,9 @@ impl Call {
                 _ => {
                     return Err(wrong(&match bare_name(argument) {
                         Some(name) if model.is_none() => format!("; write MODEL {name}"),
-                        Some(name) if input.is_none() => format!("; write TABLE {name}"),
+                        Some(name) if input.is_none() && function != Function::TrainingInfo => {
+                            format!("; write TABLE {name}")
+                        }
                         _ => format!("; {argument} does not fit"),
                     }));
                 }

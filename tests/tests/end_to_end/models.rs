@@ -171,7 +171,7 @@ fn a_store_is_checked_cleaned_and_copied() {
     assert_eq!(holds(&["check"]), all[1..]);
     cluster.query("DROP MODEL m VERSION 2");
     let said = cluster.fail("DROP MODEL m VERSION 3");
-    assert!(said.contains("is the current one"), "{said}");
+    assert!(said.contains("is the current version of model"), "{said}");
     let said = cluster.fail("DROP MODEL m VERSION 2");
     assert!(said.contains("no version 2: it has 3"), "{said}");
 

@@ -1,6 +1,7 @@
 //! Note of how each column enters the network, for the start of a training. Text of bounded length.
 
 use volley_proto::limits::grouped;
+use volley_proto::spec::FeatureKind;
 use volley_proto::store::FeatureSummary;
 
 use crate::encode::Vocabulary;
@@ -17,13 +18,12 @@ pub(super) fn note(features: &[FeatureSummary], vocabularies: &[Vocabulary]) -> 
 }
 
 fn told(features: &[FeatureSummary], distinct: &[usize]) -> String {
-    use volley_proto::spec::FeatureKind::{Categorical, Continuous};
-    let of = |kind| {
+    let of = |kind: FeatureKind| {
         let features = features.iter().filter(move |feature| feature.kind == kind);
         features.map(|feature| shortened(&feature.column))
     };
-    let numbers: Vec<_> = of(Continuous).collect();
-    let categories = of(Categorical).zip(distinct).enumerate();
+    let numbers: Vec<_> = of(FeatureKind::Continuous).collect();
+    let categories = of(FeatureKind::Categorical).zip(distinct).enumerate();
     let categories = categories.map(|(at, (name, values))| {
         let unit = if at == 0 { " values" } else { "" };
         format!("{name} ({}{unit})", grouped(*values as u64))
@@ -65,7 +65,6 @@ fn listed(columns: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::FeatureKind;
     use volley_proto::store::Scale;
 
     use super::*;
