@@ -220,13 +220,13 @@ mod tests {
     fn a_table_that_nobody_answers_for_says_so() {
         on_a_deep_stack(async {
             let (session, _dir) = session().await;
-            let shown = async |sql: &str| {
+            async fn shown(session: &crate::Session, sql: &str) -> String {
                 let names = session.sql(sql).await.unwrap().collect().await;
                 pretty_format_batches(&names.unwrap()).unwrap().to_string()
-            };
-            let all = shown("SELECT table_name FROM information_schema.tables").await;
+            }
+            let all = shown(&session, "SELECT table_name FROM information_schema.tables").await;
             assert!(all.contains("training_steps"), "{all}");
-            let own = shown("SHOW TABLES").await;
+            let own = shown(&session, "SHOW TABLES").await;
             assert!(own.contains("sales"), "{own}");
             assert!(
                 !own.contains("training_steps") && !own.contains("df_settings"),
