@@ -561,6 +561,16 @@ KERNEL(activate_back) {
     EACH_COLUMN give(dx + c, dy[c] * slope_of(kind, x[c]), add);
 }
 
+// Gradient by the numbers that batch norm scales. 4 dy (3), 7 dx (3), 10 gamma, 11 its stride, 12 add flag.
+KERNEL(scale_back) {
+    EACH_ROW
+    const float *dy = row_of(tensor(w, 4), p.lane, p.row);
+    float *dx = row_of(tensor(w, 7), p.lane, p.row);
+    const float *gamma = address<const float>(w, 10) + p.lane * (long long)integer(w, 11);
+    const bool add = integer(w, 12);
+    EACH_COLUMN give(dx + c, dy[c] * gamma[c], add);
+}
+
 // Writes 1 into the column that biases are multiplied by. 4 x (3), 7 column. The width is 1.
 KERNEL(ones) {
     EACH_ROW
@@ -884,6 +894,22 @@ KERNEL(interact_back) {
     const bool add = integer(w, 16);
     EACH_COLUMN give(to + c, dy[(c % KF) / F] * (sums[c % KF] - v[c]), add);
 }
+// Gradient by numbers. The width is N. 4 numbers (3), 7 dy (3), 10 output (3), 13 factors, 14 sums, 15 K, 16 F, 17 add flag.
+KERNEL(interact_numbers) {
+    EACH_ROW
+    const float *x = row_of(tensor(w, 4), 0, p.row), *dy = row_of(tensor(w, 7), 0, p.row);
+    float *to = row_of(tensor(w, 10), 0, p.row);
+    const int F = integer(w, 16), KF = integer(w, 15) * F;
+    const float *sums = address<const float>(w, 14) + (long long)p.row * KF;
+    const bool add = integer(w, 17);
+    EACH_COLUMN {
+        const float *v = address<const float>(w, 13) + c * KF;
+        float sum = 0.0f;
+        for (int at = 0; at < KF; at++)
+            sum += dy[at / F] * (sums[at] - v[at] * x[c]) * v[at];
+        give(to + c, sum, add);
+    }
+}
 // Gradient of factors of numbers; the width is N·K·F. 4 numbers (3), 7 dy (3), 10 factors, 11 sums, 12 K, 13 F, 14 gradient.
 KERNEL(interact_sums) {
     EACH_SUM
@@ -1000,6 +1026,93 @@ KERNEL(slopes) {
             slope *= y * (1.0f - y / scale);
         }
         row_of(dz, lane, p.row)[c] = slope;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Paths of explained rows: see network/plan/paths.rs. Row `base` is the baseline. clock[0] is the step, of `S` steps.
+
+// Moves a value to the step's point of each path. 4 ends (3), 7 x (3), 10 base, 11 clock, 12 S.
+KERNEL(path_point) {
+    EACH_ROW
+    const Tensor ends = tensor(w, 4);
+    const float *end = row_of(ends, p.lane, p.row), *start = row_of(ends, p.lane, integer(w, 10));
+    float *x = row_of(tensor(w, 7), p.lane, p.row);
+    const float share = (float)((address<const int>(w, 11)[0] + 0.5) / integer(w, 12));
+    EACH_COLUMN x[c] = start[c] + share * (end[c] - start[c]);
+}
+
+// Gradients of each row's chosen output, of the mean of the lanes, with respect to z; sums the slopes of its activation and
+// advances the clock. The width is K. 4 z (3), 7 lanes, 8 chosen outputs, 9 sigmoid flag, 10 its scale, 11 dz (3), 14 sums
+// of slopes, 15 clock.
+KERNEL(path_slopes) {
+    EACH_ROW
+    const Tensor z = tensor(w, 4), dz = tensor(w, 11);
+    const int lanes = integer(w, 7), chosen = (int)address<const u32>(w, 8)[p.row];
+    const float scale = real(w, 10);
+    EACH_COLUMN {
+        float slope = c == chosen ? 1.0f : 0.0f;
+        if (c == chosen && integer(w, 9)) {
+            float sum = 0.0f;
+            for (int lane = 0; lane < lanes; lane++)
+                sum += row_of(z, lane, p.row)[c];
+            float y = output_of(sum * (1.0f / lanes), 1, scale);
+            slope = y * (1.0f - y / scale);
+        }
+        if (c == chosen)
+            address<float>(w, 14)[p.row] += slope;
+        for (int lane = 0; lane < lanes; lane++)
+            row_of(dz, lane, p.row)[c] = slope * (1.0f / lanes);
+    }
+    if (BLOCK == 0 && THREAD == 0)
+        address<int>(w, 15)[0] += 1;
+}
+
+// Writes the attributions of the linear part to each input, then the chosen output of the row and of the baseline. The width
+// is C + N + 2. 4 codes, 5 C, 6 weights of values or none, 7 ends of numbers (3), 10 N, 11 weights of numbers or none, 12 K,
+// 13 chosen outputs, 14 sums of slopes, 15 S, 16 outputs [B x K], 17 base, 18 attributions [B x (C + N + 2)].
+KERNEL(path_linear) {
+    EACH_ROW
+    const int C = integer(w, 5), N = integer(w, 10), K = integer(w, 12), base = integer(w, 17);
+    const u32 *codes = address<const u32>(w, 4);
+    const float *values = address<const float>(w, 6), *of_numbers = address<const float>(w, 11);
+    const Tensor ends = tensor(w, 7);
+    const int chosen = (int)address<const u32>(w, 13)[p.row];
+    const double slope = (double)address<const float>(w, 14)[p.row] / integer(w, 15);
+    double *to = address<double>(w, 18) + (long long)p.row * width;
+    EACH_COLUMN {
+        double x = 0.0;
+        if (c >= C + N) {
+            x = address<const float>(w, 16)[(long long)(c == C + N ? p.row : base) * K + chosen];
+        } else if (c < C && values) {
+            float end = values[(long long)codes[(long long)p.row * C + c] * K + chosen];
+            x = slope * ((double)end - values[(long long)codes[(long long)base * C + c] * K + chosen]);
+        } else if (c >= C && of_numbers) {
+            float distance = row_of(ends, 0, p.row)[c - C] - row_of(ends, 0, base)[c - C];
+            x = slope * distance * of_numbers[(c - C) * K + chosen];
+        }
+        to[c] = x;
+    }
+}
+
+// Adds the attributions of a value that moves to inputs, from the gradients that were summed over the steps. The width is the
+// number of these inputs; input i has the columns from bounds[i] to bounds[i + 1]. 4 ends (3), 7 sums (3), 10 lanes of the
+// sums, 11 base, 12 bounds, 13 first input, 14 row stride of attributions, 15 S, 16 attributions.
+KERNEL(path_sums) {
+    EACH_ROW
+    const Tensor ends = tensor(w, 4), sums = tensor(w, 7);
+    const int base = integer(w, 11);
+    const u32 *bounds = address<const u32>(w, 12);
+    double *to = address<double>(w, 16) + (long long)p.row * integer(w, 14) + integer(w, 13);
+    EACH_COLUMN {
+        double sum = 0.0;
+        for (int lane = 0; lane < integer(w, 10); lane++) {
+            const float *end = row_of(ends, lane, p.row), *start = row_of(ends, lane, base);
+            const float *by = row_of(sums, lane, p.row);
+            for (u32 at = bounds[c]; at < bounds[c + 1]; at++)
+                sum += (double)(end[at] - start[at]) * by[at];
+        }
+        to[c] += sum / integer(w, 15);
     }
 }
 

@@ -16,10 +16,10 @@ use super::host::{
 use super::{Architecture, Input};
 
 /// Number of intervals of the path.
-const STEPS: usize = 50;
+pub(super) const STEPS: usize = 50;
 
 /// Attributions of a batch of B rows, with C categorical features and N numbers each.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Attributions {
     /// `[B × (C + N)]`: categorical features, then numbers.
     pub(crate) inputs: Vec<f64>,
@@ -128,7 +128,7 @@ pub(crate) fn attribute(
 }
 
 /// Iterates over the inputs, except for the linear part's, and the values that move like inputs.
-fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
+pub(super) fn entries(graph: &Graph) -> impl Iterator<Item = usize> {
     let entries = [graph.embeddings, graph.factors, graph.numbers];
     entries.into_iter().flatten().chain(graph.piecewise())
 }

@@ -28,7 +28,7 @@ mod update;
 
 pub(crate) use architecture::{Architecture, Sizes, Table};
 pub use architecture::{Initializer, Parameter};
-pub(crate) use attribution::attribute;
+pub(crate) use attribution::{Attributions, attribute};
 pub(crate) use compute::{Compute, Input, Piece, Sparse};
 pub use custom::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, check_layer};
 pub(crate) use finite::first_non_finite;
@@ -40,7 +40,7 @@ pub(crate) use norm::{Moments, Normalization};
 pub(crate) use outputs::{likeliest, probabilities, rearrange, sigmoid};
 pub(crate) use plan::{
     AllRows, EpochRows, Gathered, Inference, Objective, Part, Plan, PlanDevice, RowSource, RowsMut,
-    ShardRows, StepTotal, uncovered,
+    ShardRows, StepTotal, uncovered, unexplained,
 };
 #[cfg(any(test, feature = "cuda", feature = "wgpu"))]
 pub(crate) use tensors::Tensors;

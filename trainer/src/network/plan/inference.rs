@@ -1,24 +1,25 @@
 //! Inference: a model's weights on a device, and batches of rows through the forward pass.
 //!
 //! A [`Plan`](super::Plan) trains: it also holds a gradient, and the gradients by values. Here, memory is only for
-//! weights and values. A batch is one upload, the forward pass and one read. Who may use the device, and whether its
-//! outputs are right, is decided elsewhere.
+//! weights and values, and for [paths](super::paths) once rows are explained. A batch is one upload, the forward pass and
+//! one read. Who may use the device, and whether its outputs are right, is decided elsewhere.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::PlanDevice;
 use super::layers::{Batch, Layers, Pass};
+use super::paths::Paths;
 use super::places::Places;
 use super::words::Tensor;
-use crate::device::{Memory, Runtime};
-use crate::network::{Architecture, Input};
+use crate::device::{Address, Factors, Memory, Runtime};
+use crate::network::{Architecture, Attributions, Input};
 use crate::{Error, Result};
 
 /// Maximum number of rows that are computed at once.
 const MOST: usize = 1 << 14;
 /// Number of rows that must fit in the device's memory.
-const LEAST: usize = 256;
+pub(super) const LEAST: usize = 256;
 /// Alignment of the numbers behind the codes of a batch, in numbers.
 const ALIGN: usize = 64;
 
@@ -26,7 +27,10 @@ const ALIGN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Inference {
     runtime: Rc<dyn Runtime>,
+    factors: Factors,
     layers: Layers,
+    /// Layers and memory of explanations, once there was one.
+    paths: Option<Paths>,
     weights: Memory,
     room: Option<Room>,
     /// Number of rows that [`Room`] may grow to.
@@ -64,7 +68,9 @@ impl Inference {
         Ok(Self {
             weights: Memory::of(runtime, &spread)?,
             runtime: Rc::clone(runtime),
+            factors: *factors,
             layers,
+            paths: None,
             room: None,
             most: MOST,
             staged: Vec::new(),
@@ -89,12 +95,39 @@ impl Inference {
         Ok(outputs)
     }
 
+    /// Attributes each row's `chosen` output, as [`attribute`](crate::network::attribute) does on the host.
+    ///
+    /// # Errors
+    /// The errors of [`predict`](Self::predict).
+    ///
+    /// # Panics
+    /// If the network is [not explained](super::unexplained) on a device.
+    pub(crate) fn attribute(
+        &mut self,
+        input: &Input,
+        baseline: &Input,
+        chosen: &[usize],
+    ) -> Result<Attributions> {
+        let paths = match &mut self.paths {
+            Some(paths) => paths,
+            none => {
+                let device = PlanDevice {
+                    runtime: Rc::clone(&self.runtime),
+                    factors: self.factors,
+                };
+                none.insert(Paths::new(&self.layers.architecture, &device)?)
+            }
+        };
+        paths.attribute(self.weights.at(), [input, baseline], chosen)
+    }
+
     /// Computes the outputs of some rows.
     fn piece(&mut self, input: &Input, rows: Range<usize>, outputs: &mut [f32]) -> Result<()> {
-        self.stage(input, rows.clone());
+        let parts = [(input, rows.clone())];
+        stage(&self.layers, &parts, &mut self.staged);
         let room = self.room.as_ref().expect("the batch has room");
         room.inputs.write(0, &self.staged)?;
-        let batch = self.batch(room, rows.len());
+        let batch = batch(&self.layers, room.inputs.at(), rows.len());
         let places = self.places(room, batch.numbers);
         let pass = self.pass(batch, &places);
         let mut work = self.layers.forward(&pass);
@@ -103,33 +136,6 @@ impl Inference {
         work.push(self.layers.activate(z, rows.len(), true, to));
         self.runtime.run(&work)?;
         room.outputs.read(0, outputs)
-    }
-
-    /// Lays out the upload of some rows: their codes, then their numbers, padded, with a one behind each row.
-    fn stage(&mut self, input: &Input, rows: Range<usize>) {
-        let Architecture {
-            categorical,
-            continuous: width,
-            ..
-        } = self.layers.architecture;
-        let ld = self.ld();
-        self.staged.clear();
-        let codes = &input.codes[rows.start * categorical..rows.end * categorical];
-        self.staged.extend_from_slice(codes);
-        if ld == 0 {
-            return;
-        }
-        let start = numbers_from(rows.len(), categorical);
-        self.staged.resize(start + rows.len() * ld, 0);
-        let numbers = input.continuous[rows.start * width..rows.end * width].chunks_exact(width);
-        for (to, from) in self.staged[start..].chunks_exact_mut(ld).zip(numbers) {
-            to.iter_mut()
-                .zip(from)
-                .for_each(|(to, from)| *to = from.to_bits());
-            if let Some(one) = to.get_mut(width) {
-                *one = 1_f32.to_bits();
-            }
-        }
     }
 
     /// Allocates memory for this many rows, or for as many as fit, unless there is enough. Returns how many there is
@@ -161,7 +167,7 @@ impl Inference {
             outputs: memory(outputs)?,
         };
         // Ones behind values stay; those behind numbers come with each batch.
-        let batch = self.batch(&room, rows);
+        let batch = batch(&self.layers, room.inputs.at(), rows);
         let places = self.places(&room, batch.numbers);
         self.runtime
             .run(&self.layers.ones(&self.pass(batch, &places)))?;
@@ -176,36 +182,9 @@ impl Inference {
             sketch,
             ..
         } = &self.layers;
-        let numbers = numbers_from(rows, architecture.categorical) + rows * self.ld();
         let values = sketch.places(architecture, rows, 0, Tensor::NONE).bytes;
-        [4 * numbers, values, 4 * rows * architecture.outputs]
-    }
-
-    /// Returns the row stride of numbers.
-    fn ld(&self) -> usize {
-        self.layers.sketch.numbers_ld(&self.layers.architecture)
-    }
-
-    fn batch(&self, room: &Room, rows: usize) -> Batch {
-        let Architecture {
-            categorical,
-            continuous,
-            ..
-        } = self.layers.architecture;
-        let codes = room.inputs.at();
-        let numbers = Tensor {
-            at: codes + 4 * numbers_from(rows, categorical) as u64,
-            ld: self.ld(),
-            lane: 0,
-            width: continuous,
-            lanes: 1,
-        };
-        Batch {
-            codes,
-            numbers,
-            keys: 0,
-            rows,
-        }
+        let inputs = staged_len(&self.layers, rows);
+        [4 * inputs, values, 4 * rows * architecture.outputs]
     }
 
     fn places(&self, room: &Room, numbers: Tensor) -> Places {
@@ -230,13 +209,73 @@ impl Inference {
     }
 }
 
+/// Lays out the upload of some rows of each input: their codes, then their numbers, padded, with a one behind each row.
+pub(super) fn stage(layers: &Layers, parts: &[(&Input, Range<usize>)], staged: &mut Vec<u32>) {
+    let Architecture {
+        categorical,
+        continuous: width,
+        ..
+    } = layers.architecture;
+    let ld = layers.sketch.numbers_ld(&layers.architecture);
+    staged.clear();
+    for (input, rows) in parts {
+        let codes = &input.codes[rows.start * categorical..rows.end * categorical];
+        staged.extend_from_slice(codes);
+    }
+    let rows = parts.iter().map(|(_, rows)| rows.len()).sum();
+    staged.resize(staged_len(layers, rows), 0);
+    if ld == 0 {
+        return;
+    }
+    let numbers = parts.iter().flat_map(|(input, rows)| {
+        input.continuous[rows.start * width..rows.end * width].chunks_exact(width)
+    });
+    let start = numbers_from(rows, categorical);
+    for (to, from) in staged[start..].chunks_exact_mut(ld).zip(numbers) {
+        to.iter_mut()
+            .zip(from)
+            .for_each(|(to, from)| *to = from.to_bits());
+        if let Some(one) = to.get_mut(width) {
+            *one = 1_f32.to_bits();
+        }
+    }
+}
+
+/// Returns the length of the upload of this many rows, in numbers.
+pub(super) fn staged_len(layers: &Layers, rows: usize) -> usize {
+    let ld = layers.sketch.numbers_ld(&layers.architecture);
+    numbers_from(rows, layers.architecture.categorical) + rows * ld
+}
+
+/// Returns the batch of this many rows that were uploaded to this address.
+pub(super) fn batch(layers: &Layers, codes: Address, rows: usize) -> Batch {
+    let Architecture {
+        categorical,
+        continuous,
+        ..
+    } = layers.architecture;
+    let numbers = Tensor {
+        at: codes + 4 * numbers_from(rows, categorical) as u64,
+        ld: layers.sketch.numbers_ld(&layers.architecture),
+        lane: 0,
+        width: continuous,
+        lanes: 1,
+    };
+    Batch {
+        codes,
+        numbers,
+        keys: 0,
+        rows,
+    }
+}
+
 /// Returns the offset of the numbers behind the codes of this many rows, in numbers.
 fn numbers_from(rows: usize, categorical: usize) -> usize {
     (rows * categorical).next_multiple_of(ALIGN)
 }
 
 /// Checks that this many bytes can be allocated.
-fn fits(runtime: &dyn Runtime, bytes: usize) -> Result<()> {
+pub(super) fn fits(runtime: &dyn Runtime, bytes: usize) -> Result<()> {
     let (bytes, free) = (bytes as u64, runtime.free()?);
     match bytes <= free {
         true => Ok(()),

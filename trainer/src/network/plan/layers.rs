@@ -1,4 +1,5 @@
-//! The translation of a graph into kernels and products: forward, and backward to the gradient of each parameter.
+//! The translation of a graph into kernels and products: forward, and backward to the gradient of each parameter, or to
+//! those by the values that move along [paths](super::paths).
 //!
 //! Losses, rows and the optimizer are not here. Shapes are those of `kernels.cu`.
 
@@ -204,7 +205,7 @@ impl Layers {
         work.collect()
     }
 
-    fn value(&self, pass: &Pass<'_>, value: Value) -> Tensor {
+    pub(super) fn value(&self, pass: &Pass<'_>, value: Value) -> Tensor {
         let tensor = pass.places.values[value].expect("values have places");
         match self.architecture.graph.numbers == Some(value) {
             true => tensor.rows_from(pass.first),
@@ -212,7 +213,7 @@ impl Layers {
         }
     }
 
-    fn delta(&self, pass: &Pass<'_>, value: Value) -> Tensor {
+    pub(super) fn delta(&self, pass: &Pass<'_>, value: Value) -> Tensor {
         pass.places.deltas[value].expect("gradients that are sought have places")
     }
 
@@ -240,7 +241,7 @@ impl Layers {
         self.grid.rows("outputs", of, arguments)
     }
 
-    fn codes(&self, pass: &Pass<'_>) -> Address {
+    pub(super) fn codes(&self, pass: &Pass<'_>) -> Address {
         pass.batch.codes + 4 * (pass.first * self.architecture.categorical) as u64
     }
 
@@ -259,7 +260,8 @@ impl Layers {
         &self.architecture.graph.nodes[planned.node]
     }
 
-    fn enter(&self, pass: &Pass<'_>) -> Vec<Work> {
+    /// Returns the launches that normalise and scale numbers and, if it `picks`, look up codes.
+    fn enter(&self, pass: &Pass<'_>, picks: bool) -> Vec<Work> {
         let graph = &self.architecture.graph;
         let numbers = graph
             .numbers
@@ -268,6 +270,7 @@ impl Layers {
         let picked = self
             .embeddings
             .as_ref()
+            .filter(|_| picks)
             .zip(graph.embeddings)
             .map(|(picks, value)| (picks, self.value(pass, value)));
         let columns = picked.map_or(0, |(picks, _)| picks.columns);
@@ -294,7 +297,8 @@ impl Layers {
                 .tensor(scaled);
             work.push(self.grid.rows("enter", [pass.rows, 1, width], arguments));
         }
-        if let Some((picks, value)) = self.factor_table.as_ref().zip(graph.factors) {
+        let factors = self.factor_table.as_ref().filter(|_| picks);
+        if let Some((picks, value)) = factors.zip(graph.factors) {
             let to = self.value(pass, value);
             let arguments = Arguments::new()
                 .table(Some(picks))
@@ -309,9 +313,20 @@ impl Layers {
 
     /// Returns the forward pass, from the rows of a batch to the output of each lane.
     pub(super) fn forward(&self, pass: &Pass<'_>) -> Vec<Work> {
-        let mut work = self.enter(pass);
+        let mut work = self.enter(pass, true);
         for (at, planned) in self.sketch.nodes.iter().enumerate() {
             self.node_forward(pass, at, planned, &mut work);
+        }
+        work
+    }
+
+    /// Returns the forward pass from a point of a path, where the values that move are given.
+    pub(super) fn forward_from_point(&self, pass: &Pass<'_>) -> Vec<Work> {
+        let mut work = self.enter(pass, false);
+        for (at, planned) in self.sketch.nodes.iter().enumerate() {
+            if !moves(self.node(planned)) {
+                self.node_forward(pass, at, planned, &mut work);
+            }
         }
         work
     }
@@ -452,6 +467,16 @@ impl Layers {
         }
     }
 
+    /// Returns the addresses of the linear part's weights of codes and of numbers; 0 where there are none.
+    pub(super) fn linear_weights(&self, pass: &Pass<'_>) -> [Address; 2] {
+        let Some((node, bias)) = self.architecture.graph.linear_node() else {
+            return [0; 2];
+        };
+        let [values, numbers, _] = self.linear(node, bias);
+        let weights = |at: usize| self.at(pass.weights, node.at + at);
+        [values, numbers].map(|at| at.map_or(0, weights))
+    }
+
     /// Returns the offsets of the linear part's parameters: codes, numbers and bias.
     fn linear(&self, node: &Node, bias: bool) -> [Option<usize>; 3] {
         let mut next = 0;
@@ -470,15 +495,8 @@ impl Layers {
     /// Returns the backward pass, from the gradient by each lane's output to that of each parameter, which is added to
     /// the one of earlier pieces if `adds`.
     pub(super) fn backward(&self, pass: &Pass<'_>, gradient: Address, adds: bool) -> Vec<Work> {
-        let mut back = Backward {
-            layers: self,
-            pass,
-            gradient,
-            adds,
-            given: vec![false; self.architecture.graph.widths.len()],
-            work: Vec::new(),
-        };
-        back.given[self.sketch.same(self.architecture.graph.members[0])] = true;
+        let mut back = Backward::new(self, pass, Some(gradient));
+        back.adds = adds;
         for (at, planned) in self.sketch.nodes.iter().enumerate().rev() {
             if back.given[self.node(planned).to] {
                 back.node(at, planned);
@@ -487,17 +505,60 @@ impl Layers {
         back.entered();
         back.work
     }
+
+    /// Returns the backward pass to a point of a path: the gradients by the entered values that move are added to those
+    /// of earlier points.
+    pub(super) fn backward_to_point(
+        &self,
+        pass: &Pass<'_>,
+        entered: impl Iterator<Item = Value>,
+    ) -> Vec<Work> {
+        let mut back = Backward::new(self, pass, None);
+        entered.for_each(|value| back.given[value] = true);
+        for (at, planned) in self.sketch.nodes.iter().enumerate().rev() {
+            let node = self.node(planned);
+            if back.given[node.to] && !moves(node) {
+                back.node(at, planned);
+            }
+        }
+        back.work
+    }
+}
+
+/// Returns whether a node's value moves along paths, instead of the numbers that it is computed from.
+fn moves(node: &Node) -> bool {
+    matches!(
+        node.operation,
+        Operation::PiecewiseLinear(_) | Operation::Linear { .. }
+    )
 }
 
 /// Backward pass under construction.
 struct Backward<'a> {
     layers: &'a Layers,
     pass: &'a Pass<'a>,
-    gradient: Address,
+    /// Gradient by the parameters, if it is wanted.
+    gradient: Option<Address>,
     adds: bool,
     /// Marks of the values whose gradient was written.
     given: Vec<bool>,
     work: Vec<Work>,
+}
+
+impl<'a> Backward<'a> {
+    fn new(layers: &'a Layers, pass: &'a Pass<'a>, gradient: Option<Address>) -> Self {
+        let graph = &layers.architecture.graph;
+        let mut given = vec![false; graph.widths.len()];
+        given[layers.sketch.same(graph.members[0])] = true;
+        Self {
+            layers,
+            pass,
+            gradient,
+            adds: false,
+            given,
+            work: Vec::new(),
+        }
+    }
 }
 
 impl Backward<'_> {
@@ -530,7 +591,8 @@ impl Backward<'_> {
         let (y, dy) = (layers.value(pass, node.to), layers.delta(pass, node.to));
         let x = |at: usize| layers.value(pass, node.from[at]);
         let weight = |offset: usize| layers.at(pass.weights, node.at + offset);
-        let gradient = self.gradient;
+        let trains = self.gradient.is_some();
+        let gradient = self.gradient.unwrap_or(0);
         let sums = |offset: usize| layers.at(gradient, node.at + offset);
         let lanes = planned.lanes;
         let of = [pass.rows, lanes, y.width];
@@ -571,13 +633,15 @@ impl Backward<'_> {
                         factors: layers.factors,
                     })
                 };
-                self.work.push(product(
-                    transposed(operand(x)),
-                    operand(dy),
-                    kernel(sums(0)),
-                    [x.width + usize::from(*bias), y.width, pass.rows],
-                    self.adds,
-                ));
+                if trains {
+                    self.work.push(product(
+                        transposed(operand(x)),
+                        operand(dy),
+                        kernel(sums(0)),
+                        [x.width + usize::from(*bias), y.width, pass.rows],
+                        self.adds,
+                    ));
+                }
                 if let Some((dx, add)) = self.give(node.from[0]) {
                     assert_eq!(dx.lanes, lanes, "lanes do not share what is trained");
                     self.work.push(product(
@@ -612,8 +676,10 @@ impl Backward<'_> {
                     .address(sums(0))
                     .address(sums(1))
                     .number(planned.stride);
-                let sum = grid.columns("layer_norm_sums", of, CHUNK, arguments);
-                self.work.push(sum);
+                if trains {
+                    let sum = grid.columns("layer_norm_sums", of, CHUNK, arguments);
+                    self.work.push(sum);
+                }
                 if let Some((dx, add)) = self.give(node.from[0]) {
                     let arguments = Arguments::new()
                         .tensor(x(0))
@@ -637,8 +703,10 @@ impl Backward<'_> {
                     .number(PERIODIC_WIDTH - 1);
                 let arguments = (0..4).fold(arguments, |all, at| all.address(sums(at)));
                 let of = [pass.rows, lanes, numbers * FREQUENCIES];
-                self.work
-                    .push(grid.columns("periodic_sums", of, CHUNK, arguments));
+                if trains {
+                    self.work
+                        .push(grid.columns("periodic_sums", of, CHUNK, arguments));
+                }
                 if let Some((dx, add)) = self.give(node.from[0]) {
                     let arguments = Arguments::new().tensor(x(0)).tensor(dy).tensor(dx);
                     let arguments = (0..3).fold(arguments, |all, at| all.address(weight(at)));
@@ -710,8 +778,22 @@ impl Backward<'_> {
                     let of = [pass.rows, 1, dx.width];
                     self.work.push(grid.rows("interact_back", of, arguments));
                 }
-                if *numbers {
-                    let x = x(usize::from(*codes));
+                let from = usize::from(*codes);
+                if *numbers && let Some((dx, add)) = self.give(node.from[from]) {
+                    let arguments = Arguments::new()
+                        .tensor(x(from))
+                        .tensor(dy)
+                        .tensor(dx)
+                        .address(weight(0))
+                        .address(scratch)
+                        .number(y.width)
+                        .number(*factors)
+                        .flag(add);
+                    let of = [pass.rows, 1, dx.width];
+                    self.work.push(grid.rows("interact_numbers", of, arguments));
+                }
+                if *numbers && trains {
+                    let x = x(from);
                     let arguments = Arguments::new()
                         .tensor(x)
                         .tensor(dy)
@@ -752,8 +834,16 @@ impl Backward<'_> {
                         .push(grid.columns("linear_sums", of, CHUNK, arguments));
                 }
             }
-            // `entered` computes the first's gradients; the second passes no gradient on.
-            Operation::Affine | Operation::Mean => {}
+            // `entered` computes the gradients of its parameters.
+            Operation::Affine => {
+                if let Some((dx, add)) = self.give(node.from[0]) {
+                    let arguments = Arguments::new().tensor(dy).tensor(dx).address(weight(0));
+                    let arguments = arguments.number(planned.stride).flag(add);
+                    self.work.push(grid.rows("scale_back", of, arguments));
+                }
+            }
+            // It passes no gradient on.
+            Operation::Mean => {}
             Operation::Columns(_) | Operation::Custom(_) => unreachable!("no plan has it"),
         }
     }
@@ -761,6 +851,7 @@ impl Backward<'_> {
     /// Adds the gradients of tables, and of batch norm's scale and shift.
     fn entered(&mut self) {
         let (layers, pass) = (self.layers, self.pass);
+        let gradient = self.gradient.expect("a network that trains has a gradient");
         let graph = &layers.architecture.graph;
         let lanes = layers.sketch.lanes;
         let given = |value: Option<Value>| value.filter(|value| self.given[*value]);
@@ -774,10 +865,9 @@ impl Backward<'_> {
             let numbers = graph
                 .numbers
                 .map_or(Tensor::NONE, |value| layers.value(pass, value));
-            let sums =
-                |offset| affine.map_or(0, |(_, node)| layers.at(self.gradient, node.at + offset));
+            let sums = |offset| affine.map_or(0, |(_, node)| layers.at(gradient, node.at + offset));
             let scaled = affine.map_or(Tensor::NONE, |(_, node)| layers.delta(pass, node.to));
-            let table = picked.map_or(0, |(picks, _)| layers.at(self.gradient, picks.parameter));
+            let table = picked.map_or(0, |(picks, _)| layers.at(gradient, picks.parameter));
             let arguments = Arguments::new()
                 .number(pass.rows)
                 .number(lanes)
@@ -806,7 +896,7 @@ impl Backward<'_> {
                 .table(Some(picks))
                 .address(layers.codes(pass))
                 .number(layers.architecture.categorical)
-                .address(layers.at(self.gradient, picks.parameter))
+                .address(layers.at(gradient, picks.parameter))
                 .tensor(delta);
             let of = [pass.rows, 1, delta.width];
             self.work.push(layers.grid.rows("pick_sums", of, arguments));

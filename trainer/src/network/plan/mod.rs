@@ -15,6 +15,7 @@ mod evaluated;
 mod inference;
 mod layers;
 mod layout;
+mod paths;
 mod places;
 mod rows;
 mod step;
@@ -31,6 +32,7 @@ use volley_proto::spec::Rule;
 pub(crate) use self::evaluated::Part;
 pub(crate) use self::inference::Inference;
 use self::layers::{Batch, Layers, Pass};
+pub(crate) use self::paths::unexplained;
 use self::places::Places;
 use self::step::Held;
 pub(crate) use self::step::{

@@ -11,6 +11,7 @@ use super::layout::{Layout, aligned};
 use super::words::Tensor;
 use crate::device::Address;
 use crate::network::Architecture;
+use crate::network::attribution::entries;
 use crate::network::graph::{Operation, Value};
 
 /// Computed node, for all lanes.
@@ -31,6 +32,8 @@ pub(super) struct Sketch {
     /// Dropouts per lane.
     pub(super) dropouts: usize,
     values: Vec<Option<Kept>>,
+    /// Marks of values that are never stored in columns of another one.
+    apart: Vec<bool>,
     /// Marks of the values whose gradient is needed.
     pub(super) sought: Vec<bool>,
 }
@@ -67,6 +70,38 @@ pub(super) struct Places {
 impl Sketch {
     pub(super) fn new(architecture: &Architecture, layout: &Layout) -> Self {
         let graph = &architecture.graph;
+        Self::with(
+            architecture,
+            layout,
+            vec![false; graph.widths.len()],
+            graph.sought(true),
+        )
+    }
+
+    /// Lays out [paths](super::paths): values that move have memory of their own, in which the gradients of all points
+    /// add up.
+    pub(super) fn of_paths(architecture: &Architecture, layout: &Layout) -> Self {
+        let graph = &architecture.graph;
+        let mut apart = vec![false; graph.widths.len()];
+        entries(graph).for_each(|value| apart[value] = true);
+        let mut sought = graph.sought(false);
+        if let Some((node, _)) = graph.linear_node() {
+            // Its attributions are exact.
+            sought[node.to] = false;
+        }
+        let mut sketch = Self::with(architecture, layout, apart, sought);
+        let output = sketch.same(graph.members[0]);
+        sketch.sought[output] = true;
+        sketch
+    }
+
+    fn with(
+        architecture: &Architecture,
+        layout: &Layout,
+        apart: Vec<bool>,
+        sought: Vec<bool>,
+    ) -> Self {
+        let graph = &architecture.graph;
         let (lanes, each) = (architecture.members, graph.each);
         let mut nodes = Vec::new();
         // The first member's embeddings, with the value that they are columns of.
@@ -101,7 +136,8 @@ impl Sketch {
             nodes,
             dropouts: graph.dropouts.len() / lanes,
             values: vec![None; graph.widths.len()],
-            sought: graph.sought(true),
+            apart,
+            sought,
         };
         sketch.keep(architecture);
         for (to, from) in columns {
@@ -181,6 +217,7 @@ impl Sketch {
                         let kept = self.values[value].as_mut().expect("it is read");
                         let width = kept.width;
                         let alone = readers[value] == 1 && kept.place == Place::Own;
+                        let alone = alone && !self.apart[value];
                         if alone && kept.lanes == planned.lanes && Some(value) != graph.factors {
                             kept.place = Place::Within(node.to, first);
                         }
@@ -190,6 +227,11 @@ impl Sketch {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the width and the lanes of a value, if it is stored.
+    pub(super) fn shape(&self, value: Value) -> Option<(usize, usize)> {
+        self.values[value].map(|kept| (kept.width, kept.lanes))
     }
 
     /// Returns whether a value is stored in columns of another one.
@@ -228,8 +270,8 @@ impl Sketch {
             end = span.end;
             base + span.start as Address
         };
-        let values = self.tensors(rows, numbers, &mut carve, |_| true);
-        let deltas = self.tensors(rows, Tensor::NONE, &mut carve, |value| self.sought[value]);
+        let values = self.tensors(rows, Some(numbers), &mut carve, |_| true);
+        let deltas = self.tensors(rows, None, &mut carve, |value| self.sought[value]);
         let scratch = self.nodes.iter().map(|planned| {
             let node = &architecture.graph.nodes[planned.node];
             match node.operation {
@@ -249,27 +291,30 @@ impl Sketch {
         }
     }
 
+    /// Assigns storage to values, or to the gradients by them: then there is no `batch`, and that by numbers is of each
+    /// lane.
     fn tensors(
         &self,
         rows: usize,
-        batch: Tensor,
+        batch: Option<Tensor>,
         carve: &mut impl FnMut(usize) -> Address,
         wanted: impl Fn(Value) -> bool,
     ) -> Vec<Option<Tensor>> {
         let own = self.values.iter().enumerate().map(|(value, kept)| {
             let kept = kept.filter(|_| wanted(value))?;
-            match kept.place {
-                Place::Own => {
-                    let ld = aligned(kept.width + usize::from(kept.ones));
-                    Some(Tensor {
-                        at: carve(kept.lanes * rows * ld),
-                        ld,
-                        lane: if kept.lanes > 1 { rows * ld } else { 0 },
-                        width: kept.width,
-                        lanes: kept.lanes,
-                    })
+            let mut own = |lanes: usize| {
+                let ld = aligned(kept.width + usize::from(kept.ones));
+                Tensor {
+                    at: carve(lanes * rows * ld),
+                    ld,
+                    lane: if lanes > 1 { rows * ld } else { 0 },
+                    width: kept.width,
+                    lanes,
                 }
-                Place::Batch => Some(batch),
+            };
+            match kept.place {
+                Place::Own => Some(own(kept.lanes)),
+                Place::Batch => Some(batch.unwrap_or_else(|| own(self.lanes))),
                 Place::Within(..) => None,
             }
         });

@@ -11,7 +11,7 @@ use volley_proto::spec::{
 
 use super::*;
 use crate::device::Emulated;
-use crate::network::{Normalization, Sizes};
+use crate::network::{Attributions, Normalization, Scratch, Sizes, attribute};
 use crate::random::{Key, Purpose};
 use crate::testing::custom_layers;
 
@@ -512,4 +512,312 @@ fn a_batch_that_does_not_fit_is_predicted_in_pieces() {
         on(4 << 10),
         Err(crate::Error::DeviceMemory { .. })
     ));
+}
+
+/// Returns the baseline of explanations: the first code of each feature, and numbers that differ from each other.
+fn baseline(architecture: &Architecture) -> Input {
+    let tables = architecture.tables().first();
+    let codes = tables.map_or(&[][..], |table| &table.widths);
+    let firsts = codes.iter().scan(0, |end, (codes, _)| {
+        let first = *end;
+        *end += *codes as u32;
+        Some(first)
+    });
+    Input {
+        rows: 1,
+        codes: firsts.collect(),
+        continuous: (0..architecture.continuous)
+            .map(|at| 0.3 * at as f32 - 0.2)
+            .collect(),
+        dropout: vec![],
+    }
+}
+
+fn inference(
+    runtime: &Rc<dyn Runtime>,
+    architecture: &Architecture,
+    values: &[Vec<f32>],
+) -> crate::Result<Inference> {
+    let device = PlanDevice {
+        runtime: Rc::clone(runtime),
+        factors: Factors::F32,
+    };
+    Inference::new(architecture, values, &device)
+}
+
+#[test]
+fn an_explained_batch_is_one_upload_one_replay_a_step_and_one_read() {
+    let Some(runtime) = Emulated::find() else {
+        return;
+    };
+    let launches = [1, 3].map(|members| {
+        let architecture = rossmann(members);
+        let values = architecture.initial_values(1);
+        let weights = 4 * values.iter().map(Vec::len).sum::<usize>() as u64;
+        let counters = || runtime.counters().get();
+        let before = counters();
+        let mut inference = inference(&runtime, &architecture, &values).unwrap();
+        let (rows, baseline) = (rows(), baseline(&architecture));
+        let mut explain = |count: usize| -> [u64; 3] {
+            let before = counters();
+            let found = inference.attribute(&input(&rows, count), &baseline, &vec![0; count]);
+            assert_eq!(found.unwrap().outputs.len(), count);
+            let after = counters();
+            assert_eq!(after.reads - before.reads, 1);
+            let bytes = 8 * (count * (2 * FEATURES + 2)) as u64;
+            assert_eq!(after.bytes_read - before.bytes_read, bytes);
+            [
+                after.writes - before.writes,
+                after.launches - before.launches,
+                after.replays - before.replays,
+            ]
+        };
+        explain(12);
+        // Weights are uploaded once, for predictions and explanations.
+        let written = counters().bytes_written - before.bytes_written;
+        assert!(written < 2 * weights, "{written}");
+        let held = counters().bytes_held;
+        let [writes, launches, replays] = explain(12);
+        assert_eq!([writes, replays], [1, 50]);
+        // Another number of rows is recorded anew; its first step is not a replay.
+        let [writes, more, replays] = explain(7);
+        assert_eq!([writes, replays], [1, 49]);
+        let recorded = counters().recorded;
+        assert_eq!(more - launches, recorded);
+        assert_eq!(explain(7)[2], 50);
+        assert_eq!(counters().bytes_held, held);
+        drop(inference);
+        assert_eq!(counters().bytes_held, before.bytes_held);
+        (launches, recorded)
+    });
+    assert_eq!(launches[0], launches[1], "members are lanes");
+    let (around, step) = launches[0];
+    assert!(around <= 24 && step <= 26, "{around} and {step} launches");
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_explained_in_pieces() {
+    let Some(unlimited) = Emulated::find() else {
+        return;
+    };
+    let architecture = kinds(Kinds::default());
+    let values = weights(&architecture);
+    let rows = drawn(&architecture, 600);
+    let chosen: Vec<usize> = (0..rows.rows).map(|row| row % 2).collect();
+    let explain = |runtime: &Rc<dyn Runtime>| -> crate::Result<(Attributions, u64)> {
+        let mut inference = inference(runtime, &architecture, &values)?;
+        let before = runtime.counters().get().reads;
+        let found = inference.attribute(&rows, &baseline(&architecture), &chosen)?;
+        Ok((found, runtime.counters().get().reads - before))
+    };
+    let (due, reads) = explain(&unlimited).unwrap();
+    assert_eq!(reads, 1);
+    let on = |kib: u64| explain(&(Emulated::of(kib << 10).unwrap() as Rc<dyn Runtime>));
+    let few = (1..).map(|at| on(32 * at)).find_map(Result::ok);
+    let (found, reads) = few.unwrap();
+    assert_eq!(found.inputs, due.inputs);
+    assert_eq!(found.outputs, due.outputs);
+    assert_eq!(found.baselines, due.baselines);
+    // 600 rows are three batches of 256.
+    assert_eq!(reads, 3);
+    assert!(matches!(on(32), Err(crate::Error::DeviceMemory { .. })));
+}
+
+/// Kinds of a network's inputs and parts.
+#[derive(Debug, Clone)]
+struct Kinds {
+    codes: Vec<usize>,
+    numbers: usize,
+    batch_norm: bool,
+    embedding: NumericEmbedding,
+    layers: Vec<Layer>,
+    output: Output,
+    linear: Linear,
+    factors: usize,
+    members: usize,
+    outputs: usize,
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self {
+            codes: vec![4, 3],
+            numbers: 3,
+            batch_norm: true,
+            embedding: NumericEmbedding::None,
+            layers: Layer::stack(&[6, 5], Activation::Mish, &[0.5]),
+            output: Output::Identity,
+            linear: Linear::Beside,
+            factors: 2,
+            members: 2,
+            outputs: 2,
+        }
+    }
+}
+
+fn kinds(kinds: Kinds) -> Architecture {
+    let columns = ["a", "b"];
+    let network = Network {
+        embedding_dim: EmbeddingWidth::Columns(vec![("a".into(), 2), ("b".into(), 3)]),
+        batch_norm: kinds.batch_norm,
+        numeric_embedding: kinds.embedding,
+        layers: kinds.layers,
+        output: kinds.output,
+        linear: kinds.linear,
+        factors: kinds.factors,
+        ensemble_size: EnsembleSize::Of(kinds.members),
+    };
+    let sizes = Sizes {
+        bins: vec![vec![-2.0, -0.5, 0.25, 2.0]; kinds.numbers],
+        continuous: kinds.numbers,
+        outputs: kinds.outputs,
+        rows: 0,
+        codes: kinds.codes.clone(),
+    };
+    let columns = &columns[..kinds.codes.len()];
+    Architecture::of(&network, columns, &sizes, 2.5, &custom_layers()).unwrap()
+}
+
+/// Returns weights without zeros.
+fn weights(architecture: &Architecture) -> Vec<Vec<f32>> {
+    let mut values = architecture.initial_values(5);
+    for (at, value) in values.iter_mut().flatten().enumerate() {
+        *value += 0.2 * ((at * 7 % 11) as f32 / 5.0 - 1.0);
+    }
+    values
+}
+
+/// Returns this many rows, which differ from the baseline in all inputs.
+fn drawn(architecture: &Architecture, rows: usize) -> Input {
+    let key = Key::new(9, Purpose::Sample);
+    let baseline = baseline(architecture);
+    let codes = (0..rows).flat_map(|row| {
+        let firsts = baseline.codes.iter();
+        firsts.map(move |first| first + 1 + (key.at(row as u64) % 2) as u32)
+    });
+    let numbers = 0..rows * architecture.continuous;
+    let numbers = numbers.map(|at| (key.at(at as u64) % 997) as f32 / 300.0 - 1.7);
+    Input {
+        rows,
+        codes: codes.collect(),
+        continuous: numbers.collect(),
+        dropout: vec![],
+    }
+}
+
+/// Whatever reads an input first, and whatever inputs there are, members have one gradient by an input together.
+#[test]
+fn attributions_by_every_kind_of_input_are_the_host_s_and_add_up() {
+    let Some(runtime) = Emulated::find() else {
+        return;
+    };
+    let all = Kinds::default();
+    let deep = Kinds {
+        linear: Linear::None,
+        factors: 0,
+        ..all.clone()
+    };
+    let only_numbers = Kinds {
+        codes: vec![],
+        batch_norm: false,
+        ..all.clone()
+    };
+    let only_codes = Kinds {
+        numbers: 0,
+        ..all.clone()
+    };
+    let alone = Kinds {
+        linear: Linear::Alone,
+        layers: vec![],
+        members: 1,
+        ..all.clone()
+    };
+    let mut cases = vec![all.clone(), deep.clone()];
+    for output in [Output::Sigmoid, Output::ScaledSigmoid] {
+        for linear in [Linear::None, Linear::Beside, Linear::Alone] {
+            let is_alone = linear == Linear::Alone;
+            cases.push(Kinds {
+                output,
+                linear,
+                outputs: 1,
+                members: if is_alone { 1 } else { 3 },
+                ..all.clone()
+            });
+        }
+    }
+    for embedding in [
+        NumericEmbedding::Periodic,
+        NumericEmbedding::PiecewiseLinear,
+    ] {
+        for batch_norm in [false, true] {
+            for of in [&all, &only_numbers] {
+                cases.push(Kinds {
+                    batch_norm,
+                    embedding,
+                    ..of.clone()
+                });
+            }
+        }
+    }
+    for of in [only_numbers, only_codes, deep, alone] {
+        cases.push(Kinds {
+            factors: 0,
+            ..of.clone()
+        });
+        cases.push(of);
+    }
+    // The first reader of numbers alone, by each member.
+    let tail = Layer::Dense(3);
+    let inner = vec![Layer::Activation(Activation::Tanh), Layer::Dense(4)];
+    for first in [
+        Layer::Dense(4),
+        Layer::Dropout(0.5),
+        Layer::Activation(Activation::Silu),
+        Layer::LayerNorm,
+        Layer::Cross(2),
+        Layer::Residual(inner.clone()),
+        Layer::Concat(vec![vec![], inner]),
+    ] {
+        for codes in [vec![], vec![4, 3]] {
+            cases.push(Kinds {
+                codes,
+                batch_norm: false,
+                layers: vec![first.clone(), tail.clone()],
+                ..all.clone()
+            });
+        }
+    }
+    for of in cases {
+        let architecture = kinds(of.clone());
+        let values = weights(&architecture);
+        let baseline = baseline(&architecture);
+        let mut inference = inference(&runtime, &architecture, &values).unwrap();
+        for rows in [7, 4] {
+            let input = drawn(&architecture, rows);
+            let chosen: Vec<usize> = (0..rows).map(|row| row % of.outputs).collect();
+            let scratch = &mut Scratch::default();
+            let due = attribute(&architecture, &values, &input, &baseline, &chosen, scratch);
+            let found = inference.attribute(&input, &baseline, &chosen).unwrap();
+            let width = architecture.categorical + architecture.continuous;
+            let most = due
+                .inputs
+                .iter()
+                .fold(1.0, |most: f64, x| most.max(x.abs()));
+            for (at, (due, found)) in due.inputs.iter().zip(&found.inputs).enumerate() {
+                let is_near = (due - found).abs() < 2e-4 * most;
+                assert!(is_near, "{of:?}, {at}: {found}, not {due}");
+            }
+            assert_eq!(found.inputs.len(), rows * width);
+            for row in 0..rows {
+                let inputs = &found.inputs[row * width..][..width];
+                let due = found.outputs[row] - found.baselines[row];
+                let sum: f64 = inputs.iter().sum();
+                // Where three numbers are equal, their norm jumps, which the points of a path may miss on the host too.
+                let jumps = of.layers.first() == Some(&Layer::LayerNorm);
+                let is_all = jumps || (sum - due).abs() < 0.02 * (1.0 + due.abs());
+                assert!(is_all, "{of:?}, {row}: {sum}, not {due}");
+                assert!(inputs.iter().any(|x| x.abs() > 1e-3), "{of:?}: {inputs:?}");
+            }
+        }
+    }
 }

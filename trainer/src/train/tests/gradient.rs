@@ -12,8 +12,8 @@ use volley_proto::spec::{
 
 use crate::device::{Cuda, Emulated, Factors};
 use crate::network::{
-    Architecture, Compute, Host, HostDevice, Inference, Input, Mask, Piece, Plan, PlanDevice,
-    Sizes, Tensors,
+    Architecture, Compute, Host, HostDevice, Inference, Input, Mask, Piece, Plan, PlanDevice, Scratch,
+    Sizes, Tensors, attribute,
 };
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
@@ -515,6 +515,68 @@ fn inference_has_the_host_s(device: &PlanDevice, within: f32) {
             );
         }
         assert!(inference.predict(&Input::default()).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn attributions_on_a_device_are_the_host_s() {
+    for (factors, within) in PRECISIONS {
+        if let Some(device) = emulated(factors) {
+            attributions_are_the_host_s(&device, within);
+        }
+    }
+}
+
+#[test]
+#[ignore = "it needs a GPU"]
+fn attributions_on_a_gpu_are_the_host_s() {
+    for (factors, within) in PRECISIONS {
+        let device = PlanDevice {
+            runtime: Cuda::open(0).unwrap(),
+            factors,
+        };
+        attributions_are_the_host_s(&device, within);
+    }
+}
+
+fn attributions_are_the_host_s(device: &PlanDevice, within: f32) {
+    for (network, outputs) in networks() {
+        let architecture = architecture(&network, outputs);
+        let weights: Vec<Vec<f32>> = weights(&architecture)
+            .iter()
+            .map(|w| w.iter().map(|w| *w as f32).collect())
+            .collect();
+        let baseline = Input {
+            dropout: vec![],
+            ..of_rows(&architecture, vec![1, 5], vec![0.1, -0.2])
+        };
+        let mut inference = Inference::new(&architecture, &weights, device).unwrap();
+        // Fewer rows after more, in the same memory, and as many as before.
+        let counts: &[usize] = match device.factors {
+            Factors::F32 => &[9, 1, 5, 5],
+            Factors::Tf32 | Factors::Bf16 => &[9],
+        };
+        for rows in counts.iter().copied() {
+            let input = Input {
+                dropout: vec![],
+                ..drawn(&architecture, rows)
+            };
+            let chosen: Vec<usize> = (0..rows).map(|row| (row + 1) % outputs).collect();
+            let scratch = &mut Scratch::default();
+            let due = attribute(&architecture, &weights, &input, &baseline, &chosen, scratch);
+            let found = inference.attribute(&input, &baseline, &chosen).unwrap();
+            let of = |all: &[f64]| -> Vec<f32> { all.iter().map(|x| *x as f32).collect() };
+            for (what, due, found) in [
+                ("attributions", &due.inputs, &found.inputs),
+                ("outputs", &due.outputs, &found.outputs),
+                ("outputs of the baseline", &due.baselines, &found.baselines),
+            ] {
+                let what = format!("{what} of {network:?}, {rows} rows");
+                are_near(&of(due), &of(found), within, &what);
+            }
+        }
+        let found = inference.attribute(&Input::default(), &baseline, &[]);
+        assert!(found.unwrap().inputs.is_empty());
     }
 }
 
