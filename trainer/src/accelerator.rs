@@ -1,4 +1,5 @@
-//! Prediction on this host's GPUs: a thread that owns a GPU, and computes the batches that other threads have encoded.
+//! Prediction and its explanation on this host's GPUs: a thread that owns a GPU, and computes the batches that other
+//! threads have encoded.
 //!
 //! ```text
 //!  thread  encode ──▶ input ──▶┐                                              ┌──▶ outputs
@@ -9,7 +10,8 @@
 //! The thread takes a GPU at the first batch, gives it back after a while without any, and leaves it to a
 //! [rank that has it alone](GpuLock) within a batch. A model's first batch on a GPU is compared with the CPU's outputs:
 //! where they differ by more than the precision allows, the CPU computes. If either may compute, the faster one does.
-//! Whatever fails on a GPU is logged, and never fails a prediction. Explanations are not computed here.
+//! Attributions of outputs, which explain predictions, are compared and measured by themselves. Whatever fails on a GPU
+//! is logged, and never fails a query.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,19 +29,26 @@ use parking_lot::Mutex;
 use volley_proto::spec::{DeviceKind, RankDevice};
 
 use crate::device::{Factors, GpuLock, Opened, Runtime, Shared};
-use crate::model::{BATCH as BATCH_OF_HOST, Model};
-use crate::network::{Architecture, Inference, Input, PlanDevice, Scratch, uncovered};
-use crate::train::{factors, outputs_differ};
+use crate::model::{BATCH as BATCH_OF_HOST, EXPLAINED as EXPLAINED_BY_HOST, Explanation, Model};
+use crate::network::{
+    Architecture, Attributions, Inference, Input, PlanDevice, Scratch, uncovered, unexplained,
+};
+use crate::train::{columns_differ, factors};
 use crate::{Error, ResolvedDevice, Result};
 
 /// Maximum number of rows of a batch.
 const BATCH: usize = 1 << 14;
+/// Maximum number of rows of a batch that is explained, each of which costs about 150 predictions.
+const EXPLAINED: usize = 1 << 11;
 /// Number of rows that are compared and measured on the CPU.
 const COMPARED: usize = 1024;
-/// Fewest rows of a batch on which a model is tried: outputs of few rows may be so small that rounding is their length.
-const TRIED: usize = 256;
-/// Fewest rows of a batch on the GPU where the CPU may compute as well.
-const LEAST: usize = 1024;
+/// The same of explained rows, and the fewest of a large network's.
+const ATTRIBUTED: usize = 64;
+const ATTRIBUTED_AT_LEAST: usize = 8;
+/// Approximate number of multiplications that explained rows may take on the CPU in a trial: a few seconds.
+const MULTIPLIED: usize = 20_000_000_000;
+/// Forward and backward passes that explain a row.
+const PASSES: usize = 100;
 /// Interval at which a thread without batches checks whether a rank wants its GPU.
 const TICK: Duration = Duration::from_millis(100);
 /// Time without batches after which a GPU is given back, and the memory of a model.
@@ -54,12 +63,12 @@ const WAITING: usize = 64;
 /// GPUs of this host on which models may predict. Threads may share it. Its own thread ends when it is dropped.
 #[derive(Debug)]
 pub struct Accelerator {
-    batches: SyncSender<Batch>,
+    batches: SyncSender<Call>,
     /// The thread has not answered in time, or has panicked.
     lost: AtomicBool,
 }
 
-/// A model that predicts on an [`Accelerator`] where it can, else on the CPU.
+/// A model that predicts and explains on an [`Accelerator`] where it can, else on the CPU.
 #[derive(Debug)]
 pub struct AcceleratedModel {
     subject: Arc<Subject>,
@@ -70,7 +79,14 @@ pub struct AcceleratedModel {
 #[derive(Debug)]
 struct Subject {
     model: Arc<Model>,
-    /// The GPU cannot compute it, or not rightly.
+    predictions: Trust,
+    explanations: Trust,
+}
+
+/// What is known of a model's predictions on the GPUs, or of its explanations.
+#[derive(Debug, Default)]
+struct Trust {
+    /// The GPU cannot compute them, or not rightly.
     unfit: AtomicBool,
     /// The CPU is faster.
     slower: AtomicBool,
@@ -79,21 +95,169 @@ struct Subject {
 
 #[derive(Debug, Default)]
 struct Trials {
-    /// GPUs whose outputs were right, by number.
+    /// GPUs that were right, by number.
     right: BTreeSet<usize>,
     measured: bool,
     /// Time of the next attempt, after memory was short.
     next: Option<Instant>,
 }
 
-/// Batch that waits for the GPU.
+/// Batch that waits for the GPU, with the sender of the answer.
+type Call = Box<dyn FnOnce(&mut Server) + Send>;
+
+/// Rows about which something is asked.
 #[derive(Debug)]
-struct Batch {
+struct Batch<Q> {
     subject: Arc<Subject>,
     input: Arc<Input>,
     /// The CPU may compute where it is faster.
     either: bool,
-    outputs: SyncSender<Option<Vec<f32>>>,
+    question: Q,
+}
+
+/// What the GPU computes about a batch.
+trait Question: fmt::Debug + Send + 'static {
+    type Answer: Send + 'static;
+
+    /// Fewest rows of a batch on which a model is tried: numbers of few rows may be so small that rounding is their
+    /// length.
+    const TRIED: usize;
+    /// Fewest rows of a batch on the GPU where the CPU may compute as well.
+    const LEAST: usize;
+    /// What the CPU does instead, for the log.
+    const DOES: &'static str;
+
+    fn trust(subject: &Subject) -> &Trust;
+
+    fn compute(&self, inference: &mut Inference, input: &Input) -> Result<Self::Answer>;
+
+    /// Computes rows from all over a batch on the CPU. Returns a difference from the device's answer that the precision
+    /// does not allow, if there is one, and the time that the whole batch would take.
+    fn compare(
+        &self,
+        subject: &Subject,
+        input: &Input,
+        answer: &Self::Answer,
+    ) -> (Option<String>, Duration);
+}
+
+/// The outputs of rows.
+#[derive(Debug)]
+struct Outputs;
+
+/// The attributions of an output of each row to its inputs.
+#[derive(Debug)]
+struct Attributed {
+    baseline: Arc<Input>,
+    chosen: Vec<usize>,
+}
+
+impl Question for Outputs {
+    type Answer = Vec<f32>;
+
+    const TRIED: usize = 256;
+    const LEAST: usize = 1024;
+    const DOES: &'static str = "predicts";
+
+    fn trust(subject: &Subject) -> &Trust {
+        &subject.predictions
+    }
+
+    fn compute(&self, inference: &mut Inference, input: &Input) -> Result<Vec<f32>> {
+        inference.predict(input)
+    }
+
+    fn compare(
+        &self,
+        subject: &Subject,
+        input: &Input,
+        answer: &Vec<f32>,
+    ) -> (Option<String>, Duration) {
+        let model = &subject.model;
+        let rows = || spread(input.rows, COMPARED);
+        let some = select(&model.architecture, input, rows());
+        let start = Instant::now();
+        let due = model.outputs(&some, &mut Scratch::default());
+        let spent = of_all(start.elapsed(), input.rows, some.rows);
+        let width = model.architecture.outputs;
+        let found = rows().flat_map(|row| &answer[row * width..][..width]);
+        let found: Vec<f32> = found.copied().collect();
+        let differs = columns_differ("outputs", &due, &found, width, subject.factors());
+        (differs, spent)
+    }
+}
+
+impl Question for Attributed {
+    type Answer = Attributions;
+
+    const TRIED: usize = ATTRIBUTED;
+    const LEAST: usize = ATTRIBUTED;
+    const DOES: &'static str = "explains";
+
+    fn trust(subject: &Subject) -> &Trust {
+        &subject.explanations
+    }
+
+    fn compute(&self, inference: &mut Inference, input: &Input) -> Result<Attributions> {
+        inference.attribute(input, &self.baseline, &self.chosen)
+    }
+
+    fn compare(
+        &self,
+        subject: &Subject,
+        input: &Input,
+        answer: &Attributions,
+    ) -> (Option<String>, Duration) {
+        let model = &subject.model;
+        let rows = || spread(input.rows, attributed(&model.architecture));
+        let some = select(&model.architecture, input, rows());
+        let chosen: Vec<usize> = rows().map(|row| self.chosen[row]).collect();
+        let start = Instant::now();
+        let scratch = &mut Scratch::default();
+        let due = model.attributions(&some, &self.baseline, &chosen, scratch);
+        let spent = of_all(start.elapsed(), input.rows, some.rows);
+        let width = model.architecture.categorical + model.architecture.continuous;
+        let inputs = |of: &Attributions, row: usize| -> Vec<f32> {
+            let all = of.inputs[row * width..][..width].iter();
+            all.map(|x| *x as f32).collect()
+        };
+        let outputs = |of: &Attributions, row: usize| {
+            [of.outputs[row], of.baselines[row]].map(|output| output as f32)
+        };
+        let factors = subject.factors();
+        let differs = {
+            let due: Vec<f32> = (0..some.rows).flat_map(|row| inputs(&due, row)).collect();
+            let found: Vec<f32> = rows().flat_map(|row| inputs(answer, row)).collect();
+            columns_differ("attributions", &due, &found, width, factors)
+        };
+        let differs = differs.or_else(|| {
+            let due: Vec<f32> = (0..some.rows).flat_map(|row| outputs(&due, row)).collect();
+            let found: Vec<f32> = rows().flat_map(|row| outputs(answer, row)).collect();
+            columns_differ("explained outputs", &due, &found, 2, factors)
+        });
+        (differs, spent)
+    }
+}
+
+/// Returns how many rows of a network are compared with the CPU's attributions.
+fn attributed(architecture: &Architecture) -> usize {
+    let is_table = |at: &usize| architecture.tables().iter().any(|table| table.at == *at);
+    let parameters = architecture.parameters().iter().enumerate();
+    // The rows of tables are looked up, not multiplied.
+    let parameters = parameters.filter(|(at, _)| !is_table(at));
+    let numbers: usize = parameters.map(|(_, parameter)| parameter.len()).sum();
+    let rows = MULTIPLIED / (PASSES * numbers.max(1));
+    rows.clamp(ATTRIBUTED_AT_LEAST, ATTRIBUTED)
+}
+
+/// Iterates over at most this many rows from all over a batch, the last one first.
+fn spread(rows: usize, most: usize) -> impl Iterator<Item = usize> {
+    (0..rows).rev().step_by(rows.div_ceil(most).max(1))
+}
+
+/// Returns the time that all rows would take, from that of some.
+fn of_all(spent: Duration, all: usize, some: usize) -> Duration {
+    spent.mul_f64(all as f64 / some.max(1) as f64)
 }
 
 impl Accelerator {
@@ -132,47 +296,57 @@ impl Accelerator {
         })
     }
 
-    /// Returns the model, to predict on these GPUs. Nothing is copied to a GPU before the first batch.
+    /// Returns the model, to predict and explain on these GPUs. Nothing is copied to a GPU before the first batch.
     pub fn with(self: &Arc<Self>, model: Arc<Model>) -> AcceleratedModel {
-        let reason = uncovered(&model.architecture);
-        if let Some(reason) = reason {
-            tracing::info!(?model, reason, "the CPU predicts");
-        }
+        let trust = |reason: Option<&'static str>, does: &str| {
+            if let Some(reason) = reason {
+                tracing::info!(?model, reason, "the CPU {does}");
+            }
+            Trust {
+                unfit: AtomicBool::new(reason.is_some()),
+                ..Trust::default()
+            }
+        };
         AcceleratedModel {
             subject: Arc::new(Subject {
+                predictions: trust(uncovered(&model.architecture), Outputs::DOES),
+                explanations: trust(unexplained(&model.architecture), Attributed::DOES),
                 model,
-                unfit: AtomicBool::new(reason.is_some()),
-                slower: AtomicBool::new(false),
-                trials: Mutex::default(),
             }),
             accelerator: Arc::clone(self),
         }
     }
 
-    /// Computes a batch's outputs; `None` if the CPU is to compute them.
-    fn outputs(
+    /// Answers a question about a batch; `None` if the CPU is to answer it.
+    fn ask<Q: Question>(
         &self,
         subject: &Arc<Subject>,
         input: &Arc<Input>,
+        question: Q,
         either: bool,
-    ) -> Option<Vec<f32>> {
-        let (done, outputs) = sync_channel(1);
+    ) -> Option<Q::Answer> {
+        let (done, answers) = sync_channel(1);
         let batch = Batch {
             subject: Arc::clone(subject),
             input: Arc::clone(input),
             either,
-            outputs: done,
+            question,
         };
-        match self.batches.try_send(batch) {
+        let call: Call = Box::new(move |server| {
+            let answer = server.answer(&batch);
+            // The thread that waited may have given up.
+            done.send(answer).ok();
+        });
+        match self.batches.try_send(call) {
             Err(TrySendError::Full(_)) => return None,
             // Without the thread, there is no answer.
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
         }
-        let outputs = outputs.recv_timeout(PATIENCE);
-        if outputs.is_err() && !self.lost.swap(true, Ordering::Relaxed) {
+        let answer = answers.recv_timeout(PATIENCE);
+        if answer.is_err() && !self.lost.swap(true, Ordering::Relaxed) {
             tracing::warn!("the GPU does not answer: the CPU predicts from now on");
         }
-        outputs.ok().flatten()
+        answer.ok().flatten()
     }
 }
 
@@ -183,14 +357,8 @@ impl AcceleratedModel {
     /// # Errors
     /// The errors of [`Model::predict`].
     pub fn predict(&self, rows: &RecordBatch, either: bool) -> Result<Vec<ArrayRef>> {
-        let Self {
-            subject,
-            accelerator,
-        } = self;
-        let model = &subject.model;
-        let is_small = either && rows.num_rows() < LEAST;
-        let is_lost = accelerator.lost.load(Ordering::Relaxed);
-        if is_small || is_lost || subject.is_left_to_host(either) {
+        let model = &self.subject.model;
+        if self.is_left_to_host::<Outputs>(rows.num_rows(), either) {
             return model.predict(rows);
         }
         let mut outputs = Vec::with_capacity(rows.num_rows() * model.architecture.outputs);
@@ -198,25 +366,99 @@ impl AcceleratedModel {
         for start in (0..rows.num_rows()).step_by(BATCH) {
             let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
             let input = Arc::new(model.input(&rows)?);
-            if let Some(found) = accelerator.outputs(subject, &input, either) {
-                outputs.extend(found);
-                continue;
-            }
-            for first in (0..input.rows).step_by(BATCH_OF_HOST) {
-                let some = first..input.rows.min(first + BATCH_OF_HOST);
-                let input = select(&model.architecture, &input, some);
-                outputs.extend(model.outputs(&input, &mut scratch));
-            }
+            outputs.extend(self.outputs(&input, either, &mut scratch));
         }
         model.columns(outputs)
+    }
+
+    /// Returns the columns of [`Model::explain`], computed as those of [`predict`](Self::predict).
+    ///
+    /// # Errors
+    /// The errors of [`Model::explain`].
+    pub fn explain(&self, rows: &RecordBatch, top: usize, either: bool) -> Result<Vec<ArrayRef>> {
+        let model = &self.subject.model;
+        if self.is_left_to_host::<Attributed>(rows.num_rows(), either) {
+            return model.explain(rows, top);
+        }
+        let baseline = Arc::new(model.baseline());
+        let mut explanation = Explanation::new(model, top);
+        let mut scratch = Scratch::default();
+        for start in (0..rows.num_rows()).step_by(EXPLAINED) {
+            let rows = rows.slice(start, EXPLAINED.min(rows.num_rows() - start));
+            let input = Arc::new(model.input(&rows)?);
+            let outputs = self.outputs(&input, either, &mut scratch);
+            let chosen = model.chosen(&outputs);
+            let found = self.attributions(&input, &baseline, chosen, either, &mut scratch);
+            explanation.add(outputs, &found);
+        }
+        explanation.finish()
+    }
+
+    /// Computes a batch's outputs, on the GPU where it can.
+    fn outputs(&self, input: &Arc<Input>, either: bool, scratch: &mut Scratch) -> Vec<f32> {
+        if !self.is_left_to_host::<Outputs>(input.rows, either) {
+            let found = self.accelerator.ask(&self.subject, input, Outputs, either);
+            if let Some(outputs) = found {
+                return outputs;
+            }
+        }
+        let model = &self.subject.model;
+        let mut outputs = Vec::with_capacity(input.rows * model.architecture.outputs);
+        for first in (0..input.rows).step_by(BATCH_OF_HOST) {
+            let some = first..input.rows.min(first + BATCH_OF_HOST);
+            let input = select(&model.architecture, input, some);
+            outputs.extend(model.outputs(&input, scratch));
+        }
+        outputs
+    }
+
+    /// Attributes each row's chosen output, on the GPU where it can.
+    fn attributions(
+        &self,
+        input: &Arc<Input>,
+        baseline: &Arc<Input>,
+        chosen: Vec<usize>,
+        either: bool,
+        scratch: &mut Scratch,
+    ) -> Attributions {
+        if !self.is_left_to_host::<Attributed>(input.rows, either) {
+            let question = Attributed {
+                baseline: Arc::clone(baseline),
+                chosen: chosen.clone(),
+            };
+            let found = self.accelerator.ask(&self.subject, input, question, either);
+            if let Some(attributions) = found {
+                return attributions;
+            }
+        }
+        let model = &self.subject.model;
+        let mut all = Attributions::default();
+        for first in (0..input.rows).step_by(EXPLAINED_BY_HOST) {
+            let some = first..input.rows.min(first + EXPLAINED_BY_HOST);
+            let chosen = &chosen[some.clone()];
+            let input = select(&model.architecture, input, some);
+            let found = model.attributions(&input, baseline, chosen, scratch);
+            all.inputs.extend(found.inputs);
+            all.outputs.extend(found.outputs);
+            all.baselines.extend(found.baselines);
+        }
+        all
+    }
+
+    fn is_left_to_host<Q: Question>(&self, rows: usize, either: bool) -> bool {
+        (either && rows < Q::LEAST)
+            || self.accelerator.lost.load(Ordering::Relaxed)
+            || Q::trust(&self.subject).is_left_to_host(either)
+    }
+}
+
+impl Trust {
+    fn is_left_to_host(&self, either: bool) -> bool {
+        self.unfit.load(Ordering::Relaxed) || (either && self.slower.load(Ordering::Relaxed))
     }
 }
 
 impl Subject {
-    fn is_left_to_host(&self, either: bool) -> bool {
-        self.unfit.load(Ordering::Relaxed) || (either && self.slower.load(Ordering::Relaxed))
-    }
-
     fn factors(&self) -> Factors {
         let asked = self.model.manifest().spec.precision;
         factors(RankDevice::new(DeviceKind::Cuda, asked).precision)
@@ -285,18 +527,14 @@ struct Server {
 }
 
 impl Server {
-    fn serve(mut self, batches: &Receiver<Batch>) {
+    fn serve(mut self, batches: &Receiver<Call>) {
         loop {
             let next = match &self.open {
                 Some(_) => batches.recv_timeout(TICK),
                 None => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match next {
-                Ok(batch) => {
-                    let outputs = self.outputs(&batch);
-                    // The thread that waited may have given up.
-                    batch.outputs.send(outputs).ok();
-                }
+                Ok(call) => call(&mut self),
                 Err(RecvTimeoutError::Timeout) => self.give_back(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -320,13 +558,14 @@ impl Server {
             .retain(|model| model.subject.strong_count() > 0 && model.used.elapsed() < IDLE);
     }
 
-    fn outputs(&mut self, batch: &Batch) -> Option<Vec<f32>> {
+    fn answer<Q: Question>(&mut self, batch: &Batch<Q>) -> Option<Q::Answer> {
         let subject = &batch.subject;
+        let trust = Q::trust(subject);
         {
-            let trials = subject.trials.lock();
+            let trials = trust.trials.lock();
             let is_early = trials.next.is_some_and(|next| Instant::now() < next);
-            let is_small = trials.right.is_empty() && batch.input.rows < TRIED;
-            if is_early || is_small || subject.is_left_to_host(batch.either) {
+            let is_small = trials.right.is_empty() && batch.input.rows < Q::TRIED;
+            if is_early || is_small || trust.is_left_to_host(batch.either) {
                 return None;
             }
         }
@@ -336,16 +575,16 @@ impl Server {
             none => none.insert(take(&mut self.gpus)?),
         };
         open.used = Instant::now();
-        let outputs = open.outputs(batch, self.threads);
+        let answer = open.answer(batch, self.threads);
         // A batch may take longer than what counts as idle.
         open.touch(subject);
-        match outputs {
-            Ok(outputs) => outputs,
+        match answer {
+            Ok(answer) => answer,
             Err(error @ Error::DeviceMemory { .. }) => {
                 open.forget(subject);
                 let reason = error.chain();
-                tracing::warn!(model = ?subject.model, reason, "the CPU predicts");
-                subject.trials.lock().next = Some(Instant::now() + RETRY);
+                tracing::warn!(model = ?subject.model, reason, "the CPU {}", Q::DOES);
+                trust.trials.lock().next = Some(Instant::now() + RETRY);
                 None
             }
             Err(error) => {
@@ -416,18 +655,19 @@ impl Open {
         }
     }
 
-    /// Computes a batch. `None` if the CPU is to compute it.
-    fn outputs(&mut self, batch: &Batch, threads: u32) -> Result<Option<Vec<f32>>> {
+    /// Answers a question about a batch. `None` if the CPU is to answer it.
+    fn answer<Q: Question>(&mut self, batch: &Batch<Q>, threads: u32) -> Result<Option<Q::Answer>> {
         let Batch {
             subject,
             input,
             either,
-            ..
+            question,
         } = batch;
-        let mut trials = subject.trials.lock();
+        let trust = Q::trust(subject);
+        let mut trials = trust.trials.lock();
         let is_right = trials.right.contains(&self.gpu);
         let measures = *either && !trials.measured;
-        if !is_right && input.rows < TRIED {
+        if !is_right && input.rows < Q::TRIED {
             return Ok(None);
         }
         let at = match self.position(subject) {
@@ -448,49 +688,33 @@ impl Open {
             inference, used, ..
         } = &mut self.models[at];
         *used = self.used;
-        let outputs = inference.predict(input)?;
+        let answer = question.compute(inference, input)?;
         if is_right && !measures {
-            return Ok(Some(outputs));
+            return Ok(Some(answer));
         }
         let device = self.runtime.name();
-        let (due, found, on_host) = compare(&subject.model, input, &outputs);
-        let width = subject.model.architecture.outputs;
-        if let Some(what) = outputs_differ(&due, &found, width, subject.factors()) {
-            tracing::warn!(model = ?subject.model, device, what, "the CPU predicts");
-            subject.unfit.store(true, Ordering::Relaxed);
+        let (differs, on_host) = question.compare(subject, input, &answer);
+        if let Some(what) = differs {
+            tracing::warn!(model = ?subject.model, device, what, "the CPU {}", Q::DOES);
+            trust.unfit.store(true, Ordering::Relaxed);
             self.models.remove(at);
             return Ok(None);
         }
         trials.right.insert(self.gpu);
         if measures {
             let start = Instant::now();
-            inference.predict(input)?;
+            question.compute(inference, input)?;
             // While the GPU computes for all threads in turn, each of them could compute for itself.
             let on_device = threads * start.elapsed();
             trials.measured = true;
             if on_host < on_device {
-                tracing::info!(model = ?subject.model, device, ?on_host, ?on_device, "the CPU is faster, and predicts");
-                subject.slower.store(true, Ordering::Relaxed);
+                tracing::info!(model = ?subject.model, device, ?on_host, ?on_device, "the CPU is faster, and {}", Q::DOES);
+                trust.slower.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
         }
-        Ok(Some(outputs))
+        Ok(Some(answer))
     }
-}
-
-/// Computes rows from all over a batch on the CPU. Returns their outputs, the device's outputs for them, and the time
-/// that the whole batch would take.
-fn compare(model: &Model, input: &Input, outputs: &[f32]) -> (Vec<f32>, Vec<f32>, Duration) {
-    let apart = input.rows.div_ceil(COMPARED).max(1);
-    let rows = || (0..input.rows).rev().step_by(apart);
-    let some = select(&model.architecture, input, rows());
-    let start = Instant::now();
-    let due = model.outputs(&some, &mut Scratch::default());
-    let share = input.rows as f64 / some.rows.max(1) as f64;
-    let spent = start.elapsed().mul_f64(share);
-    let width = model.architecture.outputs;
-    let found = rows().flat_map(|row| &outputs[row * width..][..width]);
-    (due, found.copied().collect(), spent)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tests of predictions on the emulated device: the CPU's, where it computes and where the CPU must.
+//! Tests of predictions and explanations on the emulated device: the CPU's, where it computes and where the CPU must.
 
 use std::path::Path;
 
@@ -89,8 +89,42 @@ fn assert_near(due: &[ArrayRef], found: &[ArrayRef], within: f64) {
 /// Returns whether the device computes a batch.
 fn is_on_device(model: &AcceleratedModel, rows: &RecordBatch, either: bool) -> bool {
     let input = Arc::new(model.subject.model.input(rows).unwrap());
-    let outputs = model.accelerator.outputs(&model.subject, &input, either);
+    let outputs = model
+        .accelerator
+        .ask(&model.subject, &input, Outputs, either);
     outputs.is_some()
+}
+
+/// Returns whether the device explains a batch.
+fn is_explained_on_device(model: &AcceleratedModel, rows: &RecordBatch, either: bool) -> bool {
+    let of = &model.subject.model;
+    let input = Arc::new(of.input(rows).unwrap());
+    let question = Attributed {
+        baseline: Arc::new(of.baseline()),
+        chosen: vec![0; input.rows],
+    };
+    let found = model
+        .accelerator
+        .ask(&model.subject, &input, question, either);
+    found.is_some()
+}
+
+/// Asserts that explanations are near; relative errors of small differences need not be.
+fn assert_explained(due: &[ArrayRef], found: &[ArrayRef]) {
+    let [due, found] = [due, found].map(|all| &all[..all.len() - 1]);
+    assert_near(due, found, F32);
+    let [features, baselines, predictions] = &found[found.len() - 3..] else {
+        panic!("an explanation has four columns");
+    };
+    let ends = [baselines, predictions].map(|of| of.as_primitive::<Float64Type>());
+    let lists = features.as_list::<i32>();
+    for row in 0..lists.len() {
+        let all = Arc::clone(lists.value(row).as_struct().column(1));
+        let sum: f64 = all.as_primitive::<Float64Type>().values().iter().sum();
+        let due = ends[1].value(row) - ends[0].value(row);
+        let near = (sum - due).abs() < 0.02 * (1.0 + due.abs());
+        assert!(near, "row {row}: {sum}, not {due}");
+    }
 }
 
 #[test]
@@ -174,8 +208,129 @@ fn a_device_that_computes_something_else_does_not_predict() {
             let found = accelerated.predict(&rows, false).unwrap();
             assert_eq!(numbers(&found), numbers(&model.predict(&rows).unwrap()));
         }
-        assert!(accelerated.subject.is_left_to_host(false), "{kernel}");
+        let trust = &accelerated.subject.predictions;
+        assert!(trust.is_left_to_host(false), "{kernel}");
     }
+}
+
+#[test]
+fn explanations_of_every_kind_are_the_cpu_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(accelerator) = accelerator(folder.path(), u64::MAX, None, 1) else {
+        return;
+    };
+    let data = rows(0..200);
+    let mut parts = spec();
+    parts.network.linear = Linear::Beside;
+    parts.network.factors = 2;
+    parts.label.standardize = true;
+    let mut ensemble = spec();
+    ensemble.network.ensemble_size = EnsembleSize::Of(3);
+    let mut quantiles = spec();
+    quantiles.loss = Loss::Quantiles {
+        shares: vec![0.1, 0.5, 0.9],
+    };
+    let cases = [
+        (spec(), data.clone()),
+        (parts, data.clone()),
+        (ensemble, data.clone()),
+        (quantiles, data.clone()),
+        (classifier(), told_apart(&data, &[3.0])),
+        (classifier(), told_apart(&data, &[2.7, 3.4])),
+    ];
+    for (spec, data) in cases {
+        let model = trained(&in_f32(spec), &data);
+        let accelerated = accelerator.with(Arc::clone(&model));
+        // Too few for a trial, enough for one, and a single one.
+        for (rows, on_device) in [
+            (rows(0..63), false),
+            (rows(0..300), true),
+            (rows(300..301), true),
+        ] {
+            let found = accelerated.explain(&rows, 9, false).unwrap();
+            assert_explained(&model.explain(&rows, 9).unwrap(), &found);
+            assert_eq!(
+                is_explained_on_device(&accelerated, &rows, false),
+                on_device
+            );
+        }
+        // Features are in the same order where attributions differ.
+        let rows = rows(0..300);
+        let found = accelerated.explain(&rows, 1, false).unwrap();
+        let due = model.explain(&rows, 1).unwrap();
+        let names = |all: &[ArrayRef]| {
+            let lists = Arc::clone(&all[all.len() - 4]);
+            let names = Arc::clone(lists.as_list::<i32>().values().as_struct().column(0));
+            let names = names
+                .as_string::<i32>()
+                .iter()
+                .map(|name| name.unwrap().to_owned());
+            names.collect::<Vec<String>>()
+        };
+        let (due, found) = (names(&due), names(&found));
+        let same = due.iter().zip(&found).filter(|(due, found)| due == found);
+        assert!(same.count() >= 297 && due.len() == 300);
+        let none = accelerated.explain(&rows.slice(0, 0), 2, false).unwrap();
+        assert_eq!(none[0].len(), 0);
+    }
+}
+
+#[test]
+fn a_device_that_attributes_something_else_does_not_explain_but_predicts() {
+    let mut spec = in_f32(spec());
+    spec.network.linear = Linear::Beside;
+    let model = trained(&spec, &rows(0..100));
+    let rows = rows(0..300);
+    for kernel in [
+        "path_point",
+        "path_slopes",
+        "path_linear",
+        "path_sums",
+        "scale_back",
+        "dense_back",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(accelerator) = accelerator(folder.path(), u64::MAX, Some(kernel), 1) else {
+            return;
+        };
+        let accelerated = accelerator.with(Arc::clone(&model));
+        let due = model.explain(&rows, 9).unwrap();
+        for _ in 0..2 {
+            assert_explained(&due, &accelerated.explain(&rows, 9, false).unwrap());
+            let subject = &accelerated.subject;
+            assert!(subject.explanations.is_left_to_host(false), "{kernel}");
+            assert!(!is_explained_on_device(&accelerated, &rows, false));
+            assert!(is_on_device(&accelerated, &rows, false), "{kernel}");
+        }
+    }
+}
+
+#[test]
+fn the_cpu_explains_while_memory_is_short_and_less_memory_takes_smaller_batches() {
+    let model = trained(&in_f32(spec()), &rows(0..100));
+    let rows = rows(0..600);
+    let due = model.explain(&rows, 9).unwrap();
+    let on = |bytes| {
+        let folder = tempfile::tempdir().unwrap();
+        let accelerated = accelerator(folder.path(), bytes, None, 1)?.with(Arc::clone(&model));
+        assert_explained(&due, &accelerated.explain(&rows, 9, false).unwrap());
+        let is_left = accelerated
+            .subject
+            .explanations
+            .trials
+            .lock()
+            .next
+            .is_some();
+        assert_ne!(is_explained_on_device(&accelerated, &rows, false), is_left);
+        Some(is_left)
+    };
+    let Some(is_left) = on(64 << 10) else {
+        return;
+    };
+    assert!(is_left);
+    // Found by trial: the least memory in which anything can be explained.
+    let mut sizes = (1..=64).map(|at: u64| (128 * at) << 10);
+    assert!(sizes.any(|bytes| on(bytes) == Some(false)));
 }
 
 #[test]
@@ -187,7 +342,7 @@ fn the_cpu_predicts_while_memory_is_short_and_less_memory_takes_smaller_batches(
         let accelerated = accelerator(folder.path(), bytes, None, 1)?.with(Arc::clone(&model));
         let found = accelerated.predict(&rows, false).unwrap();
         assert_near(&model.predict(&rows).unwrap(), &found, F32);
-        let is_left = accelerated.subject.trials.lock().next.is_some();
+        let is_left = accelerated.subject.predictions.trials.lock().next.is_some();
         assert_ne!(is_on_device(&accelerated, &rows, false), is_left);
         Some(is_left)
     };
@@ -215,6 +370,13 @@ fn custom_layers_are_predicted_on_the_cpu() {
     let found = accelerated.predict(&rows, false).unwrap();
     assert_eq!(numbers(&found), numbers(&model.predict(&rows).unwrap()));
     assert!(!is_on_device(&accelerated, &rows, false));
+    let rows = self::rows(0..100);
+    let (due, found) = (
+        model.explain(&rows, 9),
+        accelerated.explain(&rows, 9, false),
+    );
+    assert_eq!(numbers(&found.unwrap()), numbers(&due.unwrap()));
+    assert!(!is_explained_on_device(&accelerated, &rows, false));
 }
 
 #[test]
@@ -238,9 +400,17 @@ fn the_faster_of_both_predicts_where_either_may() {
     let many = rows(0..1500);
     let found = accelerated.predict(&many, true).unwrap();
     assert_eq!(numbers(&found), numbers(&model.predict(&many).unwrap()));
-    assert!(accelerated.subject.is_left_to_host(true));
+    assert!(accelerated.subject.predictions.is_left_to_host(true));
     assert!(!is_on_device(&accelerated, &many, true));
     assert!(is_on_device(&accelerated, &many, false));
+    // Explanations are measured by themselves.
+    let some = rows(0..100);
+    assert!(!accelerated.subject.explanations.is_left_to_host(true));
+    let found = accelerated.explain(&some, 9, true).unwrap();
+    assert_explained(&model.explain(&some, 9).unwrap(), &found);
+    assert!(accelerated.subject.explanations.is_left_to_host(true));
+    assert!(!is_explained_on_device(&accelerated, &some, true));
+    assert!(is_explained_on_device(&accelerated, &some, false));
 }
 
 #[test]

@@ -20,10 +20,10 @@ use super::Model;
 use super::predict::Encoder;
 use crate::Result;
 use crate::network::likeliest;
-use crate::network::{self, Input, Scratch};
+use crate::network::{self, Attributions, Input, Scratch};
 
 /// Rows explained at once.
-const BATCH: usize = 256;
+pub(crate) const EXPLAINED: usize = 256;
 
 impl Model {
     /// Returns the columns of [`predict`](Self::predict), then the explanation: the `top` features that contribute
@@ -33,64 +33,51 @@ impl Model {
     /// # Errors
     /// The errors of [`predict`](Self::predict).
     pub fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
-        let mut columns = self.predict(rows)?;
         let baseline = self.baseline();
-        let mut explained = Explained::new(top);
+        let mut explanation = Explanation::new(self, top);
         let mut scratch = Scratch::default();
-        for start in (0..rows.num_rows()).step_by(BATCH) {
-            let rows = rows.slice(start, BATCH.min(rows.num_rows() - start));
-            self.explain_batch(&self.input(&rows)?, &baseline, &mut scratch, &mut explained);
+        for start in (0..rows.num_rows()).step_by(EXPLAINED) {
+            let rows = rows.slice(start, EXPLAINED.min(rows.num_rows() - start));
+            let input = self.input(&rows)?;
+            let outputs = self.outputs(&input, &mut scratch);
+            let chosen = self.chosen(&outputs);
+            let found = self.attributions(&input, &baseline, &chosen, &mut scratch);
+            explanation.add(outputs, &found);
         }
-        columns.extend(explained.finish());
-        Ok(columns)
+        explanation.finish()
     }
 
-    fn explain_batch(
+    /// Returns the output of each row that is explained, from the outputs of all.
+    pub(crate) fn chosen(&self, outputs: &[f32]) -> Vec<usize> {
+        let width = self.architecture.outputs;
+        let loss = &self.manifest.spec.loss;
+        let chosen = outputs
+            .chunks_exact(width)
+            .map(|outputs| match loss.shares() {
+                Some(_) => ranked(outputs, loss.median()),
+                // One output tells two classes apart; it is the second's.
+                None if width == 1 => 0,
+                None => likeliest(outputs),
+            });
+        chosen.collect()
+    }
+
+    /// Computes the attributions of each row's chosen output on the CPU.
+    pub(crate) fn attributions(
         &self,
         input: &Input,
         baseline: &Input,
+        chosen: &[usize],
         scratch: &mut Scratch,
-        explained: &mut Explained,
-    ) {
-        let outputs = self.architecture.outputs;
-        let predicted = network::predict(&self.architecture, &self.values, input, scratch);
-        let classes = predicted.chunks_exact(outputs).map(likeliest);
-        let classes: Vec<usize> = classes.collect();
-        let is_class = self.manifest.classes.is_some();
-        // One output tells two classes apart; it is the second's.
-        let one = outputs == 1;
-        let loss = &self.manifest.spec.loss;
-        let rows = predicted.chunks_exact(outputs).zip(&classes);
-        let chosen = rows.map(|(outputs, class)| match loss.shares() {
-            Some(_) => ranked(outputs, loss.median()),
-            None if one => 0,
-            None => *class,
-        });
-        let chosen: Vec<usize> = chosen.collect();
-        let found = network::attribute(
+    ) -> Attributions {
+        network::attribute(
             &self.architecture,
             &self.values,
             input,
             baseline,
-            &chosen,
+            chosen,
             scratch,
-        );
-        let names = self.names();
-        let width = self.architecture.categorical + self.architecture.continuous;
-        let rows = found.inputs.chunks_exact(width.max(1));
-        let ends = found.baselines.iter().zip(&found.outputs);
-        for ((inputs, (start, end)), class) in rows.zip(ends).zip(classes) {
-            let (unit, shift) = match is_class {
-                true if one && class == 0 => (-1.0, 0.0),
-                true => (1.0, 0.0),
-                false => self.label_units(),
-            };
-            let mut features: Vec<_> = names.iter().map(|name| (*name, 0.0)).collect();
-            for (feature, attribution) in self.feature_of_input().zip(inputs) {
-                features[feature].1 += attribution * unit;
-            }
-            explained.add(&features, start * unit + shift, end * unit + shift);
-        }
+        )
     }
 
     /// Returns the factor and then the offset that turn an output into a label before exponentiation.
@@ -127,7 +114,7 @@ impl Model {
     }
 
     /// Returns the baseline row.
-    fn baseline(&self) -> Input {
+    pub(crate) fn baseline(&self) -> Input {
         let codes = self.features.iter().filter_map(|encoder| match encoder {
             // The first code is that of unseen values.
             Encoder::Categorical { offset, .. } => Some(*offset),
@@ -154,6 +141,63 @@ fn ranked(outputs: &[f32], rank: usize) -> usize {
     let mut order: Vec<usize> = (0..outputs.len()).collect();
     order.sort_by(|left, right| outputs[*left].total_cmp(&outputs[*right]));
     order[rank]
+}
+
+/// Predictions and explanations of rows, batch by batch.
+pub(crate) struct Explanation<'a> {
+    model: &'a Model,
+    outputs: Vec<f32>,
+    explained: Explained,
+}
+
+impl<'a> Explanation<'a> {
+    pub(crate) fn new(model: &'a Model, top: usize) -> Self {
+        Self {
+            model,
+            outputs: Vec::new(),
+            explained: Explained::new(top),
+        }
+    }
+
+    /// Adds the outputs of a batch, with the attributions of the chosen ones.
+    pub(crate) fn add(&mut self, outputs: Vec<f32>, found: &Attributions) {
+        let model = self.model;
+        let names = model.names();
+        let (is_class, one) = (
+            model.manifest.classes.is_some(),
+            model.architecture.outputs == 1,
+        );
+        let classes = outputs
+            .chunks_exact(model.architecture.outputs)
+            .map(likeliest);
+        let width = model.architecture.categorical + model.architecture.continuous;
+        let rows = found.inputs.chunks_exact(width.max(1));
+        let ends = found.baselines.iter().zip(&found.outputs);
+        for ((inputs, (start, end)), class) in rows.zip(ends).zip(classes) {
+            let (unit, shift) = match is_class {
+                true if one && class == 0 => (-1.0, 0.0),
+                true => (1.0, 0.0),
+                false => model.label_units(),
+            };
+            let mut features: Vec<_> = names.iter().map(|name| (*name, 0.0)).collect();
+            for (feature, attribution) in model.feature_of_input().zip(inputs) {
+                features[feature].1 += attribution * unit;
+            }
+            self.explained
+                .add(&features, start * unit + shift, end * unit + shift);
+        }
+        self.outputs.extend(outputs);
+    }
+
+    /// Returns the columns of the prediction, then of the explanation.
+    ///
+    /// # Errors
+    /// When the outputs do not fit in the columns' types.
+    pub(crate) fn finish(self) -> Result<Vec<ArrayRef>> {
+        let mut columns = self.model.columns(self.outputs)?;
+        columns.extend(self.explained.finish());
+        Ok(columns)
+    }
 }
 
 /// Builders of the explanation columns, row by row.

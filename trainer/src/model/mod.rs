@@ -1,8 +1,8 @@
 //! A trained model: its files, predictions from them, and explanations.
 //!
 //! The manifest beside the files belongs to the store; here it says what the files must hold. Prediction computes on
-//! the CPU, whatever the model was trained on; on a GPU, an [`Accelerator`](crate::Accelerator) computes the outputs. A
-//! model may also provide the initial weights of another training.
+//! the CPU, whatever the model was trained on; on a GPU, an [`Accelerator`](crate::Accelerator) computes outputs and
+//! attributions. A model may also provide the initial weights of another training.
 
 mod explain;
 mod files;
@@ -12,6 +12,7 @@ mod predict;
 mod sound;
 mod warm;
 
+pub(crate) use explain::{EXPLAINED, Explanation};
 pub use files::{VOCABULARIES, WEIGHTS};
 pub(crate) use files::{encode_vocabularies, encode_weights};
 pub(crate) use predict::BATCH;

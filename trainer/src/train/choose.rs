@@ -392,16 +392,17 @@ pub(super) fn differs<C: Compute>(
     Ok(None)
 }
 
-/// Returns the first difference between the host's outputs and a device's that the precision does not allow; rows have
-/// this many outputs.
-pub(crate) fn outputs_differ(
+/// Returns the first difference between the host's columns of outputs, or of `what` else, and a device's that the
+/// precision does not allow; rows have this many columns.
+pub(crate) fn columns_differ(
+    what: &str,
     due: &[f32],
     found: &[f32],
-    outputs: usize,
+    columns: usize,
     factors: Factors,
 ) -> Option<String> {
     let pairs = due.iter().zip(found);
-    // Outputs that are not finite must be the same, and have no length.
+    // Numbers that are not finite must be the same, and have no length.
     let pairs = pairs.map(|(due, found)| match due.is_finite() {
         true => [*due, *found].map(f64::from),
         false if due == found || (due.is_nan() && found.is_nan()) => [0.0; 2],
@@ -410,11 +411,11 @@ pub(crate) fn outputs_differ(
     let pairs: Vec<[f64; 2]> = pairs.collect();
     let whole: Vec<f64> = pairs.iter().map(|[due, _]| *due).collect();
     let least = SMALL * length(&whole);
-    (0..outputs).find_map(|output| {
-        let own = pairs.iter().skip(output).step_by(outputs);
+    (0..columns).find_map(|column| {
+        let own = pairs.iter().skip(column).step_by(columns);
         let (due, found): (Vec<f64>, Vec<f64>) = own.map(|[due, found]| (*due, *found)).unzip();
         let share = difference(&due, &found, least);
-        exceeds("outputs differ", share, tolerance(factors))
+        exceeds(&format!("{what} differ"), share, tolerance(factors))
     })
 }
 
@@ -587,7 +588,7 @@ mod tests {
     #[test]
     fn outputs_differ_where_one_column_of_them_does() {
         let due = [1.0, 100.0, 2.0, 200.0, 3.0, f32::NAN];
-        let differs = |found: [f32; 6]| outputs_differ(&due, &found, 2, Factors::F32);
+        let differs = |found: [f32; 6]| columns_differ("outputs", &due, &found, 2, Factors::F32);
         assert_eq!(differs(due), None);
         assert_eq!(differs([1.0, 100.01, 2.0, 200.0, 3.0, f32::NAN]), None);
         let text = differs([1.0, 100.0, 2.0, 201.0, 3.0, f32::NAN]).unwrap();

@@ -70,7 +70,7 @@ use volley_proto::did_you_mean;
 use volley_proto::spec::{ClassWeights, FeatureKind, RankDevice, TrainSpec};
 use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
-pub(crate) use choose::{factors, outputs_differ};
+pub(crate) use choose::{columns_differ, factors};
 pub use origin::{Beginning, Origin};
 pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
 pub use state::TrainingState;
