@@ -205,9 +205,15 @@ pub trait Predictor: Send + Sync + Debug {
     /// When a feature column is missing, or has a type that the model was not trained on.
     fn predict(&self, rows: &RecordBatch, device: PredictDevice) -> Result<Vec<ArrayRef>>;
 
-    /// Returns the prediction's columns, and those that explain it by its `top` features.
+    /// Returns the prediction's columns, and those that explain it by its `top` features. The CPU computes where the
+    /// device cannot.
     ///
     /// # Errors
     /// As [`predict`](Self::predict).
-    fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>>;
+    fn explain(
+        &self,
+        rows: &RecordBatch,
+        top: usize,
+        device: PredictDevice,
+    ) -> Result<Vec<ArrayRef>>;
 }

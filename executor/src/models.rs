@@ -92,7 +92,11 @@ struct LoadedModel {
 }
 
 impl LoadedModel {
-    fn on_gpu(&self) -> Option<&AcceleratedModel> {
+    /// Returns the model on the executor's GPUs, if the device may be one of them.
+    fn on_gpu(&self, device: PredictDevice) -> Option<&AcceleratedModel> {
+        if device == PredictDevice::Cpu {
+            return None;
+        }
         let find = || {
             let accelerator = self.gpus.accelerator()?;
             Some(accelerator.with(Arc::clone(&self.model)))
@@ -103,19 +107,24 @@ impl LoadedModel {
 
 impl Predictor for LoadedModel {
     fn predict(&self, rows: &RecordBatch, device: PredictDevice) -> Result<Vec<ArrayRef>> {
-        let on_gpu = match device {
-            PredictDevice::Cpu => None,
-            PredictDevice::Auto | PredictDevice::Cuda => self.on_gpu(),
-        };
-        let predicted = match on_gpu {
+        let predicted = match self.on_gpu(device) {
             None => self.model.predict(rows),
             Some(model) => model.predict(rows, device == PredictDevice::Auto),
         };
         predicted.map_err(external)
     }
 
-    fn explain(&self, rows: &RecordBatch, top: usize) -> Result<Vec<ArrayRef>> {
-        self.model.explain(rows, top).map_err(external)
+    fn explain(
+        &self,
+        rows: &RecordBatch,
+        top: usize,
+        device: PredictDevice,
+    ) -> Result<Vec<ArrayRef>> {
+        let explained = match self.on_gpu(device) {
+            None => self.model.explain(rows, top),
+            Some(model) => model.explain(rows, top, device == PredictDevice::Auto),
+        };
+        explained.map_err(external)
     }
 }
 

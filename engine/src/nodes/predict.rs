@@ -244,7 +244,7 @@ impl ExecutionPlan for PredictExec {
                         let mut columns = rows.columns().to_vec();
                         columns.extend(match explained_by {
                             None => predictor.predict(&rows, device)?,
-                            Some(top) => predictor.explain(&rows, top)?,
+                            Some(top) => predictor.explain(&rows, top, device)?,
                         });
                         Ok(RecordBatch::try_new(schema, columns)?)
                     };
