@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Streaming};
 use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Probe, Probed};
-use volley_proto::tables::millis;
+use volley_proto::tables::{Vitals, millis};
 use volley_proto::tls::disagreement;
 use volley_proto::version::Version;
 use volley_proto::wire::attendance_client::AttendanceClient;
@@ -52,28 +52,6 @@ pub(crate) struct Notice {
     pub(crate) text: String,
 }
 
-/// Vital signs: levels as they are, and rates per second. What the system does not report is `None`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sample {
-    /// Tasks that run, those of ranks included.
-    pub(crate) tasks: u64,
-    pub(crate) ranks: u64,
-    /// Memory that running tasks have reserved.
-    pub(crate) reserved_bytes: u64,
-    /// Resident memory of the process, and the memory that it cannot exceed.
-    pub(crate) process_bytes: Option<u64>,
-    pub(crate) machine_bytes: Option<u64>,
-    pub(crate) cpu_cores: Option<f64>,
-    /// Bytes per second of the process from and to disks.
-    pub(crate) disk_read_rate: Option<f64>,
-    pub(crate) disk_write_rate: Option<f64>,
-    /// Bytes per second of the host's network.
-    pub(crate) network_in_rate: Option<f64>,
-    pub(crate) network_out_rate: Option<f64>,
-    /// Bytes per second of rows that were sent to others.
-    pub(crate) served_rate: Option<f64>,
-}
-
 /// Probe that the scheduler asks for, with its number.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -105,35 +83,9 @@ pub(crate) async fn tell(
 pub(crate) async fn measured(
     config: &ExecutorConfig,
     channel: Authorized,
-    sample: Sample,
+    vitals: Vitals,
 ) -> Result<()> {
-    let Sample {
-        tasks,
-        ranks,
-        reserved_bytes,
-        process_bytes,
-        machine_bytes,
-        cpu_cores,
-        disk_read_rate,
-        disk_write_rate,
-        network_in_rate,
-        network_out_rate,
-        served_rate,
-    } = sample;
-    let request = wire::MeasureRequest {
-        executor_id: config.id.clone(),
-        tasks,
-        ranks,
-        reserved_bytes,
-        process_bytes,
-        machine_bytes,
-        cpu_cores,
-        disk_read_rate,
-        disk_write_rate,
-        network_in_rate,
-        network_out_rate,
-        served_rate,
-    };
+    let request = wire::MeasureRequest::from(vitals);
     let mut client = AttendanceClient::new(channel);
     heard(config, client.measure(request)).await.map(drop)
 }
@@ -283,9 +235,7 @@ impl Attendance {
         incarnation: &str,
     ) -> Result<Self> {
         // An estimate is not worth an executor that does not start.
-        let speed = spawn_blocking(thread_speed).await.ok();
-        let [product_rate, memory_rate] =
-            speed.map_or([0.0; 2], |speed| [speed.products, speed.memory]);
+        let speed = spawn_blocking(thread_speed).await.unwrap_or_default();
         let request = AttendRequest {
             executor_id: config.id.clone(),
             incarnation: incarnation.to_owned(),
@@ -301,8 +251,8 @@ impl Attendance {
             rank_memory_bytes: config.rank_memory.as_u64(),
             host_id: host_id(),
             gpus: found_gpus().into_iter().map(wire::Gpu::from).collect(),
-            product_rate,
-            memory_rate,
+            product_rate: speed.products,
+            memory_rate: speed.memory,
         };
         let deadline = Instant::now() + config.connect_timeout;
         // When the other end closes a connection with a TLS alert, a request may fail before the alert is read.

@@ -6,6 +6,7 @@
 mod models;
 mod parts;
 mod states;
+mod vitals;
 
 use std::fmt;
 use std::str::FromStr;
@@ -273,7 +274,7 @@ rows! {
     Vitals of ExecutorVitals {
         /// The executor.
         executor_id: String = Utf8,
-        /// Time at which the scheduler got them.
+        /// Time at which the scheduler got them; 0 until then.
         at: u64 = time(),
         /// Tasks that ran, those of ranks included.
         tasks: u64 = UInt64,

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use url::Url;
 use volley_proto::settings::OnClientLoss;
-use volley_proto::spec::{Device, Elastic, Ranks, TooFew};
+use volley_proto::spec::{Device, Elastic, Ranks, ThreadSpeed, TooFew};
 use volley_proto::{ModelName, TrainId, splitmix};
 
 use crate::control::{
     AttemptEnd, Binding, BoundTask, Command, Controller, DeviceRequest, Event, ExecutorEndpoint,
     ExecutorRole, Gang, GangStage, Memory, Now, Offer, Policy, Profile, Queue, Queues,
-    RetentionPolicy, Stage, Submission, Task, ThreadSpeed, Work,
+    RetentionPolicy, Stage, Submission, Task, Work,
 };
 
 /// Duration longer than any simulation.

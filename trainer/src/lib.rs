@@ -55,7 +55,7 @@ pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
-pub use speed::{ThreadSpeed, thread_speed};
+pub use speed::thread_speed;
 #[doc(hidden)]
 pub use train::bench;
 pub use train::{

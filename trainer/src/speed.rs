@@ -6,6 +6,8 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use volley_proto::spec::ThreadSpeed;
+
 use crate::network::matmul::{Epilogue, Matrix, Workspace};
 use crate::threads::Threads;
 
@@ -17,15 +19,6 @@ const VECTOR: usize = 4 << 20;
 const TIME: Duration = Duration::from_millis(15);
 /// Minimum passes of a measurement: the first one also loads code and memory.
 const PASSES: usize = 3;
-
-/// Speed of one thread.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ThreadSpeed {
-    /// FLOP/s of matrix products in `f32`.
-    pub products: f64,
-    /// Bytes per second of memory that is read and written in order.
-    pub memory: f64,
-}
 
 /// Returns the speed of one thread of this host's processor, measured at the first call.
 pub fn thread_speed() -> ThreadSpeed {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use volley_proto::access::Authorized;
 use volley_proto::metrics::ProcessUsage;
+use volley_proto::tables;
 
 use super::Vitals;
 use crate::ExecutorConfig;
-use crate::attendance::{Sample, measured};
+use crate::attendance::measured;
 
 /// Time between two samples.
 const EVERY: Duration = Duration::from_secs(3);
@@ -48,7 +49,7 @@ impl Totals {
         }
     }
 
-    fn since(&self, before: &Self, vitals: &Vitals) -> Sample {
+    fn since(&self, before: &Self, vitals: &Vitals) -> tables::Vitals {
         let seconds = (self.at - before.at).as_secs_f64();
         let rate = |of: fn(&ProcessUsage) -> Option<u64>| {
             let bytes = of(&self.process)?.saturating_sub(of(&before.process)?);
@@ -56,7 +57,9 @@ impl Totals {
         };
         let cpu = |totals: &Self| totals.process.cpu_seconds;
         let tasks = vitals.tasks.lock().clone();
-        Sample {
+        tables::Vitals {
+            executor_id: vitals.config.id.clone(),
+            at: 0,
             tasks: tasks.as_ref().map_or(0, |tasks| tasks.count() as u64),
             ranks: vitals.parking.ranks() as u64,
             reserved_bytes: tasks.map_or(0, |tasks| tasks.reserved() as u64),

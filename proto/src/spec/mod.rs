@@ -42,7 +42,7 @@ pub use network::{
 pub use optimizer::{AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule};
 pub use precision::{DeviceKind, Precision, RankDevice};
 pub use refit::Refit;
-pub use speed::{Clocks, Speed};
+pub use speed::{Clocks, Speed, ThreadSpeed};
 pub use transform::{Computed, Transform, TransformInput};
 pub use vocabulary::{MOST_BUCKETS, VocabularyRule};
 

@@ -10,6 +10,15 @@ const NUMBER: f64 = 4.0;
 /// Operations of a weight for a row: a product and a sum, forward and in both products backward.
 const OPERATIONS: f64 = 6.0;
 
+/// Measured speed of one thread of a processor; 0 if it was not measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ThreadSpeed {
+    /// FLOP/s of matrix products in `f32`.
+    pub products: f64,
+    /// Bytes per second of memory that is read and written in order.
+    pub memory: f64,
+}
+
 /// Speed of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::Gpu;
-use volley_proto::spec::{Device, Precision};
+use volley_proto::spec::{Device, Precision, ThreadSpeed};
 use volley_proto::tables::{self, Vitals, millis};
 
 use super::devices::HostGpu;
@@ -36,15 +36,6 @@ pub(crate) struct Profile {
     pub(crate) rank_memory_bytes: u64,
     pub(crate) speed: ThreadSpeed,
     pub(crate) version: String,
-}
-
-/// Measured speed of one thread of an executor; 0 if it was not measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct ThreadSpeed {
-    /// FLOP/s of matrix products in `f32`.
-    pub(crate) products: f64,
-    /// Bytes per second of memory.
-    pub(crate) memory: f64,
 }
 
 /// Host and ports of an executor.

@@ -50,9 +50,7 @@ pub(crate) use event::{
     AttemptEnd, Binding, BoundTask, Command, DataLoss, Event, Gang, GangStage, LossEffect, Offer,
     Stage, Submission, Topic, Work,
 };
-pub(crate) use executors::{
-    Drain, ExecutorEndpoint, Presence, Profile, RegisteredExecutor, ThreadSpeed,
-};
+pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};

@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status};
 use volley_proto::access::ClusterSecret;
-use volley_proto::spec::Device;
+use volley_proto::spec::{Device, ThreadSpeed};
 use volley_proto::tables::Vitals;
 use volley_proto::wire::attendance_server::{Attendance, AttendanceServer};
 use volley_proto::wire::{
@@ -32,7 +32,7 @@ use super::invalid;
 use super::probes::Probes;
 use crate::access::Caller;
 use crate::control::{
-    Controller, Drain, Event, ExecutorRole, Notice, Presence, Profile, Task, ThreadSpeed, Topic,
+    Controller, Drain, Event, ExecutorRole, Notice, Presence, Profile, Task, Topic,
 };
 use crate::handle::Control;
 
@@ -165,37 +165,8 @@ impl Attendance for Service {
         &self,
         request: Request<MeasureRequest>,
     ) -> Result<Response<MeasureResponse>, Status> {
-        let MeasureRequest {
-            executor_id,
-            tasks,
-            ranks,
-            reserved_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores,
-            disk_read_rate,
-            disk_write_rate,
-            network_in_rate,
-            network_out_rate,
-            served_rate,
-        } = request.into_inner();
-        // JSON has no form for others.
-        let rate = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
-        self.control.on(Event::ExecutorMeasured(Box::new(Vitals {
-            executor_id,
-            tasks,
-            ranks,
-            reserved_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores: rate(cpu_cores),
-            disk_read_rate: rate(disk_read_rate),
-            disk_write_rate: rate(disk_write_rate),
-            network_in_rate: rate(network_in_rate),
-            network_out_rate: rate(network_out_rate),
-            served_rate: rate(served_rate),
-            ..Vitals::default()
-        })));
+        let vitals = Vitals::from(request.into_inner());
+        self.control.on(Event::ExecutorMeasured(Box::new(vitals)));
         Ok(Response::new(MeasureResponse {}))
     }
 

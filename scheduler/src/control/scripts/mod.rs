@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use url::Url;
 use volley_proto::failure::DataLost;
-use volley_proto::spec::{Clocks, Device, Elastic, Ranks, TooFew};
+use volley_proto::spec::{Clocks, Device, Elastic, Ranks, ThreadSpeed, TooFew};
 use volley_proto::tables::JobState;
 use volley_proto::{Capability, Gpu, GpuId, TrainId};
 
