@@ -240,6 +240,8 @@ rows! {
         memory_bytes: u64 = UInt64,
         /// Memory that its running tasks have reserved.
         reserved_bytes: Option<u64> = UInt64,
+        /// Memory that its ranks need at least, computed from their specs and rows.
+        rank_bytes: Option<u64> = UInt64,
         /// Resident memory of its process.
         process_bytes: Option<u64> = UInt64,
         /// Memory that its process cannot exceed: that of its container or host.
@@ -282,6 +284,9 @@ rows! {
         ranks: u64 = UInt64,
         /// Memory that running tasks had reserved.
         reserved_bytes: u64 = UInt64,
+        /// Memory that its ranks needed at least, computed from their specs and rows; `None` if one has a custom layer, whose
+        /// memory is not known.
+        rank_bytes: Option<u64> = UInt64,
         /// Resident memory of the process.
         process_bytes: Option<u64> = UInt64,
         /// Memory that the process cannot exceed: that of its container or host.
@@ -664,6 +669,7 @@ mod tests {
             free_gpus: 2,
             memory_bytes: 3,
             reserved_bytes: Some(1),
+            rank_bytes: Some(6),
             process_bytes: Some(2),
             machine_bytes: None,
             cpu_cores: Some(0.5),

@@ -765,6 +765,7 @@ mod tests {
             ranks: 0,
             device: device.to_owned(),
             memory_bytes: 1,
+            rank_bytes: None,
             reserved_bytes: None,
             process_bytes: None,
             machine_bytes: None,

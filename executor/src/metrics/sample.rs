@@ -63,6 +63,7 @@ impl Totals {
             tasks: tasks.as_ref().map_or(0, |tasks| tasks.count() as u64),
             ranks: vitals.parking.ranks() as u64,
             reserved_bytes: tasks.map_or(0, |tasks| tasks.reserved() as u64),
+            rank_bytes: vitals.parking.bytes(),
             process_bytes: self.process.resident_bytes,
             machine_bytes: vitals.machine.as_ref().map(|machine| machine.limit),
             cpu_cores: cpu(self)

@@ -39,6 +39,8 @@ enum Entry {
         leaves: watch::Receiver<()>,
         /// True when the run is over, so that no rank will follow.
         forgotten: bool,
+        /// Least memory of the rank, 0 until it says; `None` if it is not known.
+        bytes: Option<u64>,
     },
     Left {
         state: Box<TrainingState>,
@@ -65,6 +67,16 @@ impl Parking {
             .count()
     }
 
+    /// Returns the least memory of these ranks; `None` if that of one is not known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let places = self.places.lock();
+        let ranks = places.values().filter_map(|entry| match entry {
+            Entry::Taken { bytes, .. } => Some(*bytes),
+            Entry::Left { .. } => None,
+        });
+        ranks.sum()
+    }
+
     /// Takes a run's place, with the state that the previous rank left there. Returns `None` when that rank does not
     /// leave in time.
     pub(super) async fn enter(&self, train: TrainId) -> Option<Place> {
@@ -80,15 +92,28 @@ impl Parking {
                 places
                     .retain(|_, entry| !matches!(entry, Entry::Left { until, .. } if *until < now));
                 match places.remove(&train) {
-                    Some(Entry::Taken { leaves, forgotten }) => {
+                    Some(Entry::Taken {
+                        leaves,
+                        forgotten,
+                        bytes,
+                    }) => {
                         let before = leaves.clone();
-                        places.insert(train, Entry::Taken { leaves, forgotten });
+                        let taken = Entry::Taken {
+                            leaves,
+                            forgotten,
+                            bytes,
+                        };
+                        places.insert(train, taken);
                         before
                     }
                     left => {
                         let (here, leaves) = watch::channel(());
-                        let forgotten = false;
-                        places.insert(train, Entry::Taken { leaves, forgotten });
+                        let taken = Entry::Taken {
+                            leaves,
+                            forgotten: false,
+                            bytes: Some(0),
+                        };
+                        places.insert(train, taken);
                         let state = match left {
                             Some(Entry::Left { state, .. }) => Some(state),
                             _ => None,
@@ -137,6 +162,14 @@ impl Place {
         self.state.is_some()
     }
 
+    /// Notes the least memory of the rank; `None` if it is not known.
+    pub(super) fn holds(&self, least: Option<u64>) {
+        let mut places = self.parking.places.lock();
+        if let Some(Entry::Taken { bytes, .. }) = places.get_mut(&self.train) {
+            *bytes = least;
+        }
+    }
+
     /// Takes the state to continue from.
     pub(super) fn take(&mut self) -> Option<Box<TrainingState>> {
         self.state.take()
@@ -176,6 +209,16 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!next.is_finished());
         assert_eq!(parking.ranks(), 1, "the next one has no place yet");
+        assert_eq!(parking.bytes(), Some(0));
+        place.holds(Some(7));
+        let other = parking.enter(TrainId::generate()).await;
+        let other = other.expect("nobody is there");
+        other.holds(Some(5));
+        assert_eq!(parking.bytes(), Some(12));
+        other.holds(None);
+        assert_eq!(parking.bytes(), None);
+        drop(other);
+        assert_eq!(parking.bytes(), Some(7));
         drop(place);
         assert!(next.await.expect("it does not panic"));
         assert_eq!(parking.ranks(), 0);

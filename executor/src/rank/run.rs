@@ -114,8 +114,10 @@ impl RankRun<'_> {
         }
         let numbers = task.identity.partitions.iter();
         let numbers = numbers.map(|shard| *shard as u64).collect();
+        place.holds(self.least_memory(None));
         let loaded = self.load(task).await?;
-        if loaded.is_ok() {
+        if let Ok(loaded) = &loaded {
+            place.holds(self.least_memory(Some(loaded.rows())));
             let kept_bytes = self.lease.as_deref().and_then(Lease::kept_bytes);
             let report = Report::Streamed {
                 shards: numbers,
@@ -182,6 +184,22 @@ impl RankRun<'_> {
             loading: self.memory,
             training: self.memory.saturating_sub(network),
         }
+    }
+
+    /// Returns the least memory of the rank with so many rows, in memory if they fit, else in files; `None` with a custom
+    /// layer. Without the memory that depends on rows, if their number is not known yet.
+    fn least_memory(&self, rows: Option<u64>) -> Option<u64> {
+        let (memory, ranks) = (self.spec.rank_memory()?, self.seat.world_size as u64);
+        let Some(rows) = rows else {
+            return Some(memory.of_rank(None, ranks));
+        };
+        // As many as if all ranks had this one's.
+        let all = rows.saturating_mul(ranks);
+        let in_memory = memory.in_memory(all, ranks);
+        let in_files = memory.in_files(all, ranks);
+        in_files
+            .filter(|_| in_memory > self.memory)
+            .or(Some(in_memory))
     }
 
     /// Stops the rank once its generation has ended.

@@ -472,6 +472,7 @@ impl Executors {
                 free_gpus: free_gpus.count() as u64,
                 memory_bytes: profile.memory_bytes,
                 reserved_bytes: newest.map(|newest| newest.reserved_bytes),
+                rank_bytes: newest.and_then(|newest| newest.rank_bytes),
                 process_bytes: newest.and_then(|newest| newest.process_bytes),
                 machine_bytes: newest.and_then(|newest| newest.machine_bytes),
                 cpu_cores: newest.and_then(|newest| newest.cpu_cores),

@@ -200,7 +200,12 @@ fn an_executor_has_a_page(browser: &Browser, job: &str) {
     );
     browser.click("a[href='#/executor/executor-0']");
     browser.await_look("document.title === 'Executor executor-0 · Volley'", SOON);
-    for part in ["Process memory", "Reserved by queries", "Devices"] {
+    for part in [
+        "Process memory",
+        "Reserved by queries",
+        "Limit of each rank",
+        "Devices",
+    ] {
         browser.await_look(&shows(part), SOON);
     }
     // A sample every few seconds, by which curves grow.
@@ -213,14 +218,32 @@ fn an_executor_has_a_page(browser: &Browser, job: &str) {
     }
     // One of three executors has no rank of two.
     let running = format!("document.querySelector('a[href=\"#/job/{job}\"]') != null");
-    let found = (0..3).any(|number| {
+    let found = (0..3).find(|number| {
         browser.look(&format!("location.hash = '#/executor/executor-{number}'"));
         let title = format!("document.title === 'Executor executor-{number} · Volley'");
         browser.await_look(&title, SOON);
         browser.look(&running) == true
     });
-    assert!(found, "the executors' pages have the job");
-    picture(browser, "executor", "#/executor/executor-0", 0);
+    let number = found.expect("the executors' pages have the job");
+    // Beside the memory of the process, that of the rank that runs there.
+    browser.await_look(&shows("Memory of ranks, at least"), SOON);
+    for name in [
+        "process",
+        "reserved by queries",
+        "ranks, at least",
+        "limit of queries",
+    ] {
+        let key = format!(
+            "[...document.querySelectorAll('figcaption .key')].some(({{innerText}}) => innerText === '{name}')"
+        );
+        browser.await_look(&key, SOON);
+    }
+    picture(
+        browser,
+        "executor",
+        &format!("#/executor/executor-{number}"),
+        0,
+    );
 }
 
 /// Checks the pages of a query that joins, and of one that writes.

@@ -9,7 +9,7 @@
     seconds: (at * 37) % 100, train_id: at % 10 === 0 ? `train${at}` : null, queue: 'default', priority: 0, waits: null, error: null }));
   const executor = (at) => ({
     executor_id: `executor-${at}`, host: `10.0.0.${at}`, port: 40000, role: 'any', slots: 8, free_slots: at % 9 === 8 ? 0 : 8 - at % 9, ranks: at % 2, device: 'cpu',
-    gpus: [], free_gpus: 0, memory_bytes: 8 * 2 ** 30, reserved_bytes: 2 ** 30, process_bytes: 3 * 2 ** 30, machine_bytes: 16 * 2 ** 30,
+    gpus: [], free_gpus: 0, memory_bytes: 8 * 2 ** 30, reserved_bytes: 2 ** 30, rank_bytes: at % 2 ? 2 ** 29 : 0, process_bytes: 3 * 2 ** 30, machine_bytes: 16 * 2 ** 30,
     cpu_cores: at % 8, rank_memory_bytes: 2 ** 30, version: '0', since: begun, draining: at === 3, running: [] });
   const stage = (id, inputs) => ({
     job_id: 'job0000', train_id: null, stage_id: id, kind: 'query', state: id < 42 ? 'succeeded' : 'running', partitions: 100000, partitions_done: id < 42 ? 100000 : 500,
