@@ -114,6 +114,7 @@ impl Tasks {
         let reading = running.into_iter().map(|(key, state)| TaskReading {
             job_id: key.attempt,
             stage_id: key.stage,
+            task_id: key.number,
             rows: state.rows_read() as u64,
         });
         reading.collect()

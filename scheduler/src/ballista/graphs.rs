@@ -21,7 +21,7 @@ use volley_proto::tables::{Operator, Stage, StageExecutor, StageKind, StageState
 
 use super::BallistaScheduler;
 use super::job_state::VolleyJobState;
-use super::reading::Reading;
+use super::reading::{Reading, TaskOf};
 use crate::tables::{AttemptOf, StageRows};
 use volley_engine::stages::{Description, find, in_stages, is_writer};
 
@@ -94,12 +94,12 @@ struct Advance<'a> {
     metrics: Option<&'a [MetricsSet]>,
 }
 
-/// Returns the stages of a graph; `reading` has the rows that running tasks have read, by stage.
+/// Returns the stages of a graph; `reading` has the rows that tasks have read, as their executors have told.
 fn rows(
     job: &str,
     train_id: Option<&str>,
     graph: &ExecutionGraphBox,
-    reading: &HashMap<u64, u64>,
+    reading: &HashMap<TaskOf, u64>,
 ) -> Vec<Stage> {
     let mut stages: Vec<_> = graph.stages().iter().collect();
     // A stage has a higher number than those that it reads.
@@ -144,7 +144,7 @@ fn rows(
             }),
         };
         if state == StageState::Running {
-            rows_read += reading.get(&(*id as u64)).copied().unwrap_or(0);
+            rows_read += read_by_running(*id as u64, tasks_of(stage), reading);
         }
         let has_ended = matches!(state, StageState::Succeeded | StageState::Failed);
         rows.push(Stage {
@@ -185,6 +185,20 @@ fn rows(
         described.insert(*id, description);
     }
     rows
+}
+
+/// Returns the rows that the running tasks of a stage have read. What its other tasks have read is among its metrics, even
+/// where an executor's last report still has them.
+fn read_by_running(stage: u64, tasks: &[TaskInfo], reading: &HashMap<TaskOf, u64>) -> u64 {
+    let running = tasks.iter().filter_map(|task| match &task.task_status {
+        Status::Running(running) => Some(TaskOf {
+            executor: running.executor_id.clone(),
+            stage,
+            number: task.task_id as u64,
+        }),
+        Status::Successful(_) | Status::Failed(_) => None,
+    });
+    running.filter_map(|of| reading.get(&of)).sum()
 }
 
 /// Returns the rows that a plan reads, by the statistics of files and of stages that are done. `None` if one has none, or if
@@ -549,7 +563,54 @@ fn operator(plan: &dyn ExecutionPlan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ballista_core::serde::protobuf::{RunningTask, SuccessfulTask};
+
     use super::*;
+
+    #[test]
+    fn rows_of_a_task_are_counted_once() {
+        let task = |task_id, task_status| TaskInfo {
+            task_id,
+            scheduled_time: 0,
+            launch_time: 0,
+            start_exec_time: 0,
+            end_exec_time: 0,
+            finish_time: 0,
+            task_status,
+            global_input_partition_ids: vec![task_id],
+            vcores_consumed: 1,
+        };
+        let running = |executor: &str| {
+            Status::Running(RunningTask {
+                executor_id: executor.to_owned(),
+            })
+        };
+        let reading = [
+            ("a", 1, 0, 10),
+            ("a", 1, 1, 20),
+            ("lost", 1, 2, 40),
+            ("b", 1, 2, 80),
+        ];
+        let reading = reading.map(|(executor, stage, number, rows)| {
+            let executor = executor.to_owned();
+            let of = TaskOf {
+                executor,
+                stage,
+                number,
+            };
+            (of, rows)
+        });
+        let reading = HashMap::from(reading);
+        // Task 0 has ended, and task 2 runs again on another executor.
+        let tasks = [
+            task(0, Status::Successful(SuccessfulTask::default())),
+            task(1, running("a")),
+            task(2, running("b")),
+        ];
+        assert_eq!(read_by_running(1, &tasks, &reading), 100);
+        assert_eq!(read_by_running(2, &tasks, &reading), 0);
+        assert_eq!(read_by_running(1, &[], &reading), 0);
+    }
 
     #[test]
     fn tasks_are_counted_in_equal_ranges() {

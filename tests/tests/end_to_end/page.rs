@@ -142,6 +142,7 @@ fn a_browser_shows_the_work() {
     });
 
     stages_are_told(&browser, &cluster);
+    rows_of_a_training_are_counted_once(&cluster);
     models_are_compared(&browser);
     fs::write(cluster.dir().join("tables.sql"), &tables).unwrap();
     let report = cluster.report(&[
@@ -317,6 +318,31 @@ fn stages_are_told(browser: &Browser, cluster: &Cluster) {
             .all(|row| row["bytes"].as_u64() > Some(1 << 20)),
         "{table:?}"
     );
+}
+
+/// Checks the rows of the two trainings of two ranks that have succeeded: 1200 of the query, of which the second had prepared
+/// ones.
+fn rows_of_a_training_are_counted_once(cluster: &Cluster) {
+    let rows = cluster.query(
+        "SELECT s.rows_read, r.ranks, r.rows, e.least, e.most \
+         FROM (SELECT train_id, rows_read FROM volley.stages WHERE kind = 'training' AND state = 'succeeded') s \
+         JOIN (SELECT train_id, count(*) AS ranks, sum(rows) AS rows FROM volley.training_ranks GROUP BY 1) r \
+         ON s.train_id = r.train_id \
+         JOIN (SELECT train_id, min(rows) AS least, max(rows) AS most FROM volley.training_epochs GROUP BY 1) e \
+         ON s.train_id = e.train_id ORDER BY s.rows_read DESC",
+    );
+    let read: Vec<_> = rows.iter().map(|row| row["rows_read"].as_u64()).collect();
+    assert_eq!(read, [Some(1200), Some(0)], "{rows:?}");
+    for row in &rows {
+        assert_eq!(
+            (&row["ranks"], &row["rows"]),
+            (&json!(2), &json!(1200)),
+            "{row}"
+        );
+        // Some rows are held out, until a refit.
+        let (least, most) = (row["least"].as_u64(), row["most"].as_u64());
+        assert!(least > Some(800) && most <= Some(1200), "{row}");
+    }
 }
 
 /// Checks that two runs of a model are drawn over each other, with what differs.
