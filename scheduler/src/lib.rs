@@ -27,6 +27,7 @@ mod control;
 mod error;
 mod grpc;
 mod handle;
+mod listing;
 mod record;
 mod server;
 #[doc(hidden)]

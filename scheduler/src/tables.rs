@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -18,6 +18,7 @@ use volley_proto::{ModelName, TrainId};
 use crate::control::{Controller, JobsFilter};
 pub(crate) use crate::control::{Totals, Unmet};
 use crate::handle::Control;
+use crate::listing::{Listed, Listing};
 pub(crate) use crate::record::WriterFigures;
 
 /// Timeout of one model store, when a page or table is read.
@@ -42,6 +43,7 @@ pub(crate) struct AttemptOf {
 pub(crate) struct Tables {
     control: Control,
     stages: StageRows,
+    listing: Listing,
 }
 
 impl fmt::Debug for Tables {
@@ -97,7 +99,12 @@ impl Figures {
 
 impl Tables {
     pub(crate) fn new(control: Control, stages: StageRows) -> Self {
-        Self { control, stages }
+        let listing = Listing::default();
+        Self {
+            control,
+            stages,
+            listing,
+        }
     }
 
     /// Returns a table's rows as a JSON array.
@@ -227,18 +234,15 @@ impl Tables {
         self.control.look(|control| control.runs().stores())
     }
 
-    /// Returns the models in the stores of all runs, as far as these stores can be read from here.
-    async fn models(&self) -> Vec<Model> {
-        let mut models = Vec::new();
-        for url in self.stores() {
-            let rows = async { ModelStore::open(&url)?.rows().await };
-            match timeout(STORE, rows).await {
-                Ok(Ok(rows)) => models.extend(rows),
-                Ok(Err(error)) => tracing::debug!(%url, %error, "cannot list a store's models"),
-                Err(_) => tracing::debug!(%url, ?STORE, "a store did not list its models in time"),
-            }
-        }
-        models
+    /// Returns the models in the stores of all runs, as far as these stores can be read from here; as they were listed
+    /// [some seconds ago](Listing).
+    async fn models(&self) -> Arc<[Model]> {
+        let of = self.control.look(|control| Listed {
+            stores: control.runs().stores(),
+            over: control.runs().over(),
+        });
+        let read = listed(of.stores.clone());
+        self.listing.models(of, Instant::now(), read).await
     }
 
     /// Returns the report kept beside a model version that this run trained: several stores may have models of the
@@ -291,6 +295,20 @@ impl Tables {
         }
         stages
     }
+}
+
+/// Lists the models of stores.
+async fn listed(stores: Vec<Url>) -> Vec<Model> {
+    let mut models = Vec::new();
+    for url in &stores {
+        let rows = async { ModelStore::open(url)?.rows().await };
+        match timeout(STORE, rows).await {
+            Ok(Ok(rows)) => models.extend(rows),
+            Ok(Err(error)) => tracing::debug!(%url, %error, "cannot list a store's models"),
+            Err(_) => tracing::debug!(%url, ?STORE, "a store did not list its models in time"),
+        }
+    }
+    models
 }
 
 fn filter(only: &Only) -> JobsFilter {
