@@ -361,7 +361,7 @@ const NAMED: usize = 20;
 ///
 /// # Errors
 /// Names the columns that are missing, each with a similar one that the input has.
-pub(crate) fn check_columns<'a>(
+pub fn check_columns<'a>(
     columns: impl Iterator<Item = &'a str>,
     input: &Schema,
     role: &'static str,

@@ -28,10 +28,9 @@ pub mod split;
 mod transform;
 mod vocabulary;
 
-pub(crate) use check::check_columns;
 pub(crate) use check::value_type;
 use check::{check_column, is_category};
-pub use check::{is_ordered, named_field};
+pub use check::{check_columns, is_ordered, named_field};
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
 pub use memory::{PIECE, RankMemory, SETTLING, WINDOW};

@@ -1,11 +1,12 @@
 //! Application of a saved `TRANSFORM` to rows, in training and in prediction alike.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, VisitMut, Visitor, VisitorMut};
-use volley_proto::spec::{Transform, named_field};
+use volley_proto::spec::{Transform, check_columns, named_field};
 use volley_proto::store::Manifest;
 
 use super::parse;
@@ -41,13 +42,22 @@ pub(crate) fn read_columns(sql: &str) -> Result<Vec<String>> {
 /// Returns the expressions of the wanted columns, with their names, over rows of this schema.
 ///
 /// # Errors
-/// Names the missing column, or the column whose type differs from training.
+/// Names all missing columns, or the first whose type differs from training.
 pub(crate) fn expressions(
     transform: &Transform,
     rows: &Schema,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<(String, Expr)>> {
     let columns = transform.columns.iter();
+    let columns: Vec<_> = columns.filter(|column| wanted(&column.column)).collect();
+    let mut read = Vec::new();
+    for column in &columns {
+        read.extend(read_columns(&column.sql)?);
+    }
+    let mut seen = HashSet::new();
+    let read = read.iter().filter(|column| seen.insert(*column));
+    let read = read.map(String::as_str);
+    check_columns(read, rows, "the input", "that the model's TRANSFORM reads")?;
     let expression = |column: &volley_proto::spec::Computed| {
         let mut expr = parse(&column.sql)?;
         let mut typed = ReadAs { transform, rows };
@@ -56,10 +66,7 @@ pub(crate) fn expressions(
             ControlFlow::Continue(()) => Ok((column.column.clone(), expr)),
         }
     };
-    columns
-        .filter(|column| wanted(&column.column))
-        .map(expression)
-        .collect()
+    columns.into_iter().map(expression).collect()
 }
 
 /// Visitor that checks the columns that expressions read, and casts them to their types in training.

@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::ast::{
     ExcludeSelectItem, Expr, Ident, ObjectName, ObjectNamePart, SelectItem, Value, VisitMut,
     VisitorMut, WildcardAdditionalOptions,
 };
-use volley_proto::spec::{Computed, Transform, TransformInput, named_field};
+use volley_proto::spec::{Computed, Transform, TransformInput, check_columns, named_field};
 
 use super::fit::{self, FitQuery};
 use super::functions::{self, Fit, Fitted, Read};
@@ -72,6 +72,7 @@ impl Clause {
                 }
             }
         }
+        check_named(&typed, rows, names)?;
         let mut fits = Vec::new();
         let mut columns: Vec<Column> = Vec::new();
         for (name, mut expr) in typed {
@@ -130,6 +131,12 @@ fn all(
             _ => return Err(wrong(&typed_all, "a column has no table here")),
         }
     }
+    let replace = options.opt_replace.iter();
+    let replace = replace.flat_map(|replace| replace.items.iter().map(|item| &item.column_name));
+    let named = without.iter().chain(replace);
+    let named: Vec<_> = named.map(|ident| names.normalize(ident.clone())).collect();
+    let named = named.iter().map(String::as_str);
+    check_columns(named, rows, "the query", "that TRANSFORM (* …) names")?;
     let without = without
         .into_iter()
         .map(|ident| known(ident, rows, names))
@@ -155,6 +162,45 @@ fn all(
         );
         typed.push((name.clone(), expr));
     }
+    Ok(())
+}
+
+/// Checks that rows have the columns that expressions name, if they lack more than one; a single one is reported where it is
+/// [read](known).
+fn check_named(typed: &[(String, Expr)], rows: &Schema, names: &IdentNormalizer) -> Result<()> {
+    use datafusion::sql::sqlparser::ast::{Visit, Visitor};
+    struct Named<'a>(&'a IdentNormalizer, Vec<String>);
+    impl Visitor for Named<'_> {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            let Self(names, named) = self;
+            match expr {
+                Expr::Identifier(ident) => {
+                    let name = names.normalize(ident.clone());
+                    if !named.contains(&name) {
+                        named.push(name);
+                    }
+                    ControlFlow::Continue(())
+                }
+                // Columns of other rows, and names that are no columns; they are refused later.
+                Expr::Subquery(_)
+                | Expr::Exists { .. }
+                | Expr::InSubquery { .. }
+                | Expr::Lambda(_) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    let mut named = Named(names, Vec::new());
+    for (_, expr) in typed {
+        if expr.visit(&mut named).is_break() {
+            return Ok(());
+        }
+    }
+    let Named(_, named) = &named;
+    let named = named.iter().map(String::as_str);
+    check_columns(named, rows, "the query", "that TRANSFORM reads")?;
     Ok(())
 }
 

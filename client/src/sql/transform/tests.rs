@@ -106,7 +106,16 @@ fn says_what_is_wrong_with_an_expression() {
             "unknown column \"xx\" in TRANSFORM; did you mean \"x\"?",
         ),
         ("name AS y", "did you mean \"Name\"?"),
+        (
+            "ln(xx + kk) AS a, ML.STANDARD_SCALER(xx) OVER () AS b, name, x",
+            "the query lacks 3 columns that TRANSFORM reads: \"xx\" (it has \"x\"), \"kk\" (it has \"k\"), \
+             \"name\" (it has \"Name\")",
+        ),
         ("* EXCEPT (y)", "unknown column \"y\" in TRANSFORM"),
+        (
+            "* EXCEPT (y, \"K\")",
+            "the query lacks 2 columns that TRANSFORM (* …) names: \"y\", \"K\" (it has \"k\")",
+        ),
         ("x + 1", "it needs a name: write x + 1 AS name"),
         ("x AS a, k AS a", "the second column \"a\""),
         (
@@ -225,6 +234,10 @@ fn rows_are_read_as_in_training() {
     );
     let missing = said(&[x, ("K", DataType::Int64)]);
     assert!(missing.ends_with("did you mean \"K\"?"), "{missing}");
+    assert_eq!(
+        said(&[("K", DataType::Int64)]),
+        "the input lacks 2 columns that the model's TRANSFORM reads: \"x\", \"k\" (it has \"K\")"
+    );
 }
 
 /// Fits a list to a column `x`, and returns the column `y` that it computes.
