@@ -38,6 +38,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
         model: name.parse().unwrap(),
         if_exists: IfExists::Replace,
         store: Url::parse("file:///tmp/models").unwrap(),
+        newest_version: None,
         features: vec![
             feature("Store", categorical),
             feature("Distance", continuous),

@@ -136,8 +136,8 @@ pub enum Error {
     },
     /// A run that began later has published while this one trained.
     #[error(
-        "model {name:?}: version {version} was published by training {train}, which was submitted at {later}, after this \
-         one ({begun}): this one is not published; if it has checkpoints, resume = true continues it and publishes it as \
+        "model {name:?}: version {version} was published by training {train}, which began later: {later}, and this one \
+         {begun}. This one is not published; if it has checkpoints, resume = true continues it and publishes it as \
          the newest version"
     )]
     NewerRun {
@@ -147,9 +147,9 @@ pub enum Error {
         version: u32,
         /// Id of that version's run.
         train: String,
-        /// Submission time of that run.
+        /// Start of that run: a time, or the version published before.
         later: String,
-        /// Submission time of this run.
+        /// Start of this run.
         begun: String,
     },
     /// A file of a model differs from the published one.

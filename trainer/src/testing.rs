@@ -43,6 +43,7 @@ pub(crate) fn spec() -> TrainSpec {
         model: "sales".parse().unwrap(),
         if_exists: IfExists::Replace,
         store: "file:///nowhere/".parse().unwrap(),
+        newest_version: None,
         features: vec![
             feature("store", FeatureKind::Categorical),
             feature("distance", FeatureKind::Continuous),

@@ -153,6 +153,7 @@ impl Estimator {
             model: model.clone(),
             if_exists: self.if_exists,
             store: session.store().url().clone(),
+            newest_version: None,
             start: session.start(&mut self.options, &model).await?,
         };
         let clause = self.transform.as_deref();

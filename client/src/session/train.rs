@@ -89,13 +89,13 @@ impl Session {
         if self.exists_already(&create).await?.is_some() {
             return Ok(None);
         }
-        let (target, mut rows, options) = self.target(create).await?;
+        let (mut target, mut rows, options) = self.target(create).await?;
         let job = JobDescription {
             train_id: Some(target.train_id),
             on_client_loss: Some(OnClientLoss::Keep),
             ..JobDescription::of(text)
         };
-        self.check_target(&target).await?;
+        self.check_target(&mut target).await?;
         self.fit(&mut rows, &options, &target).await?;
         let frame = self.training(&rows, options, target, &job)?;
         let context = frame.task_ctx();
@@ -137,6 +137,7 @@ impl Session {
             model,
             if_exists,
             store: self.store().url().clone(),
+            newest_version: None,
         };
         let query = DfStatement::Statement(Box::new(SqlStatement::Query(query)));
         let plan = self.plan(query).await?;
@@ -221,7 +222,7 @@ impl Session {
         &self,
         mut rows: Rows,
         options: TrainOptions,
-        target: Target,
+        mut target: Target,
         statement: &str,
     ) -> Result<TrainingResult> {
         let job = JobDescription {
@@ -229,7 +230,7 @@ impl Session {
             ..JobDescription::of(statement)
         };
         let (model, train_id) = (target.model.clone(), target.train_id);
-        let newest = self.check_target(&target).await?;
+        let newest = self.check_target(&mut target).await?;
         self.fit(&mut rows, &options, &target).await?;
         let training = self.training(&rows, options, target, &job)?;
         let error = match training.collect().await {
@@ -265,9 +266,10 @@ impl Session {
         }
     }
 
-    /// Checks that the model can be published. Returns its newest version.
-    async fn check_target(&self, target: &Target) -> Result<Option<u32>> {
+    /// Checks that the model can be published, and notes its newest version. Returns that version.
+    async fn check_target(&self, target: &mut Target) -> Result<Option<u32>> {
         let newest = self.store().versions(&target.model).await?.last().copied();
+        target.newest_version = Some(newest.unwrap_or(0));
         if let (IfExists::Fail, Some(version)) = (target.if_exists, newest) {
             return Err(Error::ModelExists {
                 name: target.model.to_string(),

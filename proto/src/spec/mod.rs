@@ -58,6 +58,10 @@ pub struct TrainSpec {
     /// URL of the store to publish to.
     #[serde(with = "crate::name::url_text")]
     pub store: Url,
+    /// Newest version of the model at the start of the run, 0 if there was none: by it, runs of clusters whose clocks
+    /// differ are ordered. None in old specs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest_version: Option<u32>,
     /// Columns computed from the query's rows first; none in old specs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,

@@ -286,7 +286,8 @@ impl Manifest {
     /// | 9 | the spec has the precision of matrix products, and the manifest the ranks' devices and precisions |
     /// | 10 | [`Quantiles`] are `f64`, some of them as text |
     /// | 11 | it has the time at which its run began, and devices may be other vendors' GPUs |
-    pub const FORMAT: u32 = 11;
+    /// | 12 | the spec has the newest version at the start of its run |
+    pub const FORMAT: u32 = 12;
 
     /// Returns the epochs from which one was kept: all except those of a refit.
     pub fn selection(&self) -> &[EpochRecord] {

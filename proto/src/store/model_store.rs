@@ -63,7 +63,16 @@ struct Format {
 pub(super) struct NewestRun {
     pub(super) version: u32,
     pub(super) train: TrainId,
-    pub(super) begun: SystemTime,
+    pub(super) start: RunStart,
+}
+
+/// Start of a run, as far as its manifest tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RunStart {
+    /// Newest version at that time, 0 if there was none.
+    pub(super) newest_version: Option<u32>,
+    /// Time at which the run was submitted, by its scheduler's clock.
+    pub(super) begun: Option<SystemTime>,
 }
 
 impl ModelStore {
@@ -364,10 +373,9 @@ impl ModelStore {
         Ok(of_run.map(|(version, _)| version))
     }
 
-    /// Returns the run of the newest version and when it began; `None` without a version, or if its manifest does not
-    /// tell.
+    /// Returns the run of the newest version and its start; `None` without a version, or if its manifest cannot be read.
     pub(super) async fn newest_run(&self, name: &ModelName) -> Result<Option<NewestRun>> {
-        /// Submission time and id of a run, in a manifest of any format.
+        /// Start and id of a run, in a manifest of any format.
         #[derive(Deserialize)]
         struct AnyManifest {
             #[serde(default, with = "humantime_serde::option")]
@@ -377,6 +385,8 @@ impl ModelStore {
         #[derive(Deserialize)]
         struct Spec {
             train_id: TrainId,
+            #[serde(default)]
+            newest_version: Option<u32>,
         }
         let Some(version) = self.numbers(name).await?.into_iter().max() else {
             return Ok(None);
@@ -386,12 +396,13 @@ impl ModelStore {
         let read = self.read_at_most(&path, DOCUMENT_LIMIT).await;
         let bytes = read.ok().flatten().and_then(Result::ok);
         let manifest = bytes.and_then(|bytes| serde_json::from_slice::<AnyManifest>(&bytes).ok());
-        Ok(manifest.and_then(|AnyManifest { begun, spec }| {
-            Some(NewestRun {
-                version,
-                train: spec.train_id,
-                begun: begun?,
-            })
+        Ok(manifest.map(|AnyManifest { begun, spec }| NewestRun {
+            version,
+            train: spec.train_id,
+            start: RunStart {
+                newest_version: spec.newest_version,
+                begun,
+            },
         }))
     }
 

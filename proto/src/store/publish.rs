@@ -33,7 +33,7 @@ use humantime_serde::re::humantime::format_rfc3339_millis;
 use object_store::path::Path;
 use uuid::Uuid;
 
-use super::model_store::MANIFEST;
+use super::model_store::{MANIFEST, NewestRun, RunStart};
 use super::open::Kind;
 use super::{Manifest, ModelStore, WrittenFile};
 use crate::spec::IfExists;
@@ -234,7 +234,11 @@ impl ModelStore {
     async fn check_if_exists(&self, manifest: &Manifest) -> Result<()> {
         let name = &manifest.spec.model;
         if manifest.spec.if_exists == IfExists::Replace {
-            return self.check_newest(name, manifest.begun).await;
+            let start = RunStart {
+                newest_version: manifest.spec.newest_version,
+                begun: manifest.begun,
+            };
+            return self.check_newest(name, start).await;
         }
         match self.current(name).await? {
             None => Ok(()),
@@ -245,22 +249,19 @@ impl ModelStore {
         }
     }
 
-    /// Fails if the newest version is of a run that began after `begun`.
-    async fn check_newest(&self, name: &ModelName, begun: Option<SystemTime>) -> Result<()> {
-        let newest = self.newest_run(name).await?;
-        // A time in the future is of a scheduler whose clock is wrong: it says nothing.
-        let now = SystemTime::now();
-        let later = newest
-            .zip(begun)
-            .filter(|(newest, begun)| newest.begun > *begun && newest.begun <= now);
-        match later {
+    /// Fails if the newest version is of a run that began after this one.
+    async fn check_newest(&self, name: &ModelName, own: RunStart) -> Result<()> {
+        let Some(newest) = self.newest_run(name).await? else {
+            return Ok(());
+        };
+        match later_start(&newest, own, SystemTime::now()) {
             None => Ok(()),
-            Some((newest, begun)) => Err(Error::NewerRun {
+            Some([later, begun]) => Err(Error::NewerRun {
                 name: name.to_string(),
                 version: newest.version,
                 train: newest.train.to_string(),
-                later: format_rfc3339_millis(newest.begun).to_string(),
-                begun: format_rfc3339_millis(begun).to_string(),
+                later,
+                begun,
             }),
         }
     }
@@ -330,6 +331,29 @@ impl ModelStore {
         }
         Ok(())
     }
+}
+
+/// Returns the starts of the run of the newest version and of another one, in words, if that run began after the other.
+///
+/// The store orders runs by the newest version at their start, whatever the clocks of their clusters. Times count only for
+/// runs that began between the same two versions.
+fn later_start(newest: &NewestRun, own: RunStart, now: SystemTime) -> Option<[String; 2]> {
+    if own.newest_version >= Some(newest.version) {
+        // It was there already.
+        return None;
+    }
+    let seen = newest.start.newest_version.zip(own.newest_version);
+    if let Some((newest, own)) = seen.filter(|(newest, own)| newest != own) {
+        let at = |version: u32| match version {
+            0 => "before the first version".to_owned(),
+            version => format!("after version {version} was published"),
+        };
+        return (newest > own).then(|| [at(newest), at(own)]);
+    }
+    let (newest, own) = newest.start.begun.zip(own.begun)?;
+    let at = |time: SystemTime| format!("at {}", format_rfc3339_millis(time));
+    // A time in the future is of a scheduler whose clock is wrong: it says nothing.
+    (newest > own && newest <= now).then(|| [at(newest), at(own)])
 }
 
 /// Returns the generation of an attempt of this run, from its name.

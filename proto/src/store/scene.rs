@@ -226,6 +226,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
         model: model.clone(),
         if_exists,
         store: "file:///nowhere/".parse().unwrap(),
+        newest_version: None,
         features: vec![Feature {
             column: "x".into(),
             kind: FeatureKind::Continuous,

@@ -416,12 +416,51 @@ async fn a_run_does_not_publish_over_one_that_began_later() {
             text.contains("version 2 was published by training"),
             "{text}"
         );
-        assert!(text.contains("1970-01-01T00:00:20.000Z"), "{text}");
+        assert!(
+            text.contains("at 1970-01-01T00:00:20.000Z, and this one at 1970-01-01T00:00:19.000Z"),
+            "{text}"
+        );
         assert_eq!(scene.store.versions(&scene.model).await.unwrap(), [1, 2]);
         assert_eq!(publish(at(20)).await.unwrap(), 3);
         // A run of which nothing is known publishes, and so does one after it.
         assert_eq!(publish(None).await.unwrap(), 4);
         assert_eq!(publish(at(1)).await.unwrap(), 5);
+    }
+}
+
+/// Checks that runs of two clusters, of which one's clock is an hour fast, publish in the order in which they began.
+#[tokio::test]
+async fn clocks_that_differ_do_not_refuse_a_later_run() {
+    for scene in Scene::all() {
+        let noon = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
+        let fast = |minutes: u64| Some(noon + Duration::from_secs(60 * (60 + minutes)));
+        let slow = |minutes: u64| Some(noon + Duration::from_secs(60 * minutes));
+        let publish = async |newest_version, begun| {
+            let mut manifest = scene.manifest(TrainId::generate(), IfExists::Replace);
+            manifest.begun = begun;
+            manifest.spec.newest_version = newest_version;
+            let files = vec![("weights", Bytes::from_static(b"w"))];
+            scene.store.publish(1, manifest, files).await
+        };
+        assert_eq!(publish(Some(0), fast(0)).await.unwrap(), 1);
+        // One after the other, and each sees the version before.
+        assert_eq!(publish(Some(1), slow(10)).await.unwrap(), 2);
+        assert_eq!(publish(Some(2), fast(20)).await.unwrap(), 3);
+        // This one began before version 2, and took long.
+        let error = publish(Some(1), fast(90)).await.unwrap_err().to_string();
+        let said = "began later: after version 2 was published, and this one after version 1 was published";
+        assert!(error.contains(said), "{error}");
+        assert!(publish(Some(0), None).await.is_err());
+        // Two at once: only their times tell, as for runs of one cluster.
+        assert_eq!(publish(Some(3), slow(30)).await.unwrap(), 4);
+        assert!(publish(Some(3), slow(29)).await.is_err());
+        assert_eq!(publish(Some(3), slow(31)).await.unwrap(), 5);
+        // A run of an older build says only when it began.
+        assert_eq!(publish(None, slow(40)).await.unwrap(), 6);
+        assert!(publish(Some(5), slow(39)).await.is_err());
+        assert_eq!(publish(Some(6), slow(39)).await.unwrap(), 7);
+        let versions = scene.store.versions(&scene.model).await.unwrap();
+        assert_eq!(versions, [1, 2, 3, 4, 5, 6, 7]);
     }
 }
 

@@ -44,6 +44,7 @@ mod tests {
             model: "m".parse().unwrap(),
             if_exists: IfExists::Fail,
             store: "file:///tmp/models".parse().unwrap(),
+            newest_version: None,
             start: Start::Fresh,
         };
         options.spec(target, &input, &input)

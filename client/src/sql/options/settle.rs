@@ -20,6 +20,8 @@ pub(crate) struct Target {
     pub(crate) model: ModelName,
     pub(crate) if_exists: IfExists,
     pub(crate) store: Url,
+    /// Newest version there, 0 if there is none; `None` until the store is asked.
+    pub(crate) newest_version: Option<u32>,
     /// Start of training that the options ask for, as found in the store.
     pub(crate) start: Start,
 }
@@ -70,6 +72,7 @@ impl TrainOptions {
             model: target.model,
             if_exists: target.if_exists,
             store: target.store,
+            newest_version: target.newest_version,
             transform: None,
             features,
             vocabulary: self.vocabulary.settle()?,
@@ -352,6 +355,7 @@ mod tests {
             model: "m".parse().unwrap(),
             if_exists: IfExists::Fail,
             store: Url::parse("file:///tmp/models").unwrap(),
+            newest_version: None,
             start: Start::Fresh,
         }
     }

@@ -123,6 +123,7 @@ pub(crate) fn spec(batch_size: usize) -> TrainSpec {
         model: "rossmann".parse().expect("a name"),
         if_exists: IfExists::Replace,
         store: "file:///nowhere/".parse().expect("a URL"),
+        newest_version: None,
         features: categorical.chain(continuous).collect(),
         vocabulary: Default::default(),
         task: Task::Regression,

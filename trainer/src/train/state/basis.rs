@@ -139,6 +139,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         model: _,
         if_exists: _,
         store: _,
+        newest_version: _,
         epochs: _,
         early_stop: _,
         ranks: _,

@@ -36,6 +36,7 @@ fn every_option_takes_its_documented_default() {
         model: "m".parse().unwrap(),
         if_exists: IfExists::Fail,
         store: "file:///tmp/models".parse().unwrap(),
+        newest_version: None,
         start: Start::Fresh,
     };
     let spec = |options: TrainOptions| {
@@ -93,6 +94,7 @@ fn examples_are_complete() {
         model: "m".parse().unwrap(),
         if_exists: IfExists::Fail,
         store: "file:///tmp/models".parse().unwrap(),
+        newest_version: None,
         start: Start::Fresh,
     };
     for option in train_options() {
