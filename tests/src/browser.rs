@@ -98,6 +98,12 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", params);
     }
 
+    /// Denies the page a permission, by its name in `navigator.permissions`.
+    pub fn deny(&self, permission: &str) {
+        let params = json!({"permission": {"name": permission}, "setting": "denied"});
+        self.devtools("Browser.setPermission", params);
+    }
+
     /// Has the page drawn for a dark or for a light screen.
     pub fn darken(&self, dark: bool) {
         let value = if dark { "dark" } else { "light" };

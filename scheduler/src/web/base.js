@@ -149,11 +149,15 @@ async function copy(text) {
   area.value = text;
   document.body.append(area);
   const focused = document.activeElement;
-  area.select();
-  const copied = document.execCommand('copy');
-  area.remove();
-  focused?.focus({ preventScroll: true });
-  return copied;
+  try {
+    area.select();
+    return document.execCommand('copy');
+  } catch {
+    return false;
+  } finally {
+    area.remove();
+    focused?.focus({ preventScroll: true });
+  }
 }
 
 // The button stays the same node while its text does, so that its answer stays to be read.

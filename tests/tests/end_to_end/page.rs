@@ -383,6 +383,7 @@ fn a_reader_finds_one_of_many() {
     a_graph_of_many_stages_is_moved(&browser);
     a_curve_hides_no_point_in_silence(&browser);
     a_statement_is_copied(&browser);
+    a_denied_clipboard_is_told(&browser);
     pages_have_names_and_two_themes(&browser);
     assert_eq!(browser.console(), Vec::<String>::new());
 }
@@ -583,11 +584,38 @@ fn a_statement_is_copied(browser: &Browser) {
     // Plain HTTP to another host: pages have no clipboard there.
     browser.look("void Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})");
     browser.await_look("document.querySelector('button.copy') != null", SOON);
+    // Where the browser permits neither way, the button says so, whether the other way fails or is refused.
+    for refused in ["() => false", "() => { throw new Error('not permitted'); }"] {
+        browser.look(&format!("void (document.execCommand = {refused})"));
+        browser.click("button.copy");
+        let said = "document.querySelector('button.copy').textContent";
+        browser.await_look(&format!("{said}.startsWith('Not copied')"), SOON);
+        browser.await_look(&format!("{said} === 'Copy'"), SOON);
+        assert_eq!(
+            browser.look("document.querySelector('textarea')"),
+            Value::Null
+        );
+    }
+    browser.look("void delete document.execCommand");
     browser.click("button.copy");
     browser.await_look(
         "window.copied === document.querySelector('.statement pre').textContent",
         SOON,
     );
+}
+
+/// Checks what the button says where the user has denied the clipboard to the page.
+fn a_denied_clipboard_is_told(browser: &Browser) {
+    open(browser, "#/job/job0000", "Job job0000");
+    browser.look("void delete navigator.clipboard");
+    assert_eq!(browser.look("typeof navigator.clipboard"), "object");
+    browser.deny("clipboard-write");
+    browser.look("void (document.execCommand = () => false)");
+    browser.await_look("document.querySelector('button.copy') != null", SOON);
+    browser.click("button.copy");
+    let said = "document.querySelector('button.copy').textContent";
+    browser.await_look(&format!("{said}.startsWith('Not copied')"), SOON);
+    browser.look("void delete document.execCommand");
 }
 
 /// Checks each page for a screen reader, and for a dark screen.
