@@ -1,6 +1,7 @@
 //! Errors of statements, and errors of Volley's where DataFusion's are returned: whole, as the external source of one.
 
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::Expr;
 
 /// Error of a statement.
 #[derive(Debug, thiserror::Error)]

@@ -6,19 +6,22 @@
 //! ```
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::error::ArrowError;
 use volley::{Executors, Scope, SystemTables};
-use volley_proto::tables::Table;
+use volley_proto::tables::{self, Executor, Table};
 
 use super::Ended;
 use super::config::Executors as Config;
 use super::execute::write;
-use super::format::Formatter;
+use super::format::{Formatter, age};
 use super::signals::Interrupts;
 
-/// Columns of the list; `volley.executors` has more.
+/// Columns of the list for programs; `volley.executors` has more.
 const COLUMNS: [&str; 9] = [
     "executor_id",
     "host",
@@ -55,7 +58,10 @@ async fn list(executors: &Executors, config: &Config) -> anyhow::Result<()> {
     let json = SystemTables::of(executors.scheduler())
         .read(Table::Executors, Scope::All)
         .await?;
-    let rows = shown(&Table::Executors.batch(&json)?)?;
+    let rows = match config.remote.format.is_for_people() {
+        true => for_people(&tables::rows::<Executor>(&json)?, SystemTime::now())?,
+        false => shown(&Table::Executors.batch(&json)?)?,
+    };
     let mut formatter = Formatter::new(config.remote.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
@@ -67,6 +73,33 @@ fn shown(rows: &RecordBatch) -> anyhow::Result<RecordBatch> {
     let columns = COLUMNS.iter().map(|name| schema.index_of(name));
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     Ok(rows.project(&columns)?)
+}
+
+/// Returns a table as wide as a terminal: without roles and departures where there are none.
+fn for_people(executors: &[Executor], now: SystemTime) -> Result<RecordBatch, ArrowError> {
+    let texts = |of: &dyn Fn(&Executor) -> String| -> ArrayRef {
+        let texts = executors.iter().map(|executor| Some(of(executor)));
+        Arc::new(texts.collect::<StringArray>())
+    };
+    let has_roles = executors.iter().any(|executor| executor.role != "any");
+    let is_draining = executors.iter().any(|executor| executor.draining);
+    let since = |executor: &Executor| UNIX_EPOCH + Duration::from_millis(executor.since);
+    let columns = [
+        Some(("executor_id", texts(&|of| of.executor_id.clone()))),
+        Some(("address", texts(&|of| format!("{}:{}", of.host, of.port)))),
+        has_roles.then(|| ("role", texts(&|of| of.role.clone()))),
+        Some((
+            "free",
+            texts(&|of| format!("{} of {}", of.free_slots, of.slots)),
+        )),
+        Some(("device", texts(&|of| of.device.clone()))),
+        is_draining.then(|| {
+            let state = |of: &Executor| if of.draining { "draining" } else { "ready" };
+            ("state", texts(&|of| state(of).to_owned()))
+        }),
+        Some(("age", texts(&|of| age(since(of), now)))),
+    ];
+    RecordBatch::try_from_iter(columns.into_iter().flatten())
 }
 
 /// Has all executors begin to leave before it waits for the first.

@@ -15,8 +15,6 @@ use anyhow::{Context, anyhow};
 use arrow::array::{
     ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray, UInt32Array,
 };
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
 use tokio::time::{Instant, sleep};
@@ -26,7 +24,7 @@ use volley_proto::tables::Line;
 use super::Ended;
 use super::config::{Jobs as Config, JobsAction};
 use super::execute::write;
-use super::format::{Format, Formatter};
+use super::format::{Format, Formatter, age};
 use super::progress::{Progress, Style};
 use super::script::shorten;
 use super::signals::Interrupts;
@@ -76,9 +74,10 @@ async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
             job.name = shorten(&job.name);
         }
     }
-    let mut rows = table(&list, SystemTime::now())?;
+    let now = SystemTime::now();
+    let mut rows = table(&list, now)?;
     if config.remote.format.is_for_people() {
-        rows = for_people(&list, &rows)?;
+        rows = for_people(&list, &rows, now)?;
     }
     let mut formatter = Formatter::new(config.remote.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
@@ -251,8 +250,13 @@ fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
     ])
 }
 
-/// Leaves out what is the same for all jobs, and fractions of seconds: a table of jobs is as wide as a terminal.
-fn for_people(jobs: &[Job], rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+/// Leaves out what is the same for all jobs, and shows their age instead of the time: a table of jobs is as wide as a
+/// terminal.
+fn for_people(
+    jobs: &[Job],
+    rows: &RecordBatch,
+    now: SystemTime,
+) -> Result<RecordBatch, ArrowError> {
     let has_queues = jobs.windows(2).any(|pair| pair[0].queue != pair[1].queue);
     let has_attempts = jobs.iter().any(|job| job.attempts.len() > 1);
     let schema = rows.schema();
@@ -262,16 +266,13 @@ fn for_people(jobs: &[Job], rows: &RecordBatch) -> Result<RecordBatch, ArrowErro
         "attempts" => has_attempts,
         _ => true,
     });
-    let columns = columns.map(|(field, column)| {
-        let column = match column.data_type() {
-            DataType::Timestamp(_, zone) => {
-                cast(column, &DataType::Timestamp(TimeUnit::Second, zone.clone()))?
-            }
-            _ => Arc::clone(column),
-        };
-        Ok((field.name(), column))
+    let ages = jobs.iter().map(|job| Some(age(job.submitted, now)));
+    let ages: ArrayRef = Arc::new(ages.collect::<StringArray>());
+    let columns = columns.map(|(field, column)| match field.name().as_str() {
+        "submitted" => ("age", Arc::clone(&ages)),
+        name => (name, Arc::clone(column)),
     });
-    RecordBatch::try_from_iter(columns.collect::<Result<Vec<_>, ArrowError>>()?)
+    RecordBatch::try_from_iter(columns)
 }
 
 #[cfg(test)]
@@ -306,7 +307,13 @@ mod tests {
             "name",
         ];
         assert_eq!(names, expected);
-        let shown = for_people(&[], &rows).unwrap();
-        assert_eq!(shown.num_columns(), names.len() - 2);
+        let shown = for_people(&[], &rows, at(0)).unwrap();
+        let names: Vec<_> = shown
+            .schema()
+            .fields()
+            .iter()
+            .map(|f| f.name().clone())
+            .collect();
+        assert_eq!(names, ["id", "state", "age", "seconds", "name"]);
     }
 }

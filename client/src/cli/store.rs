@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray, UInt64Array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 use bytesize::ByteSize;
-use humantime::format_duration;
 use volley::{Executors, Scope, SystemTables};
 use volley_proto::store::{Holding, HoldingKind, ModelStore};
 use volley_proto::tables::{Job, JobState, Run};
@@ -24,7 +25,7 @@ use volley_proto::{ModelName, TrainId};
 use super::Ended;
 use super::config::{Remote, Store as Config, StoreAction};
 use super::execute::write;
-use super::format::Formatter;
+use super::format::{Formatter, age};
 use super::signals::Interrupts;
 
 /// Runs the action on the store.
@@ -217,7 +218,10 @@ async fn copy(from: &ModelStore, to: &ModelStore, config: &Config) -> anyhow::Re
 }
 
 async fn print(holdings: &[Holding], config: &Config) -> anyhow::Result<()> {
-    let rows = table(holdings, SystemTime::now())?;
+    let mut rows = table(holdings, SystemTime::now())?;
+    if config.format.is_for_people() {
+        rows = for_people(holdings, &rows)?;
+    }
     let mut formatter = Formatter::new(config.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
@@ -245,6 +249,24 @@ fn table(holdings: &[Holding], now: SystemTime) -> Result<RecordBatch, ArrowErro
     ])
 }
 
+/// Leaves out fractions of seconds, and damage where there is none: a table of a store is as wide as a terminal.
+fn for_people(holdings: &[Holding], rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let is_damaged = holdings.iter().any(|holding| holding.damage.is_some());
+    let schema = rows.schema();
+    let columns = schema.fields().iter().zip(rows.columns());
+    let columns = columns.filter(|(field, _)| field.name() != "damage" || is_damaged);
+    let columns = columns.map(|(field, column)| {
+        let column = match column.data_type() {
+            DataType::Timestamp(_, zone) => {
+                cast(column, &DataType::Timestamp(TimeUnit::Second, zone.clone()))?
+            }
+            _ => Arc::clone(column),
+        };
+        Ok((field.name(), column))
+    });
+    RecordBatch::try_from_iter(columns.collect::<Result<Vec<_>, ArrowError>>()?)
+}
+
 fn describe(kind: HoldingKind) -> String {
     match kind {
         HoldingKind::Version {
@@ -256,29 +278,5 @@ fn describe(kind: HoldingKind) -> String {
         HoldingKind::Finished(run) => format!("checkpoints of run {run}, published"),
         HoldingKind::Unpublished => "files that were not published".to_owned(),
         HoldingKind::Incomplete(version) => format!("version {version} without a manifest"),
-    }
-}
-
-/// Formats an age by its largest unit.
-fn age(written: SystemTime, now: SystemTime) -> String {
-    let seconds = now.duration_since(written).unwrap_or_default().as_secs();
-    let unit = [86_400, 3_600, 60, 1]
-        .into_iter()
-        .find(|unit| seconds >= *unit);
-    let rounded = unit.map_or(0, |unit| seconds / unit * unit);
-    format_duration(Duration::from_secs(rounded)).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_have_one_unit() {
-        let now = SystemTime::now();
-        let at = |seconds| age(now - Duration::from_secs(seconds), now);
-        assert_eq!([at(0), at(59), at(61)], ["0s", "59s", "1m"]);
-        assert_eq!([at(7_300), at(200_000)], ["2h", "2days"]);
-        assert_eq!(age(now + Duration::from_secs(9), now), "0s");
     }
 }

@@ -7,6 +7,7 @@ mod plan;
 mod table;
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::csv::WriterBuilder;
@@ -17,6 +18,7 @@ use arrow::json::writer::LineDelimited;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clap::ValueEnum;
 use datafusion::parquet::arrow::ArrowWriter;
+use humantime::format_duration;
 use terminal_size::{Width, terminal_size_of};
 use volley_engine::{EmptyTextMark, train_schema};
 
@@ -282,6 +284,16 @@ impl File {
     }
 }
 
+/// Formats an age by its largest unit.
+pub(super) fn age(since: SystemTime, now: SystemTime) -> String {
+    let seconds = now.duration_since(since).unwrap_or_default().as_secs();
+    let unit = [86_400, 3_600, 60, 1]
+        .into_iter()
+        .find(|unit| seconds >= *unit);
+    let rounded = unit.map_or(0, |unit| seconds / unit * unit);
+    format_duration(Duration::from_secs(rounded)).to_string()
+}
+
 /// Converts lists, structs and maps to their text in a table, so that a CSV cell can hold them.
 fn flat(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
     let options = FormatOptions::default();
@@ -443,6 +455,15 @@ mod tests {
         let rows = rows.collect::<Result<Vec<_>, _>>().unwrap();
         assert_eq!(rows, [batch(&[1, 2, 3])]);
         assert!(!bytes(Format::Parquet, &[batch(&[])]).is_empty());
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let now = SystemTime::now();
+        let at = |seconds| age(now - Duration::from_secs(seconds), now);
+        assert_eq!([at(0), at(59), at(61)], ["0s", "59s", "1m"]);
+        assert_eq!([at(7_300), at(200_000)], ["2h", "2days"]);
+        assert_eq!(age(now + Duration::from_secs(9), now), "0s");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Rows as an aligned table: numbers to the right, within the width of a terminal where there is one.
 //!
-//! Where a table is too wide, long cells are cut, then columns without a value are left out, and then columns in the middle.
+//! Where a table is too wide, long texts are cut, then other cells as well, then columns without a value are left out, and
+//! then columns in the middle.
 //! Elsewhere everything is printed. Borders and alignment are comfy-table's.
 
 use arrow::array::{Array, RecordBatch};
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use comfy_table::{Cell, CellAlignment, Table, presets};
@@ -29,6 +31,8 @@ struct Column {
     name: String,
     cells: Vec<String>,
     alignment: CellAlignment,
+    /// True for numbers, times and booleans, of which a part says little.
+    is_whole: bool,
 }
 
 /// Table, or a part of one below another, as text with a newline at its end.
@@ -76,17 +80,20 @@ pub(super) fn print(
             text.retain(|character| character == '\n' || !character.is_control());
         }
         let fitted = |columns: &[Column]| {
-            let widths: Vec<_> = columns.iter().map(Column::width).collect();
+            let widths: Vec<_> = columns
+                .iter()
+                .map(|column| (column.width(), column.is_whole))
+                .collect();
             fit(&widths, width)
         };
-        let (mut cut, mut without) = fitted(&columns);
+        let (mut cuts, mut without) = fitted(&columns);
         if !without.is_empty() && columns.iter().any(Column::has_value) {
             let all = columns.len();
             columns.retain(Column::has_value);
             without_values = all - columns.len();
-            (cut, without) = fitted(&columns);
+            (cuts, without) = fitted(&columns);
         }
-        for column in &mut columns {
+        for (column, cut) in columns.iter_mut().zip(cuts) {
             column.cut(cut);
         }
         left_out = without;
@@ -188,6 +195,10 @@ fn columns(batches: &[RecordBatch]) -> Result<Vec<Column>, ArrowError> {
                 true => CellAlignment::Right,
                 false => CellAlignment::Left,
             },
+            is_whole: {
+                let of = field.data_type();
+                of.is_numeric() || of.is_temporal() || *of == DataType::Boolean
+            },
         })
     });
     columns.collect()
@@ -235,23 +246,28 @@ fn cut(line: &str, width: usize) -> String {
     format!("{}{MORE}", &line[..end])
 }
 
-/// Returns the width to which columns of these widths are cut, and the columns that are left out for one that says so, for
-/// all to fit into `room` characters.
-fn fit(widths: &[usize], room: usize) -> (usize, std::ops::Range<usize>) {
+/// Returns the widths to which columns are cut, and the columns that are left out for one that says so, for all to fit into
+/// `room` characters. Each column has its width, and whether it stays whole as long as cutting others is enough.
+fn fit(columns: &[(usize, bool)], room: usize) -> (Vec<usize>, std::ops::Range<usize>) {
+    let widths: Vec<_> = columns.iter().map(|(width, _)| *width).collect();
     // Each cell has a line and two spaces around it; the last line ends the row.
-    let total = |cut: usize, widths: &[usize]| {
-        1 + widths
-            .iter()
-            .map(|width| width.min(&cut) + 3)
-            .sum::<usize>()
-    };
-    let widest = widths.iter().copied().max().unwrap_or(0);
-    if total(widest, widths) <= room {
-        return (widest, 0..0);
+    let fits = |widths: &[usize]| 1 + widths.iter().map(|width| width + 3).sum::<usize>() <= room;
+    if fits(&widths) {
+        return (widths, 0..0);
     }
-    let cut = (CUT..widest).rev().find(|cut| total(*cut, widths) <= room);
-    if let Some(cut) = cut {
-        return (cut, 0..0);
+    let widest = widths.iter().copied().max().unwrap_or(0).min(room);
+    for keeps_whole in [true, false] {
+        let cut_to = |cut: usize| -> Vec<_> {
+            let cut = |(width, is_whole): &(usize, bool)| match keeps_whole && *is_whole {
+                true => *width,
+                false => (*width).min(cut),
+            };
+            columns.iter().map(cut).collect()
+        };
+        let mut cuts = (CUT..=widest).rev().map(cut_to);
+        if let Some(cuts) = cuts.find(|cuts| fits(cuts)) {
+            return (cuts, 0..0);
+        }
     }
     // Columns of both ends are kept, those at the beginning first.
     let left = room.saturating_sub(1 + 4);
@@ -268,21 +284,22 @@ fn fit(widths: &[usize], room: usize) -> (usize, std::ops::Range<usize>) {
             false => end -= 1,
         }
     }
-    match begin {
+    let (cut, left_out) = match begin {
         // One column is always there.
         0 => (
             room.saturating_sub(4 + 4).clamp(1, CUT),
             1.min(widths.len())..widths.len(),
         ),
         _ => (CUT, begin..end),
-    }
+    };
+    (vec![cut; widths.len()], left_out)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::array::{ArrayRef, Int64Array, StringArray, TimestampMillisecondArray};
 
     use super::*;
 
@@ -332,6 +349,33 @@ mod tests {
         assert!(left_out == 0 && text.contains("| z |"), "{text}");
         let (text, left_out) = printed(&rows, 200);
         assert!(left_out == 0 && text.contains(&long), "{text}");
+    }
+
+    #[test]
+    fn texts_are_cut_before_numbers_and_times() {
+        let time: ArrayRef = Arc::new(
+            TimestampMillisecondArray::from(vec![1_700_000_000_000, 0]).with_timezone("+00:00"),
+        );
+        let texts = row(&[("text", &"a".repeat(200)), ("n", "12345678901234567")]);
+        let rows = RecordBatch::try_from_iter_with_nullable([
+            ("at", time, true),
+            ("text", Arc::clone(texts.column(0)), true),
+            ("n", Arc::clone(texts.column(1)), true),
+        ])
+        .unwrap();
+        let (text, left_out) = printed(&rows, 72);
+        for whole in [
+            "| 2023-11-14T22:13:20Z |",
+            "| 12345678901234567 |",
+            "aaa… |",
+        ] {
+            assert!(text.contains(whole), "{whole} in\n{text}");
+        }
+        assert_eq!(left_out, 0);
+        // Where that is not enough, everything is cut.
+        let (text, left_out) = printed(&rows, 60);
+        assert!(text.contains("2023-11-14T22:1…"), "{text}");
+        assert_eq!(left_out, 0);
     }
 
     #[test]
