@@ -25,8 +25,9 @@ const TELLING: (f64, Duration) = (0.05, Duration::from_secs(1));
 /// Maximum number of ranks with their own line on a terminal.
 const RANKS: usize = 16;
 
-const BAR: &str = "{prefix:>10} [{bar:30}] {msg}";
-const TEXT: &str = "{prefix:>10} {msg}";
+/// Lines of bars. They are cut at the terminal's width: what a line that wraps leaves behind is not cleared.
+const BAR: &str = "{prefix:>10} [{bar:20}] {wide_msg}";
+const TEXT: &str = "{prefix:>10} {wide_msg}";
 
 /// Style of the progress display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub(super) struct Show {
     bars: MultiProgress,
     stages: Option<ProgressBar>,
     run: Option<ProgressBar>,
+    /// Line of the run's figures, below its bar.
+    figures: Option<ProgressBar>,
     ranks: Vec<ProgressBar>,
     /// Time at which the work began.
     began: Clock,
@@ -75,6 +78,7 @@ impl Show {
             bars: MultiProgress::new(),
             stages: None,
             run: None,
+            figures: None,
             ranks: Vec::new(),
             began: Clock::start(),
             last: (Instant::now(), String::new()),
@@ -148,7 +152,8 @@ impl Show {
     /// Clears the bars.
     pub(super) fn finish(&mut self) {
         if self.style == Style::Bars {
-            let bars = self.stages.take().into_iter().chain(self.run.take());
+            let bars = [self.stages.take(), self.run.take(), self.figures.take()];
+            let bars = bars.into_iter().flatten();
             bars.chain(self.ranks.drain(..))
                 .for_each(|bar| bar.finish_and_clear());
         }
@@ -163,8 +168,7 @@ impl Show {
         } = snapshot;
         let run = run.as_ref().filter(|run| run.generation > 0);
         let queries = Queries::of(stages, self.began.elapsed());
-        let add = |template: &str| {
-            let bar = self.bars.add(ProgressBar::new(1));
+        let styled = |bar: ProgressBar, template: &str| {
             bar.set_style(
                 ProgressStyle::with_template(template)
                     .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -172,6 +176,7 @@ impl Show {
             );
             bar
         };
+        let add = |template: &str| styled(self.bars.add(ProgressBar::new(1)), template);
         if run.is_none() || !queries.is_done() {
             let bar = self.stages.get_or_insert_with(|| add(BAR));
             bar.set_length(WHOLE);
@@ -189,7 +194,15 @@ impl Show {
         bar.set_length((run.epochs * run.steps_per_epoch).max(1));
         bar.set_position(run.epoch.saturating_sub(1) * run.steps_per_epoch + run.step);
         bar.set_prefix("training");
-        bar.set_message(training(run, self.before_refit));
+        bar.set_message(advance(run, self.before_refit));
+        let figures = figures(run).join(", ");
+        if !figures.is_empty() || self.figures.is_some() {
+            let line = self.figures.get_or_insert_with(|| {
+                let line = self.bars.insert_after(bar, ProgressBar::new(1));
+                styled(line, TEXT)
+            });
+            line.set_message(figures);
+        }
         while self.ranks.len() < ranks.len().min(RANKS) {
             self.ranks.push(add(TEXT));
         }
@@ -336,6 +349,20 @@ fn line(
 
 /// Formats the progress of training as a line; a refit may follow after some epochs.
 fn training(run: &Run, before_refit: Option<u64>) -> String {
+    let mut parts = vec![position(run, before_refit)];
+    parts.extend(figures(run));
+    parts.extend(left(run));
+    parts.join(", ")
+}
+
+/// Formats how far training is.
+fn advance(run: &Run, before_refit: Option<u64>) -> String {
+    let parts = [Some(position(run, before_refit)), left(run)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Formats the epoch and step of training, or else its state.
+fn position(run: &Run, before_refit: Option<u64>) -> String {
     if run.state != RunState::Training {
         let reason = run.reason.as_ref();
         let reason = reason.map(|reason| format!(": {reason}"));
@@ -353,19 +380,29 @@ fn training(run: &Run, before_refit: Option<u64>) -> String {
         Some(before) if before < *epochs && *epoch <= before => format!("{before} (then a refit)"),
         _ => epochs.to_string(),
     };
-    let mut line = format!("epoch {epoch} of {epochs}, step {step} of {steps_per_epoch}");
-    line.extend(run.loss.map(|loss| format!(", loss {}", short(loss))));
-    line.extend(
-        run.eval_loss
-            .map(|loss| format!(", validation {}", short(loss))),
-    );
-    let rate = run.rows_per_second;
-    line.extend(rate.map(|rate| format!(", {rate:.0} rows/s")));
-    line.extend(run.eta_seconds.map(|left| {
-        let left = Duration::from_secs_f64(left.clamp(0.0, 1e9));
-        format!(", ~{} left", HumanDuration(left))
-    }));
-    line
+    format!("epoch {epoch} of {epochs}, step {step} of {steps_per_epoch}")
+}
+
+/// Formats the losses and the speed of training, as far as they are known.
+fn figures(run: &Run) -> Vec<String> {
+    if run.state != RunState::Training {
+        return Vec::new();
+    }
+    let figures = [
+        run.loss.map(|loss| format!("loss {}", short(loss))),
+        run.eval_loss.map(|loss| format!("validation {}", short(loss))),
+        run.rows_per_second.map(|rate| format!("{rate:.0} rows/s")),
+    ];
+    figures.into_iter().flatten().collect()
+}
+
+/// Formats the time that training takes from now on, if it is known.
+fn left(run: &Run) -> Option<String> {
+    let left = run
+        .eta_seconds
+        .filter(|_| run.state == RunState::Training)?;
+    let left = Duration::from_secs_f64(left.clamp(0.0, 1e9));
+    Some(format!("~{} left", HumanDuration(left)))
 }
 
 /// Formats the executor and rows of a rank, and the shares of its time since its generation began.
@@ -425,6 +462,14 @@ mod tests {
             let refits = training(&run(RunState::Training), Some(before));
             assert!(refits.starts_with(due), "{refits}");
         }
+        assert_eq!(
+            advance(&run(RunState::Training), None),
+            "epoch 3 of 10, step 120 of 400, ~2 minutes left"
+        );
+        assert_eq!(
+            figures(&run(RunState::Training)),
+            ["loss 0.01234", "5132 rows/s"]
+        );
         assert_eq!(training(&run(RunState::Loading), None), "loading");
         let waits = Run {
             reason: Some("rank 1 was lost".into()),
