@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,6 +19,17 @@ use crate::{Process, eventually};
 const ANSWER: Duration = Duration::from_secs(60);
 /// Variable set to `required` where tests must not be left out for lack of a browser.
 const REQUIRED: &str = "VOLLEY_BROWSER";
+
+/// Returns the folder of the docs' pictures, where these are to be taken: with `VOLLEY_UPDATE_DOCS`.
+///
+/// # Panics
+/// When there is no such folder.
+pub fn images() -> Option<PathBuf> {
+    std::env::var_os("VOLLEY_UPDATE_DOCS")?;
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
+    assert!(images.is_dir(), "no folder {}", images.display());
+    Some(images)
+}
 
 /// Browser with one page open; ended when dropped.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ pub mod hostile;
 pub mod issuer;
 
 pub use binaries::binary;
-pub use browser::Browser;
+pub use browser::{Browser, images};
 pub use client::Client;
 pub use cluster::{Cluster, Run, executor_id};
 pub use example::generate_example;

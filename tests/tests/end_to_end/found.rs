@@ -1,5 +1,6 @@
 //! The cluster of `volley cluster up`, which commands find by themselves.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
@@ -7,12 +8,13 @@ use volley_proto::access::Token;
 use volley_tests::binary;
 
 /// Cluster of a folder; stopped when dropped.
-struct Up {
+pub(crate) struct Up {
     dir: TempDir,
 }
 
 impl Up {
-    fn start() -> Self {
+    /// Starts so many executors, of a slot each.
+    pub(crate) fn start(executors: usize) -> Self {
         let up = Self {
             dir: tempfile::tempdir().unwrap(),
         };
@@ -20,7 +22,7 @@ impl Up {
             "cluster",
             "up",
             "--executors",
-            "1",
+            &executors.to_string(),
             "--vcores",
             "1",
             "--dir",
@@ -30,7 +32,12 @@ impl Up {
         up
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// Returns the folder, which is where commands run.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary("volley"));
         command
             .args(arguments)
@@ -39,7 +46,7 @@ impl Up {
         command
     }
 
-    fn volley(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn volley(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 }
@@ -53,13 +60,13 @@ impl Drop for Up {
     }
 }
 
-fn errors(output: &Output) -> String {
+pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
 fn a_cluster_that_is_up_is_found_and_a_given_token_wins() {
-    let up = Up::start();
+    let up = Up::start(1);
     let note = "(started by volley cluster up)";
     let query = ["--format", "csv", "-c", "SELECT 1 AS one"];
     let found = up.volley(&query);

@@ -44,6 +44,7 @@ mod scratch;
 mod shards;
 mod stores;
 mod tables;
+mod terminal;
 mod tls;
 mod transform;
 mod versions;

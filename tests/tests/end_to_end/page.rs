@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use volley_tests::{Browser, Cluster, Setup, eventually};
+use volley_tests::{Browser, Cluster, Setup, eventually, images};
 
 use crate::access::Guarded;
 
@@ -827,14 +827,6 @@ fn shows(text: &str) -> String {
         "document.getElementById('main').innerText.includes({})",
         json!(text)
     )
-}
-
-/// Returns the folder of the docs' pictures, where these are to be taken.
-fn images() -> Option<std::path::PathBuf> {
-    std::env::var_os("VOLLEY_UPDATE_DOCS")?;
-    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
-    fs::create_dir_all(&images).unwrap();
-    Some(images)
 }
 
 /// Writes a picture of a page to the docs, scrolled so far, where that is asked for.

@@ -1,125 +1,15 @@
 //! The prompt on a terminal: keys, completion, commands, and tables within its width.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fmt::Write as _;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use nix::pty::{Winsize, openpty};
-use volley_tests::binary;
+use volley_tests::{Browser, images};
+use vt100::{Color, Screen};
 
-/// Deadline of an answer, which only a hang exceeds.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Prompt on a terminal of its own.
-struct Terminal {
-    keys: File,
-    process: Child,
-    screen: Arc<(Mutex<String>, Condvar)>,
-    /// Bytes of the screen that were looked at.
-    seen: usize,
-}
-
-impl Terminal {
-    fn open(dir: &Path, columns: u16, arguments: &[&str]) -> Self {
-        Self::open_with(dir, columns, arguments, &[])
-    }
-
-    fn open_with(
-        dir: &Path,
-        columns: u16,
-        arguments: &[&str],
-        environment: &[(&str, &str)],
-    ) -> Self {
-        let size = Winsize {
-            ws_row: 40,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let pty = openpty(Some(&size), None).unwrap();
-        let terminal = || File::from(pty.slave.try_clone().unwrap());
-        let process = Command::new(binary("volley"))
-            .args(["--executors", "1", "--history", "history"])
-            .args(arguments)
-            .current_dir(dir)
-            .env("TERM", "xterm")
-            .env("NO_COLOR", "1")
-            .env("PAGER", "cat")
-            .env("HOME", dir)
-            .env("VOLLEY_CLUSTER_DIR", dir)
-            .envs(environment.iter().copied())
-            .stdin(terminal())
-            .stdout(terminal())
-            .stderr(terminal())
-            .spawn()
-            .unwrap();
-        drop(pty.slave);
-        let screen = Arc::new((Mutex::new(String::new()), Condvar::new()));
-        let mut output = File::from(pty.master.try_clone().unwrap());
-        let shown = Arc::clone(&screen);
-        thread::spawn(move || {
-            let (mut bytes, mut unread) = ([0; 4096], Vec::new());
-            // Reading fails when the process has ended.
-            while let Ok(count @ 1..) = output.read(&mut bytes) {
-                unread.extend_from_slice(&bytes[..count]);
-                // A read may end within a character.
-                let whole = match str::from_utf8(&unread) {
-                    Ok(text) => text.len(),
-                    Err(error) => error.valid_up_to(),
-                };
-                let text: Vec<u8> = unread.drain(..whole).collect();
-                let text = String::from_utf8(text).unwrap();
-                shown.0.lock().unwrap().push_str(&text);
-                shown.1.notify_all();
-            }
-        });
-        Self {
-            keys: pty.master.into(),
-            process,
-            screen,
-            seen: 0,
-        }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Waits until a text is shown, and returns what is shown up to its end.
-    fn sees(&mut self, text: &str) -> String {
-        let began = Instant::now();
-        let mut screen = self.screen.0.lock().unwrap();
-        loop {
-            if let Some(at) = screen[self.seen..].find(text) {
-                let end = self.seen + at + text.len();
-                let shown = screen[self.seen..end].to_owned();
-                self.seen = end;
-                return shown;
-            }
-            let left = DEADLINE.saturating_sub(began.elapsed());
-            assert!(!left.is_zero(), "no {text:?} in:\n{}", &screen[self.seen..]);
-            screen = self.screen.1.wait_timeout(screen, left).unwrap().0;
-        }
-    }
-
-    /// Types a line and returns what is shown until the next prompt. Around that, the editor switches off and on what tells
-    /// it of pasted text.
-    fn answers(&mut self, line: &str) -> String {
-        self.press(&format!("{line}\r"));
-        self.sees("\x1b[?2004l");
-        self.sees("\x1b[?2004h")
-    }
-
-    fn quits(mut self) {
-        self.press("quit\r");
-        assert!(self.process.wait().unwrap().success());
-    }
-}
+use crate::found::{Up, errors};
+use crate::terminal::{Terminal, html};
 
 #[test]
 fn a_prompt_answers_what_people_type() {
@@ -361,4 +251,206 @@ fn rows_go_to_a_file() {
     terminal.quits();
     let csv = fs::read_to_string(dir.path().join("rows.csv")).unwrap();
     assert_eq!(csv, "a,b,c\n,\"\",1\n");
+}
+
+/// Width and height of the terminal in the picture of the docs, in characters.
+const PICTURED: (u16, u16) = (124, 46);
+const QUERY: [&str; 3] = [
+    "SELECT s.region, count(*) AS days, round(avg(x.sales), 1) AS sales, sum(x.promo) AS promo",
+    "FROM sales x JOIN stores s ON x.store = s.store",
+    "WHERE s.region <> 'south' GROUP BY s.region ORDER BY sales DESC;",
+];
+const FIRST: [&str; 3] = [
+    "CREATE MODEL sales",
+    "OPTIONS (input_label_cols = ['sales'], label_transform = 'ln', ranks = 2, epochs = 3, refit = false, seed = 1)",
+    "AS SELECT x.*, s.region, s.size FROM sales x JOIN stores s ON x.store = s.store;",
+];
+const SECOND: [&str; 4] = [
+    "CREATE OR REPLACE MODEL sales -- a larger network",
+    "OPTIONS (input_label_cols = ['sales'], label_transform = 'ln', hidden_units = [512, 512, 256], ranks = 2,",
+    "         epochs = 20, refit = false, seed = 1)",
+    "AS SELECT x.*, s.region, s.size FROM sales x JOIN stores s ON x.store = s.store;",
+];
+
+/// Writes the sales of shops over a year, which depend on the shop, the day and a promotion; returns their tables.
+fn write_sales(dir: &Path) -> String {
+    let regions = ["north", "south", "west"];
+    let mut sales = String::from("store,day,promo,sales\n");
+    let mut stores = String::from("store,region,size\n");
+    for store in 0..100 {
+        let (region, size) = (regions[store % 3], 100 + 37 * store % 90);
+        writeln!(stores, "{store},{region},{size}").unwrap();
+        for day in 0..365 {
+            let promo = usize::from((day / 7 + store) % 3 == 0 && day % 7 < 5);
+            let noise = (day * 7919 + store * 104_729) % 97;
+            let sold = 500 + 9 * store + 40 * (day % 7) + 350 * promo + size + noise;
+            writeln!(sales, "{store},{day},{promo},{sold}.0").unwrap();
+        }
+    }
+    fs::write(dir.join("sales.csv"), sales).unwrap();
+    fs::write(dir.join("stores.csv"), stores).unwrap();
+    let table = |name: &str, columns: &str| {
+        format!(
+            "CREATE EXTERNAL TABLE {name} ({columns}) STORED AS CSV LOCATION '{name}.csv' \
+             OPTIONS ('format.has_header' 'true');\n"
+        )
+    };
+    table(
+        "sales",
+        "store BIGINT, day BIGINT, promo BIGINT, sales DOUBLE",
+    ) + &table("stores", "store BIGINT, region VARCHAR, size BIGINT")
+}
+
+/// Checks for a prompt that waits for the first line of a statement.
+fn waits(screen: &Screen) -> bool {
+    let contents = screen.contents();
+    contents.trim_end().ends_with("\nvolley>")
+}
+
+/// Returns the colours and weights of a word's first character, where the screen shows it.
+fn looks(screen: &Screen, word: &str) -> Vec<(Color, bool)> {
+    let (_, columns) = screen.size();
+    let rows = screen.rows(0, columns).enumerate();
+    let found = rows.filter_map(|(row, text)| {
+        let column = text.find(word)?;
+        let cell = screen.cell(row as u16, text[..column].chars().count() as u16)?;
+        Some((cell.fgcolor(), cell.bold()))
+    });
+    found.collect()
+}
+
+#[test]
+fn a_session_shows_colours_tables_and_progress() {
+    let up = Up::start(2);
+    let tables = write_sales(up.dir());
+    fs::write(up.dir().join(".volleyrc"), tables).unwrap();
+    let mut command = up.command(&["--history", "history"]);
+    command.env_remove("NO_COLOR").env("HOME", up.dir());
+    let mut terminal = Terminal::run(command, PICTURED);
+    terminal.awaits("the prompt", waits);
+    // Ctrl-L clears the screen of what the tables of the file said.
+    terminal.press("\x0c");
+    terminal.awaits("a clear screen", |screen| {
+        screen.contents().trim_end() == "volley>"
+    });
+
+    terminal.types(&QUERY);
+    let screen = terminal.awaits("the rows", |screen| {
+        screen.contents().contains("(2 rows in ") && waits(screen)
+    });
+    assert!(
+        screen.contents().contains("| north  |"),
+        "{}",
+        screen.contents()
+    );
+    let (keyword, text) = ((Color::Idx(4), true), (Color::Idx(2), false));
+    assert_eq!(looks(&screen, "SELECT"), [keyword]);
+    assert_eq!(looks(&screen, "'south'"), [text]);
+    assert_eq!(looks(&screen, "s.region, count"), [(Color::Default, false)]);
+
+    terminal.types(&FIRST);
+    let screen = terminal.awaits("the model", |screen| {
+        screen.contents().contains("published as version 1") && waits(screen)
+    });
+    // The bars are gone, and one line tells what came of it.
+    let contents = screen.contents();
+    assert!(!contents.contains("training ["), "{contents}");
+    let told = contents
+        .lines()
+        .filter(|line| line.starts_with("model sales published"));
+    assert_eq!(told.count(), 1, "{contents}");
+
+    terminal.types(&SECOND);
+    let is_training = |screen: &Screen| {
+        let contents = screen.contents();
+        let parts = [
+            "training [=",
+            "rank 0 on executor-",
+            "rank 1 on executor-",
+            "% computing",
+        ];
+        parts.iter().all(|part| contents.contains(part))
+    };
+    let screen = terminal.awaits("the progress", is_training);
+    assert_eq!(looks(&screen, "-- a larger"), [(Color::Idx(8), false)]);
+    assert_eq!(looks(&screen, "512, 512"), [(Color::Idx(6), false)]);
+    let screen = terminal.awaits("the third epoch", |screen| {
+        is_training(screen) && screen.contents().contains("epoch 3 of 20, step ")
+    });
+    // Lines of progress are drawn over each other: none is left behind.
+    let contents = screen.contents();
+    for once in ["training [", "rows/s", "rank 0 on", "rank 1 on"] {
+        assert_eq!(contents.matches(once).count(), 1, "{once} in\n{contents}");
+    }
+    let Some(images) = images() else {
+        return;
+    };
+    let Some(browser) = Browser::start(up.dir()) else {
+        return;
+    };
+    let page = up.dir().join("terminal.html");
+    fs::write(&page, html(&screen, "volley")).unwrap();
+    browser.widen(1600, 1200);
+    browser.open(&format!("file://{}", page.display()));
+    let size = browser.look(
+        "(() => { const box = document.body.getBoundingClientRect(); return [Math.ceil(box.width), Math.ceil(box.height)]; })()",
+    );
+    let [width, height] = [0, 1].map(|at| size[at].as_u64().unwrap() as u32);
+    browser.widen(width, height);
+    fs::write(images.join("terminal.png"), browser.picture()).unwrap();
+}
+
+#[test]
+fn lists_fit_a_terminal() {
+    let up = Up::start(2);
+    let long = "SELECT count(*) AS the_number_of_all_rows_of_the_range FROM range(1000) AS numbers WHERE value % 7 <> 3";
+    let model = "CREATE MODEL m OPTIONS (input_label_cols = ['y'], ranks = 2, epochs = 1) \
+                 AS SELECT value AS x, value * 2 AS y FROM range(1000)";
+    for sql in [long, model] {
+        let ran = up.volley(&["-c", sql]);
+        assert!(ran.status.success(), "{}", errors(&ran));
+    }
+    let jobs = up.volley(&["jobs", "--format", "csv"]);
+    let jobs = String::from_utf8(jobs.stdout).unwrap();
+    let ids: Vec<_> = jobs
+        .lines()
+        .skip(1)
+        .map(|line| &line[..line.find(',').unwrap()])
+        .collect();
+    assert!(ids.len() >= 2, "{jobs}");
+    for columns in [80, 160] {
+        let shown = |arguments: &[&str]| {
+            let shown = Terminal::run(up.command(arguments), (columns, 40)).ends();
+            let rows: Vec<_> = shown
+                .lines()
+                .filter(|line| line.starts_with(['|', '+']))
+                .collect();
+            assert!(rows.len() > 4, "{shown}");
+            let fits = |line: &&&str| line.chars().count() <= columns.into();
+            assert_eq!(rows.iter().find(|line| !fits(line)), None, "{shown}");
+            // No column is left out.
+            assert!(!rows[1].contains('…'), "{shown}");
+            shown
+        };
+        let list = shown(&["jobs"]);
+        for whole in ids
+            .iter()
+            .copied()
+            .chain(["| succeeded | ", "| age", "| SELECT count(*) AS"])
+        {
+            assert!(list.contains(whole), "{whole} in\n{list}");
+        }
+        let list = shown(&["executors"]);
+        for whole in [
+            "| executor-0  | 127.0.0.1:",
+            "| executor-1  | ",
+            "| 1 of 1 | cpu",
+        ] {
+            assert!(list.contains(whole), "{whole} in\n{list}");
+        }
+        let list = shown(&["store", "check"]);
+        for whole in ["| m     | version 1, current |", "Z | "] {
+            assert!(list.contains(whole), "{whole} in\n{list}");
+        }
+    }
 }
