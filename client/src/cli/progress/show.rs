@@ -335,11 +335,7 @@ impl std::fmt::Display for Queries {
 }
 
 /// Formats a snapshot as a line; a refit may follow after some epochs.
-fn line(
-    snapshot: &Snapshot,
-    before_refit: Option<u64>,
-    elapsed: impl Into<Moment>,
-) -> String {
+fn line(snapshot: &Snapshot, before_refit: Option<u64>, elapsed: impl Into<Moment>) -> String {
     match (&snapshot.run, &snapshot.waits) {
         (Some(run), _) if run.generation > 0 => training(run, before_refit),
         (_, Some(reason)) => format!("waits: {reason}"),
@@ -390,7 +386,8 @@ fn figures(run: &Run) -> Vec<String> {
     }
     let figures = [
         run.loss.map(|loss| format!("loss {}", short(loss))),
-        run.eval_loss.map(|loss| format!("validation {}", short(loss))),
+        run.eval_loss
+            .map(|loss| format!("validation {}", short(loss))),
         run.rows_per_second.map(|rate| format!("{rate:.0} rows/s")),
     ];
     figures.into_iter().flatten().collect()

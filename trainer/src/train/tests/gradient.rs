@@ -12,8 +12,8 @@ use volley_proto::spec::{
 
 use crate::device::{Cuda, Emulated, Factors};
 use crate::network::{
-    Architecture, Compute, Host, HostDevice, Inference, Input, Mask, Piece, Plan, PlanDevice, Scratch,
-    Sizes, Tensors, attribute,
+    Architecture, Compute, Host, HostDevice, Inference, Input, Mask, Piece, Plan, PlanDevice,
+    Scratch, Sizes, Tensors, attribute,
 };
 use crate::random::{Key, Purpose};
 use crate::testing::{custom_layers, squash};
