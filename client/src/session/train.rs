@@ -15,7 +15,6 @@ use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::sqlparser::ast::Statement as SqlStatement;
 use url::Url;
 use volley_engine::{TrainNode, row_hash, train_schema};
-use volley_proto::limits::{grouped, row_count};
 use volley_proto::settings::OnClientLoss;
 use volley_proto::spec::{IfExists, Ranks, Split, Start, TrainSpec, split};
 use volley_proto::store::TRACE_FILE;
