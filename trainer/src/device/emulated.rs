@@ -2,7 +2,9 @@
 //! by their definition. It is not for training: a thread of a block is a fibre.
 //!
 //! Work is done as it is queued, up to an all-reduce whose peers, devices of other threads, have not come yet: then it
-//! stays queued, as on a GPU. On a link that was left, sums are wrong, and work goes on with them.
+//! stays queued, as on a GPU. On a link that was left, sums are wrong, and work goes on with them. Work behind copies to
+//! the host stays queued too, until something waits for it: the host gets what was copied before the device goes on. A
+//! GPU may copy later; so it is checked that the work which was queued meanwhile leaves what is copied.
 //!
 //! It calls C functions of the library that it compiled, and passes addresses of host memory to kernels, which is
 //! `unsafe`.
@@ -38,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Replays on a link after which a device that is spoilt by [`Emulated::LOST`] fails.
 const REPLAYS: u64 = 9;
 
+/// Copies to the host after which a device that is spoilt by [`Emulated::COLLECT`] fails.
+const COLLECTS: u64 = 41;
+
 /// Links that not all devices have joined yet, by id.
 static LINKS: Mutex<BTreeMap<u64, Arc<Meeting>>> = Mutex::new(BTreeMap::new());
 
@@ -71,7 +76,12 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Emulated {
     uuid: u64,
-    queue: RefCell<VecDeque<Work>>,
+    queue: RefCell<VecDeque<Queued>>,
+    /// Number of parts of the queue that are done.
+    done: Cell<u64>,
+    /// What was copied to the host. It must stay until this many parts of the queue are done.
+    watched: RefCell<Vec<(u64, Copied)>>,
+    collects: Cell<u64>,
     link: RefCell<Option<Link>>,
     /// True once a link was left.
     left: Cell<bool>,
@@ -83,9 +93,22 @@ pub(crate) struct Emulated {
     /// Size of its memory in bytes, to test running out of memory.
     bytes: u64,
     /// Kernel whose launches are skipped, to test that wrong results are detected; or [`RECORD`](Self::RECORD),
-    /// [`UNLINKED`](Self::UNLINKED), [`SUMS`](Self::SUMS) or [`LOST`](Self::LOST).
+    /// [`UNLINKED`](Self::UNLINKED), [`SUMS`](Self::SUMS), [`LOST`](Self::LOST), [`PIN`](Self::PIN),
+    /// [`COLLECT`](Self::COLLECT) or [`COPIES`](Self::COPIES).
     pub(crate) spoilt: Cell<Option<&'static str>>,
 }
+
+/// Part of the queue.
+#[derive(Debug)]
+enum Queued {
+    Work(Box<Work>),
+    /// Copies to the host.
+    Copies(Buffer, Vec<Transfer>),
+}
+
+/// Bytes that were copied to the host, and their address.
+#[derive(Debug)]
+struct Copied(Address, Vec<u8>);
 
 /// Pinned buffer. Its copies are made as late as they may be, so that work which does not wait for them is wrong.
 #[derive(Debug)]
@@ -97,6 +120,8 @@ struct Staged {
     due: Vec<Transfer>,
     /// Device memory that was copied to since the buffer was last retired.
     used: Vec<Transfer>,
+    /// Copies to the buffer that were made since it was last accessed.
+    collected: Vec<Copied>,
 }
 
 /// Returns the kernels as a library of the host, or the reason why there is none.
@@ -136,6 +161,15 @@ impl Emulated {
     /// Spoils replaying: the device fails among the steps that it takes with others.
     pub(crate) const LOST: &str = "lost";
 
+    /// Spoils pinning host memory, which is refused. Such a device cannot be linked, and neither can those below.
+    pub(crate) const PIN: &str = "pin";
+
+    /// Spoils copies to the host: the device fails among those of a step.
+    pub(crate) const COLLECT: &str = "collect";
+
+    /// Spoils copies to the host, which leave what was in the buffer.
+    pub(crate) const COPIES: &str = "copies";
+
     /// Opens the device with this many bytes of memory. Without a C++ compiler, prints so and returns `None`.
     ///
     /// # Panics
@@ -157,6 +191,9 @@ impl Emulated {
         Some(Rc::new(Self {
             uuid: OPENED.fetch_add(1, Ordering::Relaxed),
             queue: RefCell::default(),
+            done: Cell::default(),
+            watched: RefCell::default(),
+            collects: Cell::default(),
             link: RefCell::default(),
             left: Cell::default(),
             launcher: *launcher.expect("emulated.cpp has it"),
@@ -188,31 +225,96 @@ impl Emulated {
     fn settle(&self, staged: &mut Staged) {
         let bytes: &[u8] = bytemuck::cast_slice(&staged.words);
         for transfer in staged.due.drain(..) {
-            self.check(transfer.to, transfer.bytes);
+            self.check(transfer.at, transfer.bytes);
             // SAFETY: this many bytes from there on are allocated, and nothing else refers to them now.
             let to =
-                unsafe { std::slice::from_raw_parts_mut(transfer.to as *mut u8, transfer.bytes) };
-            to.copy_from_slice(&bytes[transfer.from..][..transfer.bytes]);
+                unsafe { std::slice::from_raw_parts_mut(transfer.at as *mut u8, transfer.bytes) };
+            to.copy_from_slice(&bytes[transfer.offset..][..transfer.bytes]);
         }
     }
 
-    /// Does queued work, up to an all-reduce whose peers have not come. Returns true if nothing is left.
-    fn advance(&self) -> bool {
+    /// Returns a copy of some bytes of memory.
+    fn contents(&self, at: Address, bytes: usize) -> Vec<u8> {
+        self.check(at, bytes);
+        // SAFETY: this many bytes from there on are allocated, and nothing changes them meanwhile.
+        unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }.to_vec()
+    }
+
+    /// Copies to a buffer.
+    fn copy_out(&self, buffer: Buffer, transfers: &[Transfer]) {
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        for transfer in transfers {
+            let bytes = self.contents(transfer.at, transfer.bytes);
+            if self.spoilt.get() != Some(Self::COPIES) {
+                let to: &mut [u8] = bytemuck::cast_slice_mut(&mut staged.words);
+                to[transfer.offset..][..transfer.bytes].copy_from_slice(&bytes);
+            }
+            staged.collected.push(Copied(transfer.at, bytes));
+        }
+    }
+
+    /// Does queued work up to the last copies to a buffer, or all of it; at most up to an all-reduce whose peers have not
+    /// come. Returns true if nothing of it is left.
+    fn advance(&self, until: Option<Buffer>) -> bool {
         loop {
-            let Some(work) = self.queue.borrow_mut().pop_front() else {
+            if until.is_some_and(|buffer| !self.copies_to(Some(buffer))) {
+                return true;
+            }
+            let Some(queued) = self.queue.borrow_mut().pop_front() else {
                 return true;
             };
-            if !self.work(&work) {
-                self.queue.borrow_mut().push_front(work);
+            let is_done = match &queued {
+                Queued::Work(work) => self.work(work),
+                Queued::Copies(buffer, transfers) => {
+                    self.copy_out(*buffer, transfers);
+                    true
+                }
+            };
+            if !is_done {
+                self.queue.borrow_mut().push_front(queued);
                 return false;
             }
+            self.done.set(self.done.get() + 1);
+            self.compare();
         }
+    }
+
+    /// Returns true if copies to this buffer, or to any, are queued.
+    fn copies_to(&self, buffer: Option<Buffer>) -> bool {
+        let queue = self.queue.borrow();
+        let is_copy = |queued: &Queued| match queued {
+            Queued::Copies(of, _) => buffer.is_none_or(|buffer| buffer == *of),
+            Queued::Work(_) => false,
+        };
+        queue.iter().any(is_copy)
+    }
+
+    /// Checks what was copied, once the work is done that was queued before the host knew of the copy.
+    fn compare(&self) {
+        let watched = self.watched.take().into_iter();
+        let (due, left): (Vec<_>, _) = watched.partition(|(until, _)| *until <= self.done.get());
+        *self.watched.borrow_mut() = left;
+        for (_, Copied(at, bytes)) in due {
+            let is_same = self.contents(at, bytes.len()) == bytes;
+            assert!(is_same, "work changes what is copied to the host");
+        }
+    }
+
+    /// Returns the number of parts of the queue that are not done.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.borrow().len()
     }
 
     /// Waits for all queued work.
     fn finish(&self) -> Result<()> {
+        self.reach(None)
+    }
+
+    /// Waits for the copies to a buffer, or for all queued work.
+    fn reach(&self, until: Option<Buffer>) -> Result<()> {
         let start = Instant::now();
-        while !self.advance() {
+        while !self.advance(until) {
             if start.elapsed() > PATIENCE {
                 return Err(self.failed("sum with its peers", "they have not come"));
             }
@@ -457,8 +559,11 @@ impl Runtime for Emulated {
     }
 
     fn run(&self, work: &[Work]) -> Result<()> {
-        self.queue.borrow_mut().extend(work.iter().cloned());
-        self.advance();
+        let queued = work.iter().cloned().map(Box::new).map(Queued::Work);
+        self.queue.borrow_mut().extend(queued);
+        if !self.copies_to(None) {
+            self.advance(None);
+        }
         count(&self.counters, |counters| {
             counters.launches += work.len() as u64
         });
@@ -500,6 +605,9 @@ impl Runtime for Emulated {
     }
 
     fn pin(&self, bytes: usize) -> Result<Buffer> {
+        if self.spoilt.get() == Some(Self::PIN) {
+            return Err(self.failed("pin host memory", "it is spoilt"));
+        }
         let mut all = self.pinned.borrow_mut();
         let buffer = Buffer(all.keys().next_back().map_or(0, |last| last.0 + 1));
         let staged = Staged {
@@ -507,6 +615,7 @@ impl Runtime for Emulated {
             bytes,
             due: vec![],
             used: vec![],
+            collected: vec![],
         };
         all.insert(buffer, staged);
         count(&self.counters, |counters| {
@@ -516,16 +625,28 @@ impl Runtime for Emulated {
     }
 
     fn unpin(&self, buffer: Buffer) {
+        self.reach(Some(buffer))
+            .expect("a link is left before memory is freed");
         let staged = self.pinned.borrow_mut().remove(&buffer);
         let bytes = staged.expect("a buffer is given back once").bytes as u64;
         count(&self.counters, |counters| counters.bytes_pinned -= bytes);
     }
 
-    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+    fn access(&self, buffer: Buffer, using: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        self.reach(Some(buffer))?;
+        let is_due = |staged: &Staged| !staged.due.is_empty();
+        if self.pinned.borrow().get(&buffer).is_some_and(is_due) {
+            // Copies from the buffer may be to memory that queued work reads.
+            self.finish()?;
+        }
         let mut all = self.pinned.borrow_mut();
         let staged = all.get_mut(&buffer).expect("the buffer is held");
+        let until = self.done.get() + self.queue.borrow().len() as u64;
+        let copied = staged.collected.drain(..).map(|copied| (until, copied));
+        self.watched.borrow_mut().extend(copied);
+        self.compare();
         self.settle(staged);
-        fill(&mut bytemuck::cast_slice_mut(&mut staged.words)[..staged.bytes]);
+        using(&mut bytemuck::cast_slice_mut(&mut staged.words)[..staged.bytes]);
         Ok(())
     }
 
@@ -533,8 +654,8 @@ impl Runtime for Emulated {
         let mut all = self.pinned.borrow_mut();
         let staged = all.get_mut(&buffer).expect("the buffer is held");
         for transfer in transfers {
-            let end = |of: &Transfer| of.to + of.bytes as u64;
-            let overlaps = |used: &Transfer| used.to < end(transfer) && transfer.to < end(used);
+            let end = |of: &Transfer| of.at + of.bytes as u64;
+            let overlaps = |used: &Transfer| used.at < end(transfer) && transfer.at < end(used);
             assert!(
                 !staged.used.iter().any(overlaps),
                 "rows are replaced while work may use them"
@@ -550,8 +671,32 @@ impl Runtime for Emulated {
         Ok(())
     }
 
+    fn collect(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()> {
+        self.collects.set(self.collects.get() + 1);
+        if self.spoilt.get() == Some(Self::COLLECT) && self.collects.get() > COLLECTS {
+            return Err(self.failed("copy to the host", "it is spoilt"));
+        }
+        let mut all = self.pinned.borrow_mut();
+        let staged = all.get_mut(&buffer).expect("the buffer is held");
+        let words: &mut [u8] = bytemuck::cast_slice_mut(&mut staged.words);
+        for transfer in transfers {
+            self.check(transfer.at, transfer.bytes);
+            // Not a number, until it is copied.
+            words[transfer.offset..][..transfer.bytes].fill(u8::MAX);
+        }
+        let copies = Queued::Copies(buffer, transfers.to_vec());
+        self.queue.borrow_mut().push_back(copies);
+        let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
+        count(&self.counters, |counters| {
+            counters.reads += transfers.len() as u64;
+            counters.bytes_read += bytes as u64;
+        });
+        Ok(())
+    }
+
     fn identity(&self) -> Result<Identity> {
-        let unlinked = self.spoilt.get() == Some(Self::UNLINKED);
+        let apart = [Self::UNLINKED, Self::PIN, Self::COLLECT, Self::COPIES];
+        let unlinked = self.spoilt.get().is_some_and(|how| apart.contains(&how));
         Ok(Identity {
             uuid: format!("emulated {}", self.uuid),
             kind: self.name(),
@@ -586,6 +731,8 @@ impl Runtime for Emulated {
     }
 
     fn arrive(&self, buffer: Buffer) -> Result<()> {
+        // Queued work may read the memory that is copied to.
+        self.finish()?;
         let mut all = self.pinned.borrow_mut();
         self.settle(all.get_mut(&buffer).expect("the buffer is held"));
         Ok(())
@@ -614,7 +761,7 @@ impl Runtime for Emulated {
         let is_complete = self.link.borrow().as_ref().is_none_or(|link| {
             link.meeting.joined.load(Ordering::Acquire) == link.world_size as u64
         });
-        Ok(is_complete && self.advance())
+        Ok(is_complete && self.advance(None))
     }
 
     fn counters(&self) -> &Cell<Counters> {
@@ -625,5 +772,134 @@ impl Runtime for Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         self.leave().expect("work of a link that was left ends");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::device::runtime::{Launch, Memory, Pinned};
+
+    const NUMBERS: usize = 10;
+
+    /// Returns a device with ones in its memory, and room for a copy of them.
+    fn ones() -> Option<(Rc<Emulated>, Memory, Pinned)> {
+        let device = Emulated::of(u64::MAX)?;
+        let runtime = Rc::clone(&device) as Rc<dyn Runtime>;
+        let memory = Memory::of(&runtime, &[1_f32; NUMBERS]).unwrap();
+        let pinned = Pinned::new(&runtime, 4 * NUMBERS + 4).unwrap();
+        Some((device, memory, pinned))
+    }
+
+    /// Returns the work that sets these numbers to zero.
+    fn clear(from: Address, numbers: usize) -> Work {
+        Work::Launch(Launch {
+            kernel: "clear",
+            blocks: numbers.div_ceil(THREADS as usize) as u32,
+            threads: THREADS,
+            words: Words::new(&[from, numbers as u64]),
+        })
+    }
+
+    /// Returns the copy of all numbers but the last, behind the first of the buffer.
+    fn most(memory: &Memory) -> Transfer {
+        Transfer {
+            offset: 4,
+            at: memory.at(),
+            bytes: 4 * (NUMBERS - 1),
+        }
+    }
+
+    fn numbers(pinned: &Pinned) -> Vec<f32> {
+        let mut found = vec![];
+        let take = |bytes: &[u8]| found = bytemuck::cast_slice(bytes).to_vec();
+        pinned.take(take).unwrap();
+        found
+    }
+
+    #[test]
+    fn copies_to_the_host_are_behind_earlier_work_and_before_later_work_ends() {
+        let Some((device, memory, pinned)) = ones() else {
+            return;
+        };
+        let before = device.counters().get();
+        let half = NUMBERS / 2;
+        device.run(&[clear(memory.at(), half)]).unwrap();
+        pinned.collect(&[most(&memory)]).unwrap();
+        // The last number is not copied.
+        let last = memory.at() + 4 * (NUMBERS - 1) as u64;
+        device.run(&[clear(last, 1)]).unwrap();
+        assert_eq!(device.queued(), 2, "neither is done before it is asked for");
+        let due = |last: f32| [vec![0.0; half], vec![1.0; NUMBERS - half - 1], vec![last]].concat();
+        assert_eq!(numbers(&pinned)[1..NUMBERS], due(1.0)[..NUMBERS - 1]);
+        assert_eq!(device.queued(), 1, "the host goes on before the device");
+        let after = device.counters().get();
+        assert_eq!(after.reads - before.reads, 1);
+        let bytes = 4 * (NUMBERS - 1) as u64;
+        assert_eq!(after.bytes_read - before.bytes_read, bytes);
+        let mut found = [7_f32; NUMBERS];
+        memory.read(0, &mut found).unwrap();
+        assert_eq!(found[..], due(0.0)[..]);
+        // A buffer that is on its way is waited for when it is freed.
+        pinned.collect(&[most(&memory)]).unwrap();
+        drop(pinned);
+        assert_eq!(
+            (device.queued(), device.counters().get().bytes_pinned),
+            (0, 0)
+        );
+    }
+
+    #[test]
+    fn a_buffer_goes_to_the_device_and_back() {
+        let Some((_, memory, pinned)) = ones() else {
+            return;
+        };
+        for round in 0..3 {
+            let due: Vec<f32> = (0..NUMBERS).map(|at| (at + round) as f32).collect();
+            pinned.retire().unwrap();
+            pinned
+                .fill(|bytes| {
+                    let to: &mut [f32] = bytemuck::cast_slice_mut(bytes);
+                    to[1..NUMBERS].copy_from_slice(&due[..NUMBERS - 1]);
+                })
+                .unwrap();
+            pinned.transfer(&[most(&memory)]).unwrap();
+            pinned.arrive().unwrap();
+            pinned.collect(&[most(&memory)]).unwrap();
+            assert_eq!(numbers(&pinned)[1..NUMBERS], due[..NUMBERS - 1]);
+        }
+    }
+
+    #[test]
+    fn work_that_changes_what_is_on_its_way_to_the_host_is_found() {
+        for is_asked_for_first in [true, false] {
+            let Some((device, memory, pinned)) = ones() else {
+                return;
+            };
+            pinned.collect(&[most(&memory)]).unwrap();
+            device.run(&[clear(memory.at(), NUMBERS)]).unwrap();
+            let mut found = [7_f32; NUMBERS];
+            let ends = catch_unwind(AssertUnwindSafe(|| {
+                if is_asked_for_first {
+                    numbers(&pinned);
+                    memory.read(0, &mut found).unwrap();
+                } else {
+                    memory.read(0, &mut found).unwrap();
+                    numbers(&pinned);
+                }
+            }));
+            assert!(ends.is_err(), "{is_asked_for_first}");
+            // Once the host has the copy, work may change its source.
+            let Some((device, memory, pinned)) = ones() else {
+                return;
+            };
+            pinned.collect(&[most(&memory)]).unwrap();
+            numbers(&pinned);
+            device.run(&[clear(memory.at(), NUMBERS)]).unwrap();
+            memory.read(0, &mut found).unwrap();
+            assert_eq!(found, [0.0; NUMBERS]);
+        }
     }
 }

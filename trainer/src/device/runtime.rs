@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Work is queued in order on one stream, without waiting for it; [`read`](Runtime::read) waits until all of it is
-//! done. Copies from pinned host memory are queued on a second stream, beside the work; the two wait for each other only
-//! where they are told to. What kernels compute is not known here.
+//! done. Copies from and to pinned host memory are queued on a second stream, beside the work; the two wait for each other
+//! only where they are told to. What kernels compute is not known here.
 //!
 //! Devices of a host can be [linked](Runtime::join); then work may sum over them. While such work is queued,
 //! [`is_done`](Runtime::is_done) is the only wait that ends if a peer is lost: every other call may block with it, so
@@ -155,12 +155,12 @@ pub(crate) struct Recorded(pub(crate) usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Buffer(pub(crate) usize);
 
-/// Copy from a pinned buffer to a device's memory.
+/// Copy between a pinned buffer and a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transfer {
     /// Offset in the buffer.
-    pub(crate) from: usize,
-    pub(crate) to: Address,
+    pub(crate) offset: usize,
+    pub(crate) at: Address,
     pub(crate) bytes: usize,
 }
 
@@ -173,6 +173,7 @@ pub(crate) struct Counters {
     pub(crate) replays: u64,
     /// Kernels, products and all-reduces of the last recorded step.
     pub(crate) recorded: u64,
+    /// Copies to the host, pinned or not.
     pub(crate) reads: u64,
     pub(crate) bytes_read: u64,
     pub(crate) writes: u64,
@@ -227,18 +228,22 @@ pub(crate) trait Runtime: fmt::Debug {
     /// Forgets recorded work.
     fn forget(&self, recorded: Recorded);
 
-    /// Allocates pinned host memory, from which the device copies by itself.
+    /// Allocates pinned host memory, from and to which the device copies by itself.
     fn pin(&self, bytes: usize) -> Result<Buffer>;
 
     /// Frees pinned memory.
     fn unpin(&self, buffer: Buffer);
 
-    /// Has `fill` write to pinned memory, once all copies from it are done.
-    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()>;
+    /// Gives `using` the pinned memory, once all copies from and to it are done.
+    fn access(&self, buffer: Buffer, using: &mut dyn FnMut(&mut [u8])) -> Result<()>;
 
     /// Queues copies on the second stream, behind the work that was queued before the buffer was last
     /// [retired](Self::retire).
     fn transfer(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()>;
+
+    /// Queues copies to the buffer on the second stream, behind the work that is queued by now and beside the work after
+    /// it, which must leave what is copied until the next [`access`](Self::access) returns.
+    fn collect(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()>;
 
     /// Lets work that is queued from now on wait for the copies from the buffer.
     fn arrive(&self, buffer: Buffer) -> Result<()>;
@@ -331,6 +336,10 @@ impl Memory {
         self.at
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Writes numbers from this byte on.
     ///
     /// # Panics
@@ -393,9 +402,14 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// Has `fill` write to it, once all copies from it are done.
+    /// Has `fill` write to it, once all copies from and to it are done.
     pub(crate) fn fill(&self, mut fill: impl FnMut(&mut [u8])) -> Result<()> {
-        self.runtime.fill(self.buffer, &mut fill)
+        self.runtime.access(self.buffer, &mut fill)
+    }
+
+    /// Has `take` read it, once all copies to it are done.
+    pub(crate) fn take(&self, mut take: impl FnMut(&[u8])) -> Result<()> {
+        self.runtime.access(self.buffer, &mut |bytes| take(bytes))
     }
 
     /// Queues copies to a device's memory on the second stream.
@@ -403,9 +417,23 @@ impl Pinned {
     /// # Panics
     /// If they exceed the buffer.
     pub(crate) fn transfer(&self, transfers: &[Transfer]) -> Result<()> {
-        let within = |transfer: &Transfer| transfer.from + transfer.bytes <= self.bytes;
-        assert!(transfers.iter().all(within), "bytes of a buffer");
+        self.check(transfers);
         self.runtime.transfer(self.buffer, transfers)
+    }
+
+    /// Queues copies from a device's memory on the second stream, behind the work that is queued by now. Work after it
+    /// must leave what is copied until the buffer was [taken](Self::take).
+    ///
+    /// # Panics
+    /// If they exceed the buffer.
+    pub(crate) fn collect(&self, transfers: &[Transfer]) -> Result<()> {
+        self.check(transfers);
+        self.runtime.collect(self.buffer, transfers)
+    }
+
+    fn check(&self, transfers: &[Transfer]) {
+        let within = |transfer: &Transfer| transfer.offset + transfer.bytes <= self.bytes;
+        assert!(transfers.iter().all(within), "bytes of a buffer");
     }
 
     /// Lets work that is queued from now on wait for the copies.

@@ -78,9 +78,15 @@ pub(crate) trait Compute {
     ) -> Result<()>;
 
     /// Returns the buckets of the gradient in `flat`, which [`gradient_in_buckets`](Self::gradient_in_buckets) completes
-    /// in this order; none, if it is not supported. They depend on nothing but the architecture and the picked rows.
-    fn buckets(&self) -> Vec<Range<usize>> {
+    /// in this order; none, if it is not supported. They depend on nothing but the architecture and the picked rows. A
+    /// device reserves host memory for them at the first call.
+    fn buckets(&mut self) -> Vec<Range<usize>> {
         vec![]
+    }
+
+    /// Returns true if a device computes buckets, and leaves the processor to their sums.
+    fn leaves_processor(&self) -> bool {
+        false
     }
 
     /// Computes the [`gradient`](Self::gradient) of a step's last micro-batch in its [`buckets`](Self::buckets), and

@@ -4,8 +4,8 @@
 //! without rows in a step contributes zeros.
 //!
 //! A step has two all-reduces. The first carries the batch's moments, its number of rows, their checksum and
-//! their weight; the second the gradient and the sum of losses. Between hosts, the second one of a large gradient is in
-//! parts, [summed](backward) while the backward pass goes on. So after each step every rank knows what all
+//! their weight; the second the gradient and the sum of losses. Between hosts, and between GPUs, the second one of a large
+//! gradient is in parts, [summed](backward) while the backward pass goes on. So after each step every rank knows what all
 //! ranks did, and a lost rank takes nothing with it. If tables have many rows, an all-gather of the codes that
 //! [pick](sparse) a step's rows comes between. The state changes only after the second all-reduce has
 //! succeeded, when nothing can fail any more, or not at all. Where the ranks' GPUs are [linked](mod@super::link), both
@@ -574,8 +574,14 @@ impl<'a, C: Compute> Fit<'a, C> {
             statistics.apply(&mut batch.continuous);
         }
         match batch {
-            Some(batch) if self.overlaps => {
-                self.backward_and_reduce(&places, batch, weight, communicator)?;
+            batch if self.overlaps => {
+                match batch {
+                    Some(batch) => {
+                        self.backward_and_reduce(&places, batch, weight, communicator)?;
+                    }
+                    None => self.backward_and_reduce_resident(&statistics, weight, communicator)?,
+                }
+                self.network.write_gradient(&self.gradient[..self.len])?;
             }
             batch => {
                 let loss = match batch {

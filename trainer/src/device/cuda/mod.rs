@@ -1,12 +1,12 @@
 //! An NVIDIA GPU: memory and kernels through CUDA's driver, products through cuBLAS, recorded steps as CUDA graphs.
 //!
-//! Work is queued on one stream and copies from pinned memory on another, by the thread that opened the device.
+//! Work is queued on one stream and copies from and to pinned memory on another, by the thread that opened the device.
 //! Libraries are loaded when they are needed: building Volley requires nothing of CUDA.
 //!
 //! It calls C functions, which is `unsafe`. The invariants: handles were returned by the same library, and live as long
 //! as the value that holds them; an address in work or in a copy was [allocated](Runtime::allocate) and is
-//! [freed](Runtime::release) only after waiting for both streams; pinned memory is [written](Runtime::fill) and freed
-//! only after waiting for the copies from it.
+//! [freed](Runtime::release) only after waiting for both streams; pinned memory is [accessed](Runtime::access) and freed
+//! only after waiting for the copies from and to it.
 #![allow(unsafe_code)]
 
 mod compile;
@@ -96,7 +96,7 @@ pub(crate) struct Cuda {
     name: String,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// Stream of copies from pinned memory.
+    /// Stream of copies from and to pinned memory.
     copies: Arc<CudaStream>,
     pinned: RefCell<BTreeMap<Buffer, Staged>>,
     module: sys::CUmodule,
@@ -454,18 +454,21 @@ impl Runtime for Cuda {
         count(&self.counters, |counters| {
             counters.bytes_pinned -= staged.bytes() as u64
         });
-        // A device that has failed may still read it: then it stays.
+        // A device that has failed may still read or write it: then it stays.
         match self.copies.synchronize() {
             Ok(()) => drop(staged),
             Err(_) => std::mem::forget(staged),
         }
     }
 
-    fn fill(&self, buffer: Buffer, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+    fn access(&self, buffer: Buffer, using: &mut dyn FnMut(&mut [u8])) -> Result<()> {
+        self.usable()?;
         let mut all = self.pinned.borrow_mut();
         let staged = all.get_mut(&buffer).expect("the buffer is held");
-        let free = staged.wait().map_err(self.failed("copy rows"))?;
-        fill(free);
+        let free = staged
+            .wait()
+            .map_err(self.failed("copy from or to pinned memory"))?;
+        using(free);
         Ok(())
     }
 
@@ -473,7 +476,8 @@ impl Runtime for Cuda {
         let all = self.pinned.borrow();
         let staged = &all[&buffer];
         // SAFETY: `Pinned` has checked the offsets, and addresses are in memory that `network::plan` holds.
-        unsafe { staged.transfer(transfers, &self.copies) }.map_err(self.failed("copy rows"))?;
+        unsafe { staged.transfer(transfers, &self.copies) }
+            .map_err(self.failed("copy from pinned memory"))?;
         let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
         count(&self.counters, |counters| {
             counters.transfers += transfers.len() as u64;
@@ -482,14 +486,30 @@ impl Runtime for Cuda {
         Ok(())
     }
 
+    fn collect(&self, buffer: Buffer, transfers: &[Transfer]) -> Result<()> {
+        self.usable()?;
+        let all = self.pinned.borrow();
+        let staged = &all[&buffer];
+        // SAFETY: `Pinned` has checked the offsets; addresses are in memory that `network::plan` holds, and whose work is
+        // not written to by what it queues before it takes the buffer.
+        unsafe { staged.collect(transfers, &self.stream, &self.copies) }
+            .map_err(self.failed("copy to pinned memory"))?;
+        let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
+        count(&self.counters, |counters| {
+            counters.reads += transfers.len() as u64;
+            counters.bytes_read += bytes as u64;
+        });
+        Ok(())
+    }
+
     fn arrive(&self, buffer: Buffer) -> Result<()> {
         let arrived = self.pinned.borrow()[&buffer].arrive(&self.stream);
-        arrived.map_err(self.failed("wait for rows"))
+        arrived.map_err(self.failed("wait for copies"))
     }
 
     fn retire(&self, buffer: Buffer) -> Result<()> {
         let retired = self.pinned.borrow()[&buffer].retire(&self.stream);
-        retired.map_err(self.failed("mark the last use of rows"))
+        retired.map_err(self.failed("mark the last use of a copy"))
     }
 
     fn identity(&self) -> Result<Identity> {

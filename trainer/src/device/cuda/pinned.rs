@@ -1,9 +1,13 @@
-//! Pinned host memory, with the events that order the copies from it and the work on what was copied.
+//! Pinned host memory, with the events that order the copies from and to it and the work on what is copied.
 //!
 //! ```text
 //!  host     wait ─ fill ┐         wait: for `copied`
 //!  copies               └─ (retired) ─ transfer ─ copied ┐
 //!  work                                                  └─ arrive ─ steps ─ retired
+//!
+//!  work     layers ─ retired ┐ layers before them
+//!  copies                    └─ collect ─ copied ┐
+//!  host                                          └─ wait ─ take
 //! ```
 //!
 //! It does not decide what is copied where.
@@ -19,9 +23,9 @@ use crate::device::runtime::Transfer;
 pub(super) struct Staged {
     at: *mut c_void,
     bytes: usize,
-    /// The last copies from the memory are done.
+    /// The last copies from or to the memory are done.
     copied: sys::CUevent,
-    /// The last work that uses what was copied is done.
+    /// The last work that uses what was copied, or that computes what is collected, is done.
     retired: sys::CUevent,
 }
 
@@ -48,12 +52,12 @@ impl Staged {
         self.bytes
     }
 
-    /// Waits until the copies are done, and returns the memory to write to.
+    /// Waits until the copies are done, and returns the memory.
     pub(super) fn wait(&mut self) -> Result<&mut [u8], DriverError> {
         // SAFETY: the event was created here. One that was never recorded counts as done.
         unsafe { result::event::synchronize(self.copied) }?;
-        // SAFETY: so many bytes were allocated and set, the borrow is unique, and the device no longer reads them:
-        // `copied` was recorded behind the last copy.
+        // SAFETY: so many bytes were allocated and set, the borrow is unique, and the device neither reads nor writes them
+        // any more: `copied` was recorded behind the last copy.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.bytes) })
     }
 
@@ -74,10 +78,40 @@ impl Staged {
         unsafe {
             result::stream::wait_event(stream, self.retired, flags)?;
             let mut queued = Ok(());
-            for Transfer { from, to, bytes } in transfers {
-                let from = self.at.cast::<u8>().add(*from);
+            for Transfer { offset, at, bytes } in transfers {
+                let from = self.at.cast::<u8>().add(*offset);
                 let from = std::slice::from_raw_parts(from, *bytes);
-                queued = queued.and_then(|()| result::memcpy_htod_async(*to, from, stream));
+                queued = queued.and_then(|()| result::memcpy_htod_async(*at, from, stream));
+            }
+            result::event::record(self.copied, stream)?;
+            queued
+        }
+    }
+
+    /// Queues copies to the memory behind the work that is queued by now, for which `retired` is recorded.
+    ///
+    /// # Safety
+    /// As of [`transfer`](Self::transfer); work that is queued later must not write to the addresses before the copies
+    /// were waited for.
+    pub(super) unsafe fn collect(
+        &self,
+        transfers: &[Transfer],
+        work: &CudaStream,
+        copies: &CudaStream,
+    ) -> Result<(), DriverError> {
+        self.retire(work)?;
+        let stream = copies.cu_stream();
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream live. The host has no reference to the memory until `wait`, which waits for `copied`:
+        // it is recorded last, even if a copy is refused. Earlier copies from the memory are before these, on the same
+        // stream.
+        unsafe {
+            result::stream::wait_event(stream, self.retired, flags)?;
+            let mut queued = Ok(());
+            for Transfer { offset, at, bytes } in transfers {
+                let to = self.at.cast::<u8>().add(*offset).cast::<c_void>();
+                queued = queued
+                    .and_then(|()| sys::cuMemcpyDtoHAsync_v2(to, *at, *bytes, stream).result());
             }
             result::event::record(self.copied, stream)?;
             queued

@@ -1,8 +1,8 @@
 //! Buckets of a gradient: ranges of the flat gradient that the backward pass completes one after the other, so that
 //! ranks can sum one while the next is computed.
 //!
-//! They are derived from the graph and the lengths of its parameters alone, so all ranks have the same ones. Neither
-//! the sums nor their thread are here.
+//! They are derived from the graph and the lengths of its parameters alone, so all ranks have the same ones, on CPUs and
+//! on [devices](crate::network::plan). Neither the sums nor their thread are here.
 //!
 //! ```text
 //!   flat gradient    embedding │ dense.0 │ dense.1 │ dense.2 │ output

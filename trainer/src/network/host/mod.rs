@@ -417,7 +417,7 @@ impl Compute for Host {
         Ok(())
     }
 
-    fn buckets(&self) -> Vec<Range<usize>> {
+    fn buckets(&mut self) -> Vec<Range<usize>> {
         let order = order(&self.architecture, in_use(&self.picked).is_some());
         buckets::ranges(&self.architecture.graph, &order)
     }
@@ -634,6 +634,11 @@ fn square(numbers: &[f32], threads: &Threads) -> f64 {
 /// Returns the picked rows, if they are in use.
 fn in_use(picked: &Option<Picked>) -> Option<&Picked> {
     picked.as_ref().filter(|picked| picked.in_use())
+}
+
+/// Returns the buckets of a flat gradient without picked rows.
+pub(in crate::network) fn bucket_ranges(architecture: &Architecture) -> Vec<Range<usize>> {
+    buckets::ranges(&architecture.graph, &order(architecture, false))
 }
 
 /// Returns the order of parameters in a flat gradient: while rows are picked, tables come last, as their length

@@ -492,18 +492,32 @@ impl Layers {
         ]
     }
 
-    /// Returns the backward pass, from the gradient by each lane's output to that of each parameter, which is added to
-    /// the one of earlier pieces if `adds`.
-    pub(super) fn backward(&self, pass: &Pass<'_>, gradient: Address, adds: bool) -> Vec<Work> {
+    /// Appends the backward pass, from the gradient by each lane's output to that of each parameter, which is added to the
+    /// one of earlier pieces if `adds`. Returns, for each parameter, after how many parts of the work its gradient is
+    /// complete.
+    pub(super) fn backward(
+        &self,
+        work: &mut Vec<Work>,
+        pass: &Pass<'_>,
+        gradient: Address,
+        adds: bool,
+    ) -> Vec<usize> {
         let mut back = Backward::new(self, pass, Some(gradient));
         back.adds = adds;
+        back.work = std::mem::take(work);
         for (at, planned) in self.sketch.nodes.iter().enumerate().rev() {
             if back.given[self.node(planned).to] {
                 back.node(at, planned);
+                back.complete(planned);
             }
         }
         back.entered();
-        back.work
+        let Backward {
+            work: all, ends, ..
+        } = back;
+        *work = all;
+        // The rest, such as tables, is complete in the end.
+        ends.into_iter().map(|end| end.min(work.len())).collect()
     }
 
     /// Returns the backward pass to a point of a path: the gradients by the entered values that move are added to those
@@ -543,6 +557,8 @@ struct Backward<'a> {
     /// Marks of the values whose gradient was written.
     given: Vec<bool>,
     work: Vec<Work>,
+    /// Length of the work once the gradient by each parameter was complete.
+    ends: Vec<usize>,
 }
 
 impl<'a> Backward<'a> {
@@ -557,11 +573,33 @@ impl<'a> Backward<'a> {
             adds: false,
             given,
             work: Vec::new(),
+            ends: vec![usize::MAX; layers.architecture.parameters().len()],
         }
     }
 }
 
 impl Backward<'_> {
+    /// Notes that the gradients by a node's parameters, of all lanes, are complete, unless that was noted.
+    fn complete(&mut self, planned: &Planned) {
+        let graph = &self.layers.architecture.graph;
+        // `entered` computes the gradients by batch norm's scale and shift.
+        if self.layers.node(planned).operation == Operation::Affine {
+            return;
+        }
+        for lane in 0..planned.lanes {
+            // Nodes with parameters of their own are those of members.
+            let node = planned.node
+                + if planned.stride > 0 {
+                    lane * graph.each
+                } else {
+                    0
+                };
+            for end in &mut self.ends[graph.parameters_of(node)] {
+                *end = self.work.len().min(*end);
+            }
+        }
+    }
+
     /// Returns the place of the gradient by a value, if it is needed, and whether another reader has written to it.
     fn give(&mut self, value: Value) -> Option<(Tensor, bool)> {
         let value = self.layers.sketch.same(value);
@@ -641,6 +679,8 @@ impl Backward<'_> {
                         [x.width + usize::from(*bias), y.width, pass.rows],
                         self.adds,
                     ));
+                    // Its sum can begin before the gradient by the inputs is computed.
+                    self.complete(planned);
                 }
                 if let Some((dx, add)) = self.give(node.from[0]) {
                     assert_eq!(dx.lanes, lanes, "lanes do not share what is trained");

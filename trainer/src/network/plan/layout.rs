@@ -5,6 +5,8 @@
 //! the bias, and the product that computes the kernel's gradient has the bias' gradient as its last row. Padding
 //! between parameters is 0 and stays 0.
 
+use std::ops::Range;
+
 use crate::network::Architecture;
 
 /// Alignment of a node's parameters, in numbers: 16 bytes.
@@ -23,6 +25,14 @@ pub(super) struct Layout {
     penalized: Vec<bool>,
     /// Length with padding, in numbers.
     len: usize,
+}
+
+/// Consecutive parameters, with the padding between them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Section {
+    pub(super) parameters: Range<usize>,
+    /// Range on the device, in numbers.
+    pub(super) span: Range<usize>,
 }
 
 impl Layout {
@@ -55,6 +65,52 @@ impl Layout {
     /// Returns the offset of a parameter.
     pub(super) fn start(&self, parameter: usize) -> usize {
         self.spans[parameter].0
+    }
+
+    /// Returns the place of a range of whole parameters, given in parameter order without padding.
+    pub(super) fn section(&self, flat: &Range<usize>) -> Section {
+        let starts = self.spans.iter().scan(0, |end, (_, len)| {
+            let start = *end;
+            *end += len;
+            Some(start)
+        });
+        let own = starts.zip(&self.spans).enumerate();
+        let own = own.filter(|(_, (start, (_, len)))| *len > 0 && flat.contains(start));
+        let own: Vec<usize> = own.map(|(at, _)| at).collect();
+        let (Some(first), Some(last)) = (own.first(), own.last()) else {
+            return Section::default();
+        };
+        let (start, len) = self.spans[*last];
+        let section = Section {
+            parameters: *first..last + 1,
+            span: self.start(*first)..start + len,
+        };
+        let count: usize = self.spans[section.parameters.clone()]
+            .iter()
+            .map(|(_, len)| len)
+            .sum();
+        assert_eq!(count, flat.len(), "parameters are whole");
+        section
+    }
+
+    /// Copies the numbers of a section, which are first in `flat`, into its span.
+    pub(super) fn spread_section(&self, section: &Section, flat: &[f32], span: &mut [f32]) {
+        let mut rest = flat;
+        for (start, len) in &self.spans[section.parameters.clone()] {
+            let (own, others) = rest.split_at(*len);
+            span[start - section.span.start..][..*len].copy_from_slice(own);
+            rest = others;
+        }
+    }
+
+    /// Copies the numbers of a section from its span; they are the first ones in `flat`.
+    pub(super) fn gather_section(&self, section: &Section, span: &[f32], flat: &mut [f32]) {
+        let mut rest = flat;
+        for (start, len) in &self.spans[section.parameters.clone()] {
+            let (own, others) = rest.split_at_mut(*len);
+            own.copy_from_slice(&span[start - section.span.start..][..*len]);
+            rest = others;
+        }
     }
 
     /// Copies numbers from parameter order into the device's layout.

@@ -11,6 +11,7 @@
 //! [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers are left to the host, and
 //! L-BFGS steps to the training loop.
 
+mod buckets;
 mod evaluated;
 mod inference;
 mod layers;
@@ -25,10 +26,12 @@ mod windows;
 mod words;
 
 use std::cell::RefCell;
+use std::ops::{DerefMut, Range};
 use std::rc::Rc;
 
 use volley_proto::spec::Rule;
 
+use self::buckets::Buckets;
 pub(crate) use self::evaluated::Part;
 pub(crate) use self::inference::Inference;
 use self::layers::{Batch, Layers, Pass};
@@ -85,6 +88,8 @@ pub(crate) struct Plan {
     checks: Memory,
     room: RefCell<Option<Room>>,
     held: Option<Held>,
+    /// Once [prepared](Plan::prepare_buckets).
+    buckets: Option<Buckets>,
 }
 
 /// Memory for a piece of up to `rows` rows.
@@ -240,6 +245,18 @@ impl Plan {
 
     /// Computes the gradient of a batch from the slopes of its outputs, which must be the last ones that were computed.
     fn back(&self, input: &Input, slopes: &[f32], piece: Piece) -> Result<()> {
+        let (work, _) = self.back_work(input, slopes, piece)?;
+        self.runtime.run(&work)
+    }
+
+    /// Copies the slopes to the device. Returns the work from them to the gradient, and the number of its parts after
+    /// which the gradient by each parameter is complete.
+    fn back_work(
+        &self,
+        input: &Input,
+        slopes: &[f32],
+        piece: Piece,
+    ) -> Result<(Vec<Work>, Vec<usize>)> {
         let room = self.room.borrow();
         let room = room.as_ref().expect("the batch had room");
         room.outputs.write(0, slopes)?;
@@ -266,11 +283,11 @@ impl Plan {
             work.push(self.clear());
         }
         work.push(self.layers.grid.rows("slopes", of, arguments));
-        let back = self
+        let gradient = self.gradient.at();
+        let ends = self
             .layers
-            .backward(&pass, self.gradient.at(), !piece.first);
-        work.extend(back);
-        self.runtime.run(&work)
+            .backward(&mut work, &pass, gradient, !piece.first);
+        Ok((work, ends))
     }
 
     /// Returns the launch that sets the gradient to zero.
@@ -384,6 +401,7 @@ impl Compute for Plan {
             checks: Memory::new(runtime, 2 * 8 * PARTIALS)?,
             room: RefCell::default(),
             held: None,
+            buckets: None,
             layers: Rc::new(layers),
             runtime: Rc::clone(runtime),
         })
@@ -408,6 +426,26 @@ impl Compute for Plan {
         self.back(&input, &slopes, piece)
     }
 
+    fn buckets(&mut self) -> Vec<Range<usize>> {
+        self.prepare_buckets()
+    }
+
+    fn leaves_processor(&self) -> bool {
+        true
+    }
+
+    fn gradient_in_buckets<B: DerefMut<Target = [f32]>>(
+        &mut self,
+        input: Input,
+        slopes: impl FnOnce(&[f32]) -> Vec<f32>,
+        piece: Piece,
+        buckets: Vec<B>,
+        done: &mut dyn FnMut(B),
+    ) -> Result<()> {
+        let slopes = slopes(&self.outputs(&input, false)?);
+        self.back_in_buckets(&input, &slopes, piece, buckets, done)
+    }
+
     fn zero_gradient(&mut self, _: &mut [f32]) -> Result<()> {
         self.runtime.run(&[self.clear()])
     }
@@ -420,7 +458,10 @@ impl Compute for Plan {
     }
 
     fn write_gradient(&mut self, flat: &[f32]) -> Result<()> {
-        self.gradient.write(0, &self.layers.layout.spread(flat))
+        match &self.buckets {
+            Some(buckets) => self.send_gradient(buckets, flat),
+            None => self.gradient.write(0, &self.layers.layout.spread(flat)),
+        }
     }
 
     fn non_finite_gradient(&mut self, _: &[f32]) -> Result<Option<f64>> {

@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use volley_proto::spec::{Loss, PIECE, Rule};
 
+use super::buckets::{CopyBucket, Losses};
 use super::evaluated::{EvaluatedRows, Part};
 use super::layers::{Batch, Pass};
 use super::rows::{RowMemory, Widths};
@@ -170,6 +171,14 @@ pub(crate) trait Resident<N> {
 
     /// Computes the gradient of the gathered rows, with the totals over all ranks. Returns the sum of their losses.
     fn backward(&mut self, all: &AllRows<'_>) -> Result<f64>;
+
+    /// Computes it likewise, in its prepared [buckets](crate::network::Compute::buckets). Once one is complete, while the
+    /// device computes the next ones, `done` gets the sum of the losses and the bucket.
+    fn backward_in_buckets(
+        &mut self,
+        all: &AllRows<'_>,
+        done: &mut dyn FnMut(f64, CopyBucket<'_>),
+    ) -> Result<()>;
 }
 
 /// Sums over a rank's rows of a step.
@@ -228,6 +237,11 @@ impl Held {
             None => Some((&self.rows, self.count)),
             Some(_) => None,
         }
+    }
+
+    /// Returns the memory of the partial sums of losses.
+    pub(super) fn losses(&self) -> &Memory {
+        &self.step.losses
     }
 
     #[cfg(test)]
@@ -291,6 +305,16 @@ struct Offsets {
     running: usize,
     totals: usize,
     order: usize,
+}
+
+/// Parts of a step's work that the host takes.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Number of partial sums of losses.
+    losses: usize,
+    /// Number of parts of the work after which the losses are complete, and likewise the gradient by each parameter.
+    losses_end: usize,
+    ends: Vec<usize>,
 }
 
 /// Returns the number of a loss in `kernels.cu`, and its parameters.
@@ -395,7 +419,7 @@ impl Plan {
             work.extend(self.sum_rows(room, linked));
         }
         work.push(settle);
-        let mut blocks = self.pieces(held, &mut work);
+        let mut blocks = self.pieces(held, &mut work).losses;
         let mut losses = room.losses.at();
         if let Some(linked) = &held.linked {
             work.extend(self.sum_gradient(room, linked, blocks));
@@ -468,19 +492,21 @@ impl Plan {
         [fold, Work::AllReduce(vec![gradient, loss])]
     }
 
-    /// Adds the work from rows to the gradient, piece by piece. Returns the number of partial sums of losses.
-    fn pieces(&self, held: &Held, work: &mut Vec<Work>) -> usize {
-        let (room, mut blocks) = (&held.step, 0);
+    /// Adds the work from rows to the gradient, piece by piece.
+    fn pieces(&self, held: &Held, work: &mut Vec<Work>) -> Taken {
+        let (room, mut taken) = (&held.step, Taken::default());
         for first in (0..room.rows).step_by(room.piece) {
             let pass = self.pass(room, first);
             work.extend(self.layers.forward(&pass));
-            let (launch, more) = self.losses(&pass, room, &held.objective, blocks);
+            let (launch, more) = self.losses(&pass, room, &held.objective, taken.losses);
             work.push(launch);
-            blocks += more;
+            taken.losses += more;
+            taken.losses_end = work.len();
             let gradient = self.gradient.at();
-            work.extend(self.layers.backward(&pass, gradient, first > 0));
+            // Of several pieces, the last one completes the gradient.
+            taken.ends = self.layers.backward(work, &pass, gradient, first > 0);
         }
-        blocks
+        taken
     }
 
     /// Returns the launches that copy the rows of a step and that add up their partial sums.
@@ -749,6 +775,8 @@ impl Resident<Slot> for Plan {
         };
         self.forget();
         self.held = Some(held);
+        // Their memory is of this step's losses.
+        self.buckets = None;
         Ok(true)
     }
 
@@ -953,6 +981,35 @@ impl Resident<Slot> for Plan {
     }
 
     fn backward(&mut self, all: &AllRows<'_>) -> Result<f64> {
+        let (work, taken) = self.backward_work(all)?;
+        self.runtime.run(&work)?;
+        let held = self.held.as_ref().expect("rows are held");
+        let mut losses = vec![0.0_f64; taken.losses];
+        held.step.losses.read(0, &mut losses)?;
+        Ok(losses.iter().sum())
+    }
+
+    fn backward_in_buckets(
+        &mut self,
+        all: &AllRows<'_>,
+        done: &mut dyn FnMut(f64, CopyBucket<'_>),
+    ) -> Result<()> {
+        let (work, taken) = self.backward_work(all)?;
+        let held = self.held.as_ref().expect("rows are held");
+        let losses = Losses {
+            after: taken.losses_end,
+            memory: &held.step.losses,
+            count: taken.losses,
+        };
+        self.queue_buckets(&work, &taken.ends, Some(losses))?;
+        let loss = self.take_losses(taken.losses)?;
+        self.take_buckets(|copy| done(loss, copy))
+    }
+}
+
+impl Plan {
+    /// Copies the totals over all ranks to the device. Returns the work from the gathered rows to their gradient.
+    fn backward_work(&self, all: &AllRows<'_>) -> Result<(Vec<Work>, Taken)> {
         let held = self.held.as_ref().expect("rows are held");
         let numbers = self.layers.architecture.continuous;
         let Normalization { mean, variance } = all.statistics;
@@ -962,15 +1019,10 @@ impl Resident<Slot> for Plan {
         statistics[2 * numbers + 1] = all.weight;
         held.step.statistics.write(0, &statistics)?;
         let mut work = vec![self.clear()];
-        let blocks = self.pieces(held, &mut work);
-        self.runtime.run(&work)?;
-        let mut losses = vec![0.0_f64; blocks];
-        held.step.losses.read(0, &mut losses)?;
-        Ok(losses.iter().sum())
+        let taken = self.pieces(held, &mut work);
+        Ok((work, taken))
     }
-}
 
-impl Plan {
     /// Returns the recorded step; records it if that was not done.
     fn recorded(&mut self, slots: &[Slot]) -> Result<Recorded> {
         let held = self.held.as_ref().expect("rows are held");

@@ -271,6 +271,90 @@ fn a_step_accounts_for_its_rows_and_moments_are_those_of_the_host() {
 }
 
 #[test]
+fn buckets_are_handed_over_while_the_device_computes() {
+    let Some(device) = Emulated::of(u64::MAX) else {
+        return;
+    };
+    let runtime = Rc::clone(&device) as Rc<dyn Runtime>;
+    let counters = || runtime.counters().get();
+    for members in [1, 3] {
+        let (mut plan, slots) = begun(&runtime, members, 0.0);
+        plan.gather(1, &Nothing).unwrap();
+        let statistics = Normalization::unit(FEATURES);
+        let all = AllRows {
+            weight: STEP as f64,
+            statistics: &statistics,
+        };
+        let mut due = vec![0.0; plan.layers.layout.count()];
+        let before = counters();
+        let loss = plan.backward(&all).unwrap();
+        plan.read_gradient(&mut due).unwrap();
+        let read_at_once = counters().bytes_read - before.bytes_read;
+        let ranges = plan.buckets();
+        assert!(ranges.len() > 4, "{ranges:?}");
+        let pinned = counters().bytes_pinned;
+        let spread = 4 * plan.layers.layout.len() as u64;
+        assert!(
+            (4 * due.len() as u64..spread + 4096).contains(&pinned),
+            "{pinned}"
+        );
+        for _ in 0..2 {
+            let mut found = vec![f32::NAN; due.len()];
+            let mut next = ranges.iter();
+            let mut left = vec![];
+            let before = counters();
+            let taken = plan.backward_in_buckets(&all, &mut |of_losses, copy| {
+                assert_eq!(of_losses, loss);
+                copy(&mut found[next.next().unwrap().start..]);
+                left.push(device.queued());
+            });
+            taken.unwrap();
+            assert_eq!(found, due);
+            let after = counters();
+            assert!(after.bytes_read - before.bytes_read <= read_at_once);
+            let copies = ranges.len() as u64 + 1;
+            assert_eq!(after.reads - before.reads, copies, "buckets and losses");
+            assert_eq!(after.bytes_pinned, pinned);
+            // At the first bucket, there are copies of others and work before them.
+            assert!(left[0] > ranges.len(), "{left:?}");
+            assert!(left.is_sorted_by(|more, less| more >= less), "{left:?}");
+            assert_eq!(left.last(), Some(&0));
+        }
+        // Sums go back from the same memory.
+        let twice: Vec<f32> = due.iter().map(|number| 2.0 * number).collect();
+        let before = counters();
+        plan.write_gradient(&twice).unwrap();
+        let after = counters();
+        assert_eq!(after.writes, before.writes);
+        assert_eq!(after.transfers - before.transfers, ranges.len() as u64);
+        let mut found = vec![f32::NAN; due.len()];
+        plan.read_gradient(&mut found).unwrap();
+        assert_eq!(found, twice);
+        drop((plan, slots));
+        let left = counters();
+        assert_eq!((left.bytes_pinned, left.bytes_held), (0, 0));
+    }
+}
+
+#[test]
+fn a_device_whose_host_pins_no_memory_has_no_buckets() {
+    let Some(device) = Emulated::of(u64::MAX) else {
+        return;
+    };
+    device.spoilt.set(Some(Emulated::PIN));
+    let runtime = Rc::clone(&device) as Rc<dyn Runtime>;
+    let (mut plan, _slots) = begun(&runtime, 1, 0.0);
+    assert!(plan.buckets().is_empty());
+    let due: Vec<f32> = (0..plan.layers.layout.count())
+        .map(|at| at as f32)
+        .collect();
+    plan.write_gradient(&due).unwrap();
+    let mut found = vec![0.0; due.len()];
+    plan.read_gradient(&mut found).unwrap();
+    assert_eq!(found, due);
+}
+
+#[test]
 fn memory_is_given_back() {
     let Some(runtime) = Emulated::find() else {
         return;

@@ -188,8 +188,8 @@ impl Windows {
             for (width, to) in widths.bytes().into_iter().zip(memory.addresses()) {
                 let at = (window % 2) * size.rows + first;
                 let transfer = Transfer {
-                    from: from + width * first,
-                    to: to + (width * at) as u64,
+                    offset: from + width * first,
+                    at: to + (width * at) as u64,
                     bytes: width * (last - first),
                 };
                 transfers.extend((transfer.bytes > 0).then_some(transfer));

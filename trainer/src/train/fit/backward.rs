@@ -71,18 +71,33 @@ impl<C: Compute> Fit<'_, C> {
     }
 
     /// Agrees with the other ranks on whether sums overlap with the computation of gradients: only if every rank can
-    /// hand over buckets, there are several, and they go to other hosts. Within a host a sum costs processor time
-    /// alone, which the computation would lack.
-    pub(super) fn agree_on_overlap(&self, communicator: &mut Communicator) -> Result<bool> {
-        if communicator.world_size() == 1 {
+    /// hand over buckets, there are several, and they go to other hosts or devices compute all of them. Within a host a
+    /// sum costs processor time alone, which the computation on a CPU would lack. Linked devices sum by themselves.
+    pub(super) fn agree_on_overlap(&mut self, communicator: &mut Communicator) -> Result<bool> {
+        if communicator.world_size() == 1 || self.linked {
             return Ok(false);
         }
         let own = [
             self.network.buckets().len() > 1,
             communicator.has_distant_peers(),
+            self.network.leaves_processor(),
         ];
         let all = gather(&own, "buckets", communicator)?;
-        Ok(all.iter().all(|[several, _]| *several) && all.iter().any(|[_, distant]| *distant))
+        let can = all.iter().all(|[several, ..]| *several);
+        let are_distant = all.iter().any(|[_, distant, _]| *distant);
+        let on_devices = all.iter().all(|[.., on_device]| *on_device);
+        Ok(can && (are_distant || on_devices))
+    }
+
+    /// Returns the ranges of the gradient's buckets with its tail, which belongs to the last parameters'.
+    pub(super) fn summed_ranges(&mut self) -> Vec<Range<usize>> {
+        let mut ranges = self.network.buckets();
+        for range in &mut ranges {
+            if range.end == self.len {
+                range.end += TAIL;
+            }
+        }
+        ranges
     }
 
     /// Computes the gradient as [`backward`](Self::backward) does, and sums it and its tail over the ranks: each bucket
@@ -94,12 +109,7 @@ impl<C: Compute> Fit<'_, C> {
         all: f64,
         communicator: &mut Communicator,
     ) -> Result<()> {
-        let mut ranges = self.network.buckets();
-        for range in &mut ranges {
-            if range.end == self.len {
-                range.end += TAIL;
-            }
-        }
+        let ranges = self.summed_ranges();
         let mut pieces = self.pieces(batch.len());
         let last = pieces.pop();
         let mut before = 0.0;

@@ -4,14 +4,14 @@
 //! A rank without peers has the device take many steps per turn. So does a rank whose device is
 //! [linked](mod@crate::train::link) with those of its peers: then all ranks take the same turns, and a turn counts whole or
 //! not at all. Any other rank with peers takes steps one by one, since moments and gradients are summed over ranks in
-//! between.
+//! between: the gradient in buckets, each while the device computes the next ones.
 
 use std::time::{Duration, Instant};
 
 use volley_proto::store::Position;
 
-use super::Fit;
 use super::stream::EpochSource;
+use super::{Fit, TAIL, write_loss};
 use crate::collective::Communicator;
 use crate::encode::{Rows, Settled};
 use crate::network::{
@@ -315,14 +315,47 @@ impl<C: Compute> Fit<'_, C> {
         resident.backward(&AllRows { weight, statistics })
     }
 
+    /// Has the device compute the gradient of its rows, and sums it and its tail over the ranks: each bucket while the
+    /// device computes the next ones.
+    pub(super) fn backward_and_reduce_resident(
+        &mut self,
+        statistics: &Normalization,
+        weight: f64,
+        communicator: &mut Communicator,
+    ) -> Result<()> {
+        let ranges = self.summed_ranges();
+        let (number, end) = (self.position.steps + 1, self.len + TAIL);
+        let mut gradient = std::mem::take(&mut self.gradient);
+        let summed = communicator.all_reduce_sum_beside(&mut gradient, &ranges, |parts, sum| {
+            let resident = self.network.resident().expect("rows are held");
+            let mut parts = parts.into_iter();
+            let all = AllRows { weight, statistics };
+            resident.backward_in_buckets(&all, &mut |loss, copy| {
+                let mut part = parts.next().expect("there is a part for each bucket");
+                copy(&mut part);
+                if part.range().end == end {
+                    let at = part.len() - TAIL;
+                    write_loss(&mut part[at..], loss);
+                }
+                sum(part);
+            })?;
+            // The rest of the sums is what the device did not hide.
+            self.trace.ends(Part::Backward, number);
+            Ok(())
+        });
+        self.gradient = gradient;
+        summed
+    }
+
     /// Takes the steps of an epoch without other ranks: in turns on the device if `by_itself`, else one by
-    /// one as a rank with peers does. Returns the loss of each, and the time of the last step or turn.
+    /// one as a rank with peers does, in buckets if there are several. Returns the loss of each, and the time of the last step or turn.
     pub(in crate::train) fn steps_of_an_epoch(
         &mut self,
         by_itself: bool,
         alone: &mut Communicator,
     ) -> Result<(Vec<f64>, Duration)> {
         self.hold()?;
+        self.overlaps = !by_itself && self.network.buckets().len() > 1;
         let rows = self.schedule.epoch(self.position.epoch);
         if self.resident {
             self.begin_epoch(&rows)?;

@@ -580,6 +580,67 @@ fn attributions_are_the_host_s(device: &PlanDevice, within: f32) {
     }
 }
 
+/// Checks that buckets have the bits of the whole gradient, also of a step's last piece.
+fn buckets_of<C: Compute>(device: &C::Device) {
+    let mut several = 0;
+    for (network, outputs) in networks() {
+        let architecture = architecture(&network, outputs);
+        let weights = weights(&architecture);
+        let narrow = weights.iter();
+        let narrow = narrow.map(|w| w.iter().map(|w| *w as f32).collect());
+        let mut computed = C::new(&architecture, narrow.collect(), device).unwrap();
+        let ranges = computed.buckets();
+        if ranges.len() < 2 {
+            continue;
+        }
+        several += 1;
+        let input = || input(&architecture);
+        let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
+        let len = weights.iter().map(Vec::len).sum();
+        let [first, last] = [true, false].map(|first| Piece {
+            first,
+            last: !first,
+        });
+        for pieces in [vec![Piece::WHOLE], vec![first, last]] {
+            let mut due = vec![0.0; len];
+            for piece in &pieces {
+                let gradient = computed.gradient(input(), slopes, *piece, &mut due);
+                gradient.unwrap();
+            }
+            computed.read_gradient(&mut due).unwrap();
+            let (last, before) = pieces.split_last().unwrap();
+            let mut found = vec![f32::NAN; len];
+            for piece in before {
+                let gradient = computed.gradient(input(), slopes, *piece, &mut found);
+                gradient.unwrap();
+            }
+            // Others, at the end of a bucket, stay.
+            let buckets = ranges.iter().map(|range| vec![7.0; range.len() + 2]);
+            let mut next = ranges.iter();
+            let mut done = |bucket: Vec<f32>| {
+                let range = next.next().unwrap();
+                let (own, others) = bucket.split_at(range.len());
+                found[range.clone()].copy_from_slice(own);
+                assert_eq!(others, [7.0; 2]);
+            };
+            let buckets = buckets.collect();
+            computed
+                .gradient_in_buckets(input(), slopes, *last, buckets, &mut done)
+                .unwrap();
+            assert_eq!(found, due, "{network:?}, {} pieces", pieces.len());
+        }
+    }
+    assert!(several > 10, "{several} networks have several buckets");
+}
+
+#[test]
+fn buckets_have_the_bits_of_the_gradient() {
+    buckets_of::<Host>(&HostDevice::default());
+    if let Some(device) = emulated(Factors::F32) {
+        buckets_of::<Plan>(&device);
+    }
+}
+
 /// Returns a batch of drawn rows.
 fn drawn(architecture: &Architecture, rows: usize) -> Input {
     let key = Key::new(6, Purpose::Sample);

@@ -1,5 +1,5 @@
-//! Sums of buckets while the backward pass goes on, between ranks that are on hosts of their own, train what one sum
-//! after it does.
+//! Sums of buckets while the backward pass goes on, between ranks that are on hosts of their own, on CPUs and on devices,
+//! train what one sum after it does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,17 +7,20 @@ use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{BatchSize, EnsembleSize, Linear, NumericTransform, TrainSpec};
+use volley_proto::spec::{
+    BatchSize, DeviceKind, EnsembleSize, Linear, NumericTransform, Precision, TrainSpec,
+};
 
 use super::runs::model;
 use super::sparse::{many_stores, small as of_picked_rows};
 use super::worlds::{TOLERANCE, assert_same_weights};
 use crate::collective::{Communicator, Counters, Options};
+use crate::device::Emulated;
 use crate::network::{CustomBatch, CustomLayer, CustomLayers, CustomOperation, Parameter};
 use crate::testing::{
     Seat, Squash, dense, load_split, over_tcp, rows, spec, squash, train_connected,
 };
-use crate::{Error, Interrupted, Origin, Outcome, TrainingState};
+use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice, TrainingState};
 
 fn options(direct_below: usize) -> Options {
     Options {
@@ -212,6 +215,187 @@ fn a_rank_that_is_lost_between_buckets_leaves_the_step_before_on_all() {
             let communicators = over_tcp(&options(RING), &tokens(world_size));
             let mut ends = train_connected(&spec, communicators, seats.collect());
             assert_same_weights(&whole, &ends.remove(0).0.unwrap(), 0.0);
+        }
+    }
+}
+
+/// Returns an emulated device that is spoilt in this way.
+fn spoilt(how: &'static str) -> ResolvedDevice {
+    ResolvedDevice::emulated(u64::MAX, Some(how), false)
+}
+
+/// Returns a device that is not linked with others.
+fn apart() -> ResolvedDevice {
+    spoilt(Emulated::UNLINKED)
+}
+
+/// Trains on ranks with these devices, from these origins.
+fn train_on(
+    spec: &TrainSpec,
+    data: &RecordBatch,
+    communicators: Vec<Communicator>,
+    ranks: Vec<(ResolvedDevice, Origin)>,
+) -> Vec<(Result<Outcome, Interrupted>, Counters)> {
+    let loaded = load_split(spec, data, ranks.len()).into_iter();
+    let seats = loaded.zip(ranks).map(|(loaded, (device, origin))| Seat {
+        device,
+        origin,
+        ..Seat::fresh(loaded)
+    });
+    train_connected(spec, communicators, seats.collect())
+}
+
+/// Trains on ranks with these devices; returns rank 0's outcome and counters, and whether all ranks computed on devices.
+fn fresh_on(
+    spec: &TrainSpec,
+    data: &RecordBatch,
+    communicators: Vec<Communicator>,
+    devices: &[ResolvedDevice],
+) -> (Outcome, Counters, bool) {
+    let ranks = devices.iter().map(|device| (*device, Origin::Fresh));
+    let ends = train_on(spec, data, communicators, ranks.collect());
+    let mut outcomes = Vec::new();
+    for ((end, counters), device) in ends.into_iter().zip(devices) {
+        let outcome = end.unwrap();
+        let computed = outcome.report.computed.device;
+        let has_rows = outcome.report.train_rows > 0;
+        let is_on_device = *device != ResolvedDevice::CPU && has_rows;
+        assert_eq!(computed == DeviceKind::Cuda, is_on_device);
+        outcomes.push((outcome, counters, is_on_device));
+    }
+    let on_devices = outcomes.iter().all(|(.., is_on_device)| *is_on_device);
+    let (first, counters, _) = outcomes.remove(0);
+    (first, counters, on_devices)
+}
+
+/// Checks worlds of devices alone, and with CPUs, against those in which a rank cannot copy buckets.
+fn assert_buckets_of_devices_train_what_one_sum_does(
+    spec: &TrainSpec,
+    data: &RecordBatch,
+    what: &str,
+) {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = &TrainSpec {
+        precision: Some(Precision::F32),
+        ..spec.clone()
+    };
+    let (device, cpu) = (apart(), ResolvedDevice::CPU);
+    for devices in [
+        vec![device, device],
+        vec![device, cpu],
+        vec![cpu, device, device],
+        vec![device; 4],
+    ] {
+        let ranks = devices.len();
+        let distant = |direct_below| over_tcp(&options(direct_below), &tokens(ranks));
+        let unpinned = devices.iter().map(|of| match *of == cpu {
+            true => cpu,
+            false => spoilt(Emulated::PIN),
+        });
+        let unpinned: Vec<_> = unpinned.collect();
+        let (whole, of_whole, _) = fresh_on(spec, data, distant(DIRECT), &unpinned);
+        let (direct, of_buckets, _) = fresh_on(spec, data, distant(DIRECT), &devices);
+        let steps = whole.report.kept.steps;
+        let more = of_buckets.operations - of_whole.operations;
+        assert!(more >= steps, "{what}: {more} sums more in {steps} steps");
+        let [left, right] = [&whole, &direct].map(|outcome| outcome.artifacts.as_ref().unwrap());
+        assert!(model(left) == model(right), "{what}: the same bits");
+        let [ring, again] = [(), ()].map(|()| fresh_on(spec, data, distant(RING), &devices).0);
+        assert_same_weights(&whole, &ring, TOLERANCE);
+        assert_same_weights(&ring, &again, 0.0);
+        // Within a host, sums of CPUs' gradients would take time from them.
+        let abort = CancellationToken::new();
+        let near = Communicator::in_process(ranks, &options(DIRECT), &abort).unwrap();
+        let (near, of_near, on_devices) = fresh_on(spec, data, near, &devices);
+        let overlaps = of_near.operations >= of_whole.operations + steps;
+        assert_eq!(overlaps, on_devices, "{what}");
+        let near = near.artifacts.as_ref().unwrap();
+        assert!(model(near) == model(right), "{what}: within a host");
+    }
+}
+
+#[test]
+fn devices_sum_buckets_while_they_compute() {
+    let data = rows(0..300);
+    assert_buckets_of_devices_train_what_one_sum_does(&small(), &data, "dense layers");
+    // Of four ranks, that of the third shard has no rows, and computes on its CPU.
+    let spec = TrainSpec {
+        shards: 4,
+        accumulate: 3,
+        ..small()
+    };
+    assert_buckets_of_devices_train_what_one_sum_does(&spec, &data, "pieces, and no rows");
+    let mut spec = small();
+    spec.network.factors = 8;
+    spec.network.linear = Linear::Beside;
+    spec.network.ensemble_size = EnsembleSize::Of(2);
+    spec.optimizer.clip_norm = Some(0.5);
+    assert_buckets_of_devices_train_what_one_sum_does(&spec, &data, "an ensemble");
+}
+
+#[test]
+fn a_device_that_fails_between_buckets_leaves_the_step_before_on_all() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = TrainSpec {
+        precision: Some(Precision::F32),
+        epochs: Some(3),
+        ..small()
+    };
+    let data = rows(0..300);
+    for world_size in [2, 3] {
+        let devices = vec![apart(); world_size];
+        let connect = || over_tcp(&options(DIRECT), &tokens(world_size));
+        let (whole, ..) = fresh_on(&spec, &data, connect(), &devices);
+        for lost in 0..world_size {
+            let ranks = (0..world_size).map(|rank| match rank == lost {
+                true => (spoilt(Emulated::COLLECT), Origin::Fresh),
+                false => (apart(), Origin::Fresh),
+            });
+            let ends = train_on(&spec, &data, connect(), ranks.collect());
+            let states = ends.into_iter().enumerate().map(|(rank, (end, _))| {
+                let Interrupted { error, state } = end.unwrap_err();
+                let is_due = match rank == lost {
+                    true => matches!(error, Error::DeviceFailed { .. }),
+                    false => matches!(error, Error::AtStep { .. }) && error.is_peer_loss(),
+                };
+                assert!(is_due, "rank {rank}: {error:?}");
+                *state.unwrap()
+            });
+            let states: Vec<TrainingState> = states.collect();
+            let steps = states[0].position().steps;
+            assert!((1..whole.report.kept.steps).contains(&steps), "{steps}");
+            assert!(states.iter().all(|state| *state == states[0]));
+            // Training goes on as if nothing had happened.
+            let ranks = states.into_iter().map(Origin::State);
+            let ranks = ranks.map(|origin| (apart(), origin));
+            let mut ends = train_on(&spec, &data, connect(), ranks.collect());
+            assert_same_weights(&whole, &ends.remove(0).0.unwrap(), 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_device_whose_buckets_do_not_arrive_is_not_used() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = TrainSpec {
+        precision: Some(Precision::F32),
+        ..small()
+    };
+    let data = rows(0..300);
+    let near = || Communicator::in_process(2, &options(DIRECT), &CancellationToken::new()).unwrap();
+    let (host, _) = train(&spec, &data, near());
+    let ranks = [(); 2].map(|()| (spoilt(Emulated::COPIES), Origin::Fresh));
+    for (end, _) in train_on(&spec, &data, near(), ranks.into()) {
+        let end = end.unwrap();
+        assert_eq!(end.report.computed.device, DeviceKind::Cpu);
+        if end.artifacts.is_some() {
+            assert_same_weights(&host, &end, 0.0);
         }
     }
 }

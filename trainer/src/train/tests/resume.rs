@@ -170,7 +170,7 @@ fn a_step_that_fails_half_way_leaves_nothing() {
             let before = fit.state().unwrap();
             let done = std::thread::scope(|scope| {
                 let done = scope.spawn(move || {
-                    gather(&[false, false], "buckets", &mut peer).unwrap();
+                    gather(&[false; 3], "buckets", &mut peer).unwrap();
                     // Rows, two sums for each of two features and one null indicator, three pieces, weight;
                     // then it is gone.
                     peer.all_reduce_sum_f64(&mut [0.0; 11]).unwrap();
