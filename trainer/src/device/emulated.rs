@@ -678,6 +678,7 @@ impl Runtime for Emulated {
         }
         let mut all = self.pinned.borrow_mut();
         let staged = all.get_mut(&buffer).expect("the buffer is held");
+        assert!(staged.due.is_empty(), "copies from the buffer have arrived");
         let words: &mut [u8] = bytemuck::cast_slice_mut(&mut staged.words);
         for transfer in transfers {
             self.check(transfer.at, transfer.bytes);

@@ -495,6 +495,14 @@ mod tests {
                         flat
                     });
                     assert_eq!(found, due);
+                    let ranges = plan.buckets();
+                    let (mut found, mut next) = (vec![f32::NAN; due.len()], ranges.iter());
+                    let taken = plan.backward_in_buckets(&all, &mut |of_losses, copy| {
+                        assert_eq!(of_losses, loss);
+                        copy(&mut found[next.next().unwrap().start..]);
+                    });
+                    taken.unwrap();
+                    assert_eq!(found, due, "in buckets");
                 }
             }
         }

@@ -348,7 +348,8 @@ impl<C: Compute> Fit<'_, C> {
     }
 
     /// Takes the steps of an epoch without other ranks: in turns on the device if `by_itself`, else one by
-    /// one as a rank with peers does, in buckets if there are several. Returns the loss of each, and the time of the last step or turn.
+    /// one as a rank with peers does, in buckets if there are several. Returns the loss of each, and the time of the last
+    /// step or turn.
     pub(in crate::train) fn steps_of_an_epoch(
         &mut self,
         by_itself: bool,

@@ -630,7 +630,7 @@ fn buckets_of<C: Compute>(device: &C::Device) {
             assert_eq!(found, due, "{network:?}, {} pieces", pieces.len());
         }
     }
-    assert!(several > 10, "{several} networks have several buckets");
+    assert!(several > 7, "{several} networks have several buckets");
 }
 
 #[test]
