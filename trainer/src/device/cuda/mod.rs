@@ -490,8 +490,8 @@ impl Runtime for Cuda {
         self.usable()?;
         let all = self.pinned.borrow();
         let staged = &all[&buffer];
-        // SAFETY: `Pinned` has checked the offsets; addresses are in memory that `network::plan` holds, and whose work is
-        // not written to by what it queues before it takes the buffer.
+        // SAFETY: `Pinned` has checked the offsets; addresses are in memory that `network::plan` holds, and the work that it
+        // queues before it takes the buffer does not write to them.
         unsafe { staged.collect(transfers, &self.stream, &self.copies) }
             .map_err(self.failed("copy to pinned memory"))?;
         let bytes: usize = transfers.iter().map(|transfer| transfer.bytes).sum();
