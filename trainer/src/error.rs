@@ -370,7 +370,7 @@ pub enum Error {
     },
     /// A custom layer is on a device that cannot compute it.
     #[error(
-        "not supported: layer {layer} on device {device}: custom layers compute on the CPU only; expected device = 'cpu'"
+        "not supported: layer {layer} on device {device}: Burn has no custom layers; expected device = 'cpu' or 'cuda'"
     )]
     LayerDevice {
         /// The layer as typed.

@@ -559,16 +559,18 @@ impl Times {
 
 /// Describes the device that ranks compute on, and why.
 fn device(spec: &TrainSpec, executors: Option<&[Executor]>, times: &Times) -> String {
+    let on_host = computed_by_host(&spec.network.layers);
     match (spec.device, executors) {
         (Device::Auto, Some(executors)) if !executors.is_empty() => {
             let mut devices: Vec<_> = executors.iter().map(|e| e.device.as_str()).collect();
             devices.sort_unstable();
             devices.dedup();
             // A rank compares devices before its first step.
-            let is_gpu = |device: &&str| device.starts_with("cuda") || device.starts_with("wgpu");
+            let is_wgpu = |device: &&str| device.starts_with("wgpu");
+            let is_gpu = |device: &&str| device.starts_with("cuda") || is_wgpu(device);
             let either = match devices.iter().any(is_gpu) {
-                true if !Layer::customs(&spec.network.layers).is_empty() => {
-                    ", but the CPU for custom layers".to_owned()
+                true if devices.iter().any(is_wgpu) && !on_host.is_empty() => {
+                    ", but the CPU instead of wgpu for custom layers".to_owned()
                 }
                 true => match (times.cpu, times.gpu) {
                     (Some(cpu), Some(gpu)) => format!(
@@ -580,10 +582,33 @@ fn device(spec: &TrainSpec, executors: Option<&[Executor]>, times: &Times) -> St
                 },
                 false => String::new(),
             };
-            format!("auto: {}{either}", devices.join(", "))
+            let has_cuda = devices.iter().any(|device| device.starts_with("cuda"));
+            let on_host = if has_cuda { &*on_host } else { "" };
+            format!("auto: {}{either}{on_host}", devices.join(", "))
         }
-        (device, _) if spec.device_share => format!("{device}, shared"),
-        (device, _) => device.to_string(),
+        (device, _) => {
+            let shared = if spec.device_share { ", shared" } else { "" };
+            let on_host = match device.kind() {
+                Some(DeviceKind::Cuda) => &*on_host,
+                _ => "",
+            };
+            format!("{device}{shared}{on_host}")
+        }
+    }
+}
+
+/// Names the layers that the host computes beside an NVIDIA GPU, if there are any.
+fn computed_by_host(layers: &[Layer]) -> String {
+    let customs: BTreeSet<_> = Layer::customs(layers)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    match customs.is_empty() {
+        true => String::new(),
+        false => {
+            let all: Vec<_> = customs.into_iter().collect();
+            format!("; beside a GPU, the CPU computes {}", all.join(", "))
+        }
     }
 }
 
@@ -910,8 +935,22 @@ mod tests {
             name: "rbf".to_owned(),
             arguments: vec![],
         });
-        let custom = "auto: cpu, cuda:1, but the CPU for custom layers";
+        let custom = "auto: cpu, cuda:1, or the CPU where it is faster; beside a GPU, the CPU computes custom('rbf')";
         assert_eq!(auto(&spec, &mixed), custom);
+        assert_eq!(auto(&spec, &mixed[..1]), "auto: cpu");
+        let wgpu = [executor("any", "wgpu:0")];
+        let instead = "auto: wgpu:0, but the CPU instead of wgpu for custom layers";
+        assert_eq!(auto(&spec, &wgpu), instead);
+        for (device, due) in [
+            (Device::Cpu, "cpu"),
+            (
+                Device::Cuda(1),
+                "cuda:1; beside a GPU, the CPU computes custom('rbf')",
+            ),
+        ] {
+            spec.device = device;
+            assert_eq!(auto(&spec, &mixed), due);
+        }
     }
 
     #[test]

@@ -215,10 +215,10 @@ impl TrainSpec {
         }
         self.network.check()?;
         let customs = Layer::customs(&self.network.layers);
-        let names_gpu = !matches!(self.device, Device::Auto | Device::Cpu);
-        if let (true, Some(layer)) = (names_gpu, customs.first()) {
+        let by_wgpu = matches!(self.device, Device::AnyWgpu | Device::Wgpu(_));
+        if let (true, Some(layer)) = (by_wgpu, customs.first()) {
             let expected = format!(
-                "expected 'cpu': not supported: {layer} and other custom layers compute on the CPU only"
+                "expected 'cpu', 'cuda' or 'auto': not supported: {layer} and other custom layers beside a GPU by wgpu"
             );
             let device = format!("'{}'", self.device);
             return Err(Error::option("device", device, expected));

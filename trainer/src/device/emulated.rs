@@ -338,6 +338,7 @@ impl Emulated {
                 assert_eq!(code, 0, "there is no kernel {}", launch.kernel);
             }
             Work::AllReduce(all) => return self.all_reduce(all),
+            Work::Call(call) => unreachable!("{call:?} is not queued"),
         }
         true
     }
@@ -558,7 +559,7 @@ impl Runtime for Emulated {
         Ok(())
     }
 
-    fn run(&self, work: &[Work]) -> Result<()> {
+    fn enqueue(&self, work: &[Work]) -> Result<()> {
         let queued = work.iter().cloned().map(Box::new).map(Queued::Work);
         self.queue.borrow_mut().extend(queued);
         if !self.copies_to(None) {
@@ -592,7 +593,7 @@ impl Runtime for Emulated {
         }
         let work = self.recorded.borrow()[&recorded.0].clone();
         let before = self.counters.get().launches;
-        self.run(&work)?;
+        self.enqueue(&work)?;
         count(&self.counters, |counters| {
             counters.launches = before;
             counters.replays += 1;

@@ -34,8 +34,8 @@ pub use self::lock::{Alone, GpuLock};
 #[cfg(test)]
 pub(crate) use self::runtime::Counters;
 pub(crate) use self::runtime::{
-    Address, Factors, Identity, Launch, Memory, Number, Operand, Pinned, Product, Recorded,
-    Runtime, Summed, Transfer, Words, Work,
+    Address, Call, Factors, HostWork, Identity, Launch, Memory, Number, Operand, Pinned, Product,
+    Recorded, Runtime, Summed, Transfer, Words, Work,
 };
 
 use crate::{Error, Result};
@@ -137,17 +137,16 @@ impl ResolvedDevice {
         Self(own)
     }
 
-    /// Returns whether it is a GPU that the CPU may not stand in for.
-    pub(crate) fn is_gpu_alone(self) -> bool {
+    /// Returns whether only Burn computes on it, which has no custom layers, and the CPU may not stand in for it.
+    pub(crate) fn is_burn_alone(self) -> bool {
         match self.0 {
-            Kind::Cpu => false,
-            Kind::Cuda { either, .. } => !either,
+            Kind::Cpu | Kind::Cuda { .. } => false,
             #[cfg(feature = "wgpu")]
             Kind::Wgpu { either, .. } => !either,
             #[cfg(test)]
             Kind::Flex(_, either) => !either,
             #[cfg(test)]
-            Kind::Emulated(_, _, either) => !either,
+            Kind::Emulated(..) => false,
         }
     }
 

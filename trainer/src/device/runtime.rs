@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Work is queued in order on one stream, without waiting for it; [`read`](Runtime::read) waits until all of it is
-//! done. Copies from and to pinned host memory are queued on a second stream, beside the work; the two wait for each other
-//! only where they are told to. What kernels compute is not known here.
+//! done, and so does a [call](Call) of the host amid the work. Copies from and to pinned host memory are queued on a second
+//! stream, beside the work; the two wait for each other only where they are told to. What kernels compute is not known
+//! here.
 //!
 //! Devices of a host can be [linked](Runtime::join); then work may sum over them. While such work is queued,
 //! [`is_done`](Runtime::is_done) is the only wait that ends if a peer is lost: every other call may block with it, so
@@ -127,6 +128,45 @@ pub(crate) enum Number {
     F64,
 }
 
+/// Computation in host memory, of numbers that a device has computed.
+pub(crate) trait HostWork: fmt::Debug {
+    /// Computes the numbers to `write`, which are 0 before, from those that were `read`.
+    fn compute(&self, read: &[f32], write: &mut [f32]);
+}
+
+/// Call of the host between kernels: once the work before it is done, numbers are read from the device, and the
+/// results are written to the same place before the work behind it is queued.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) at: Address,
+    /// Count of the numbers that are read.
+    pub(crate) read: usize,
+    /// Count of the numbers that are written.
+    pub(crate) write: usize,
+    pub(crate) work: Rc<dyn HostWork>,
+}
+
+/// Calls are equal if they do the same work at the same place.
+impl PartialEq for Call {
+    fn eq(&self, other: &Self) -> bool {
+        let place = |call: &Self| (call.at, call.read, call.write);
+        place(self) == place(other) && Rc::ptr_eq(&self.work, &other.work)
+    }
+}
+
+impl Call {
+    /// Makes the call. It costs a read and a write, unless there is nothing to write.
+    pub(crate) fn make<R: Runtime + ?Sized>(&self, runtime: &R) -> Result<()> {
+        let (mut read, mut write) = (vec![0.0; self.read], vec![0.0; self.write]);
+        runtime.read(self.at, bytemuck::cast_slice_mut(&mut read))?;
+        self.work.compute(&read, &mut write);
+        match write.is_empty() {
+            true => Ok(()),
+            false => runtime.write(self.at, bytemuck::cast_slice(&write)),
+        }
+    }
+}
+
 /// Part of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Work {
@@ -134,6 +174,8 @@ pub(crate) enum Work {
     Product(Product),
     /// All-reduce over the linked devices, in one operation. All of them queue the same ones in the same order.
     AllReduce(Vec<Summed>),
+    /// Call of the host, which waits for the work before it. It is neither queued nor recorded.
+    Call(Call),
 }
 
 /// Device as its peers see it.
@@ -217,9 +259,29 @@ pub(crate) trait Runtime: fmt::Debug {
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()>;
 
     /// Queues work.
-    fn run(&self, work: &[Work]) -> Result<()>;
+    ///
+    /// # Panics
+    /// If there is a call in it.
+    fn enqueue(&self, work: &[Work]) -> Result<()>;
+
+    /// Queues work, and makes the calls in it.
+    fn run(&self, work: &[Work]) -> Result<()> {
+        for part in work.split_inclusive(|work| matches!(work, Work::Call(_))) {
+            match part.split_last() {
+                Some((Work::Call(call), before)) => {
+                    self.enqueue(before)?;
+                    call.make(self)?;
+                }
+                _ => self.enqueue(part)?,
+            }
+        }
+        Ok(())
+    }
 
     /// Records work without running it.
+    ///
+    /// # Panics
+    /// If there is a call in it.
     fn record(&self, work: &[Work]) -> Result<Recorded>;
 
     /// Queues recorded work.

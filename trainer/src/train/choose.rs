@@ -2,10 +2,9 @@
 //!
 //! ```text
 //!  device 'cpu' ───────────────────────────────────▶ Host
-//!  a GPU ─ plan covers the network ─ plan is right ─▶ Plan      unless 'auto' finds the host faster
-//!            │ no: custom layers       │ no
-//!            ▼                         └───────────▶ Tensors (Burn), where it is built in, else Host
-//!           Host
+//!  a GPU ─ plan is right ──────────────────────────▶ Plan         unless 'auto' finds the host faster
+//!            │ no
+//!            └─────────────────────────────────────▶ Tensors (Burn), where it is built in, else Host
 //!  a GPU by wgpu ─ Burn is right ──────────────────▶ Tensors      unless 'auto' finds the host faster
 //!                    │ no, or custom layers
 //!                    └─────────────────────────────▶ Host
@@ -52,6 +51,9 @@ const STAY: f64 = 1e-30;
 const MOVE: f64 = 1e-3;
 /// Minimum length of a parameter's gradient in a comparison, as a share of the whole gradient's.
 const SMALL: f64 = 0.05;
+
+/// Reason why a rank without rows computes on the host.
+const NO_ROWS: &str = "there are no rows";
 
 /// An implementation of [`Compute`] with its device.
 #[derive(Debug)]
@@ -168,11 +170,13 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
         computed: gpu,
         reason: None,
     };
-    if let Some(reason) = untried(subject) {
-        return Choice::on_host(subject, Some(reason.to_owned()));
+    if !has_rows(subject) {
+        return Choice::on_host(subject, Some(NO_ROWS.to_owned()));
     }
     let has_peers = subject.world.ranks > 1;
+    let hosted = uncovered(subject.architecture).is_some();
     let links = has_peers
+        && !hosted
         && plan
             .runtime
             .identity()
@@ -182,7 +186,7 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
         Ok(Some(what)) => {
             let device = plan.runtime.name();
             let reason = Some(format!("on {device}, the plan's {what}"));
-            match without_plan(index, gpu) {
+            match without_plan(index, gpu).filter(|_| !hosted) {
                 Some(chosen) => Choice {
                     chosen,
                     computed: gpu,
@@ -206,7 +210,8 @@ fn with_burn(
     subject: Subject<'_>,
     threads: &Threads,
 ) -> Choice {
-    if let Some(reason) = untried(subject) {
+    let reason = uncovered(subject.architecture).or((!has_rows(subject)).then_some(NO_ROWS));
+    if let Some(reason) = reason {
         return Choice::on_host(subject, Some(reason.to_owned()));
     }
     match super::on_burn::differs_from_host(&device, &name, subject, threads) {
@@ -221,11 +226,9 @@ fn with_burn(
     }
 }
 
-/// Returns the reason why a GPU is not even tried, if there is one.
-fn untried(subject: Subject<'_>) -> Option<&'static str> {
-    // A rank without rows has nothing to compute.
-    let has_rows = subject.shards.iter().any(|shard| shard.train.len() > 0);
-    uncovered(subject.architecture).or((!has_rows).then_some("there are no rows"))
+/// Returns false for a rank that has nothing to compute, on which no GPU is tried.
+fn has_rows(subject: Subject<'_>) -> bool {
+    subject.shards.iter().any(|shard| shard.train.len() > 0)
 }
 
 /// Returns Burn on the GPU with this ordinal, if it is built in and equally precise: it always multiplies in

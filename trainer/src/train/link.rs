@@ -81,13 +81,14 @@ fn note(rank: usize, reason: &str) -> String {
     )
 }
 
-/// Links the devices of all ranks, if all are of one kind and on one host. `numbers` is the length of the gradient. All
-/// ranks call it, with `None` where no plan computes.
+/// Links the devices of all ranks, if all are of one kind and on one host, unless the network says otherwise with a reason.
+/// `numbers` is the length of the gradient. All ranks call it, with `None` where no plan computes.
 ///
 /// # Errors
 /// If a peer is lost.
 pub(super) fn link(
     runtime: Option<&Rc<dyn Runtime>>,
+    unlinked: Option<&str>,
     numbers: usize,
     communicator: &mut Communicator,
 ) -> Result<Linked> {
@@ -97,7 +98,11 @@ pub(super) fn link(
     let identity = runtime.and_then(|runtime| {
         let identity = runtime.identity();
         let unknown = |error: &Error| tracing::warn!(%error, "a GPU cannot be linked");
-        identity.inspect_err(unknown).ok()
+        let identity = identity.inspect_err(unknown).ok()?;
+        Some(Identity {
+            unlinked: unlinked.map(str::to_owned).or(identity.unlinked),
+            ..identity
+        })
     });
     let mine = Offer {
         host: host_id(),

@@ -81,6 +81,7 @@ use crate::encode::{LoadedShards, Scaling, Settled, Vocabulary, settle};
 use crate::model::Successor;
 use crate::network::{
     Architecture, Compute, CustomLayers, Host, HostDevice, Normalization, Parameter, Plan, Sizes,
+    uncovered,
 };
 use crate::threads::Threads;
 use crate::{Error, Model, Result};
@@ -185,7 +186,9 @@ pub fn train(
     };
     let parameters = architecture.parameters().iter();
     let numbers = parameters.map(Parameter::len).sum();
-    let linked = communicator.patiently(|peers| link(runtime.as_ref(), numbers, peers));
+    // The host's part in a step cannot be recorded with sums between GPUs.
+    let unlinked = uncovered(architecture);
+    let linked = communicator.patiently(|peers| link(runtime.as_ref(), unlinked, numbers, peers));
     let Linked { is_linked, note } = match linked {
         Ok(linked) => linked,
         Err(error) => {

@@ -226,6 +226,7 @@ impl Cuda {
                     link.and_then(|link| link.all_reduce(all, &self.stream))
                         .map_err(self.unlinked("sum over GPUs"))?;
                 }
+                Work::Call(call) => unreachable!("{call:?} is not queued"),
             }
         }
         Ok(())
@@ -285,7 +286,7 @@ impl Cuda {
                 Work::Launch(launch) => {
                     self.function(launch.kernel)?;
                 }
-                Work::AllReduce(_) => {}
+                Work::AllReduce(_) | Work::Call(_) => {}
             }
         }
         self.wait()
@@ -355,7 +356,8 @@ impl Runtime for Cuda {
 
     fn write(&self, at: Address, bytes: &[u8]) -> Result<()> {
         self.usable()?;
-        // SAFETY: `Memory` has checked that there is room, and `bytes` are borrowed until they are copied.
+        // SAFETY: `Memory` has checked that there is room, or `network::plan` holds it for a call; `bytes` are borrowed until
+        // they are copied.
         let written = unsafe { result::memcpy_htod_async(at, bytes, self.stream.cu_stream()) };
         written.map_err(self.failed("write to memory"))?;
         self.wait()?;
@@ -369,7 +371,8 @@ impl Runtime for Cuda {
     fn read(&self, at: Address, bytes: &mut [u8]) -> Result<()> {
         self.usable()?;
         let len = bytes.len() as u64;
-        // SAFETY: `Memory` has checked that so many are there, and the stream is waited for before `bytes` are used.
+        // SAFETY: `Memory` has checked that so many are there, or `network::plan` holds them for a call; the stream is waited
+        // for before `bytes` are used.
         let read = unsafe { result::memcpy_dtoh_async(bytes, at, self.stream.cu_stream()) };
         read.map_err(self.failed("read memory"))?;
         self.wait()?;
@@ -387,7 +390,7 @@ impl Runtime for Cuda {
         copied.map_err(self.failed("copy memory"))
     }
 
-    fn run(&self, work: &[Work]) -> Result<()> {
+    fn enqueue(&self, work: &[Work]) -> Result<()> {
         self.usable()?;
         self.queue(work)?;
         count(&self.counters, |counters| {

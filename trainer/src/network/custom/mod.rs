@@ -4,7 +4,8 @@
 //!  custom('rbf', 16) ──CustomLayers──▶ CustomLayer::build(width, [16]) ──▶ CustomOperation: forward, backward
 //! ```
 //!
-//! They compute on the CPU, with a hand-written forward and backward pass like [`host`](super::host)'s own operations.
+//! They compute on the CPU, with a hand-written forward and backward pass like [`host`](super::host)'s own operations;
+//! beside a GPU that computes the rest of the network, in [calls](super::plan) between its kernels.
 //! Their place in a network, and the names of their parameters there, are the [graph](super::graph)'s.
 //!
 //! Shapes: B rows, at least one; F input and W output numbers per row; tensors are row-major.

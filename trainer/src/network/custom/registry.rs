@@ -77,7 +77,7 @@ impl CustomLayers {
             if let Layer::Custom { name, .. } = layer {
                 self.find(name, layer)?;
             }
-            if device.is_gpu_alone() {
+            if device.is_burn_alone() {
                 return Err(Error::LayerDevice {
                     layer: layer.to_string(),
                     device: device.to_string(),

@@ -5,6 +5,7 @@
 
 use volley_proto::spec::{Activation, FREQUENCIES, PERIODIC_WIDTH, PIECEWISE_WIDTH};
 
+use super::calls::Hosted;
 use super::layout::Layout;
 use super::places::{Places, Planned, Sketch};
 use super::words::{Arguments, Grid, Tensor};
@@ -30,6 +31,8 @@ pub(super) struct Layers {
     factor_table: Option<Picks>,
     /// Bin edges and bin counts of each feature, for each planned node.
     bins: Vec<Option<(Memory, Memory)>>,
+    /// Custom layers, for each planned node.
+    pub(super) hosted: Vec<Option<std::rc::Rc<Hosted>>>,
 }
 
 /// Layout of a table's rows for kernels: see `Table` in `kernels.cu`.
@@ -170,7 +173,16 @@ impl Layers {
                 Memory::of(runtime, &counts)?,
             )))
         });
+        let hosted = sketch.nodes.iter().map(|planned| {
+            let node = &graph.nodes[planned.node];
+            let Operation::Custom(custom) = &node.operation else {
+                return None;
+            };
+            let own = &graph.parameters[node.at..][..custom.parameters];
+            Some(std::rc::Rc::new(Hosted::new(custom, own, planned.lanes)))
+        });
         Ok(Self {
+            hosted: hosted.collect(),
             bins: bins.collect::<Result<_>>()?,
             embeddings: picks(graph.embeddings, "embedding", sketch.lanes)?,
             factor_table: picks(graph.factors, "factors.values", 1)?,
@@ -245,7 +257,7 @@ impl Layers {
         pass.batch.codes + 4 * (pass.first * self.architecture.categorical) as u64
     }
 
-    fn at(&self, base: Address, parameter: usize) -> Address {
+    pub(super) fn at(&self, base: Address, parameter: usize) -> Address {
         base + 4 * self.layout.start(parameter) as u64
     }
 
@@ -256,7 +268,7 @@ impl Layers {
         nodes.find(|(_, node)| node.operation == Operation::Affine)
     }
 
-    fn node(&self, planned: &Planned) -> &Node {
+    pub(super) fn node(&self, planned: &Planned) -> &Node {
         &self.architecture.graph.nodes[planned.node]
     }
 
@@ -463,7 +475,8 @@ impl Layers {
             }
             // `enter` computes the first, and the kernels of outputs the second.
             Operation::Affine | Operation::Mean => {}
-            Operation::Columns(_) | Operation::Custom(_) => unreachable!("no plan has it"),
+            Operation::Custom(_) => self.call_forward(pass, at, planned, work),
+            Operation::Columns(_) => unreachable!("no plan has it"),
         }
     }
 
@@ -884,7 +897,15 @@ impl Backward<'_> {
             }
             // It passes no gradient on.
             Operation::Mean => {}
-            Operation::Columns(_) | Operation::Custom(_) => unreachable!("no plan has it"),
+            Operation::Custom(_) => {
+                let gradient = self.gradient.expect("no path leads through a custom layer");
+                let from = node.from[0];
+                let wanted = layers.sketch.sought[layers.sketch.same(from)];
+                let place = (at, planned);
+                let dx = layers.call_back(pass, place, gradient, wanted, &mut self.work);
+                self.pass_on(from, dx, lanes);
+            }
+            Operation::Columns(_) => unreachable!("no plan has it"),
         }
     }
 

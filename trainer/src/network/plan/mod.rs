@@ -8,10 +8,11 @@
 //!
 //! The members of an ensemble are lanes of the same kernels and products. Weights, gradient, optimizer state and
 //! rows stay on the device; the host sends the row order of an epoch and reads the totals of its steps.
-//! [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same; custom layers are left to the host, and
-//! L-BFGS steps to the training loop.
+//! [`Host`](super::Host) and [`Tensors`](super::Tensors) compute the same. The host computes custom layers, in
+//! [calls](self::calls) between recorded parts of a step; L-BFGS steps are left to the training loop.
 
 mod buckets;
+mod calls;
 mod evaluated;
 mod inference;
 mod layers;
@@ -61,7 +62,8 @@ pub(crate) struct PlanDevice {
     pub(crate) factors: Factors,
 }
 
-/// Returns the reason why a network cannot be compiled, if there is one.
+/// Returns the reason why the host computes a part of a network, if it does: a plan trains it nevertheless, but is not
+/// linked with peers, and predictions and Burn leave it to the host.
 pub(crate) fn uncovered(architecture: &Architecture) -> Option<&'static str> {
     let nodes = &architecture.graph.nodes;
     let custom = |node: &super::graph::Node| matches!(node.operation, Operation::Custom(_));

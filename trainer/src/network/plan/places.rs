@@ -10,9 +10,9 @@ use std::ops::Range;
 use super::layout::{Layout, aligned};
 use super::words::Tensor;
 use crate::device::Address;
-use crate::network::Architecture;
 use crate::network::attribution::entries;
 use crate::network::graph::{Operation, Value};
+use crate::network::{Architecture, Parameter};
 
 /// Computed node, for all lanes.
 #[derive(Debug, Clone, PartialEq)]
@@ -278,6 +278,12 @@ impl Sketch {
                 Operation::LayerNorm => carve(2 * rows * planned.lanes),
                 Operation::Interactions { factors, .. } => {
                     carve(rows * factors * architecture.outputs)
+                }
+                Operation::Custom(ref custom) => {
+                    let graph = &architecture.graph;
+                    let own = graph.parameters[node.at..][..custom.parameters].iter();
+                    let widest = graph.widths[node.from[0]].max(graph.widths[node.to]);
+                    carve(planned.lanes * (own.map(Parameter::len).sum::<usize>() + rows * widest))
                 }
                 _ => 0,
             }

@@ -11,10 +11,13 @@
 //! summed over the devices within the recorded step. If a peer is lost in a turn of such steps, later steps of the turn
 //! compute with wrong sums, so the [whole turn is undone](Resident::undo).
 //!
+//! With [custom layers](super::calls), a step is recorded in parts, between which the host computes.
+//!
 //! A step is atomic: if its loss or gradient is not finite, it and the steps after it change nothing. The training loop
 //! assigns rows to steps and sets the learning rate.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use volley_proto::spec::{Loss, PIECE, Rule};
 
@@ -25,7 +28,7 @@ use super::rows::{RowMemory, Widths};
 use super::windows::{RowSource, WindowSize, Windows};
 use super::words::{Arguments, Tensor};
 use super::{Layers, NUMBERS, Places, Plan, Slot};
-use crate::device::{Address, Memory, Number, Recorded, Summed, Work};
+use crate::device::{Address, Call, Memory, Number, Recorded, Runtime, Summed, Work};
 use crate::network::Normalization;
 use crate::network::host::sigmoid_scale;
 use crate::{Error, Result};
@@ -214,8 +217,17 @@ pub(super) struct Held {
     step: StepRoom,
     objective: Kept,
     epoch: Option<Epoch>,
-    recorded: Option<Recorded>,
+    recorded: Option<Rc<[Replayed]>>,
     linked: Option<Linked>,
+}
+
+/// Part of a step that is replayed.
+#[derive(Debug)]
+enum Replayed {
+    /// Recorded kernels and products.
+    Work(Recorded),
+    /// What the host computes between them.
+    Call(Call),
 }
 
 /// Memory of steps that sum over linked devices.
@@ -823,7 +835,7 @@ impl Resident<Slot> for Plan {
                 steps,
             });
             if let Some(recorded) = held.recorded.take() {
-                self.runtime.forget(recorded);
+                forget(&*self.runtime, &recorded);
             }
         }
         let tables = held.epoch.as_mut().expect("it was just made");
@@ -872,7 +884,7 @@ impl Resident<Slot> for Plan {
         let recorded = self.recorded(slots)?;
         let held = self.held.as_mut().expect("rows are held");
         let epoch = held.epoch.as_ref().expect("an epoch has begun");
-        let replay = || self.runtime.replay(recorded);
+        let replay = || replay(&*self.runtime, &recorded);
         let range = epoch.next..epoch.next + steps;
         match &mut held.windows {
             None => range.into_iter().try_for_each(|_| replay())?,
@@ -893,7 +905,7 @@ impl Resident<Slot> for Plan {
         }
         linked.is_kept = true;
         let recorded = self.recorded(slots)?;
-        (0..steps).try_for_each(|_| self.runtime.replay(recorded))
+        (0..steps).try_for_each(|_| replay(&*self.runtime, &recorded))
     }
 
     fn is_done(&self) -> Result<bool> {
@@ -1024,23 +1036,59 @@ impl Plan {
     }
 
     /// Returns the recorded step; records it if that was not done.
-    fn recorded(&mut self, slots: &[Slot]) -> Result<Recorded> {
+    fn recorded(&mut self, slots: &[Slot]) -> Result<Rc<[Replayed]>> {
         let held = self.held.as_ref().expect("rows are held");
         let epoch = held.epoch.as_ref().expect("an epoch has begun");
-        let recorded = match held.recorded {
-            Some(recorded) => recorded,
-            None => self.runtime.record(&self.step(held, epoch, slots))?,
+        let recorded = match &held.recorded {
+            Some(recorded) => Rc::clone(recorded),
+            None => self.record(&self.step(held, epoch, slots))?,
         };
         if let Some(held) = &mut self.held {
-            held.recorded = Some(recorded);
+            held.recorded = Some(Rc::clone(&recorded));
         }
         Ok(recorded)
+    }
+
+    /// Records a step, in parts between the host's calls.
+    fn record(&self, step: &[Work]) -> Result<Rc<[Replayed]>> {
+        let is_call = |work: &Work| matches!(work, Work::Call(_));
+        let mut all = Vec::new();
+        for part in step.chunk_by(|one, next| !is_call(one) && !is_call(next)) {
+            let recorded = match part {
+                [Work::Call(call)] => Ok(Replayed::Call(call.clone())),
+                work => self.runtime.record(work).map(Replayed::Work),
+            };
+            match recorded {
+                Ok(recorded) => all.push(recorded),
+                Err(error) => {
+                    forget(&*self.runtime, &all);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(all.into())
     }
 
     fn forget(&mut self) {
         let recorded = self.held.as_mut().and_then(|held| held.recorded.take());
         if let Some(recorded) = recorded {
-            self.runtime.forget(recorded);
+            forget(&*self.runtime, &recorded);
+        }
+    }
+}
+
+/// Queues a recorded step; if the host has a part in it, computes that too.
+fn replay(runtime: &dyn Runtime, step: &[Replayed]) -> Result<()> {
+    step.iter().try_for_each(|part| match part {
+        Replayed::Work(recorded) => runtime.replay(*recorded),
+        Replayed::Call(call) => call.make(runtime),
+    })
+}
+
+fn forget(runtime: &dyn Runtime, step: &[Replayed]) {
+    for part in step {
+        if let Replayed::Work(recorded) = part {
+            runtime.forget(*recorded);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::device::Emulated;
 use crate::network::{Attributions, Normalization, Scratch, Sizes, attribute};
 use crate::random::{Key, Purpose};
-use crate::testing::custom_layers;
+use crate::testing::{custom_layers, squash};
 
 pub(super) const ROWS: usize = 90;
 const STEP: usize = 30;
@@ -21,11 +21,17 @@ pub(super) const FEATURES: usize = 18;
 
 /// Builds the network of the Rossmann example, with narrower layers.
 pub(super) fn rossmann(members: usize) -> Architecture {
+    let layers = Layer::stack(&[40, 40, 40, 20], Activation::Relu, &[0.5; 4]);
+    rossmann_with(members, layers)
+}
+
+/// Builds it with other layers.
+fn rossmann_with(members: usize, layers: Vec<Layer>) -> Architecture {
     let network = Network {
         embedding_dim: EmbeddingWidth::Same(10),
         batch_norm: true,
         numeric_embedding: NumericEmbedding::None,
-        layers: Layer::stack(&[40, 40, 40, 20], Activation::Relu, &[0.5; 4]),
+        layers,
         output: Output::ScaledSigmoid,
         linear: Linear::None,
         factors: 0,
@@ -89,7 +95,7 @@ pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (P
     let all = 0..ROWS;
     begun_with(
         runtime,
-        members,
+        &rossmann(members),
         spoil,
         std::slice::from_ref(&all),
         0,
@@ -101,7 +107,7 @@ pub(super) fn begun(runtime: &Rc<dyn Runtime>, members: usize, spoil: f32) -> (P
 /// the number `first`.
 fn begun_with(
     runtime: &Rc<dyn Runtime>,
-    members: usize,
+    architecture: &Architecture,
     spoil: f32,
     shards: &[Range<usize>],
     first: usize,
@@ -109,21 +115,20 @@ fn begun_with(
 ) -> (Plan, Vec<Slot>) {
     let count: usize = shards.iter().map(Range::len).sum();
     let steps = ROWS / STEP;
-    let architecture = rossmann(members);
     let device = PlanDevice {
         runtime: Rc::clone(runtime),
         factors: Factors::F32,
     };
     let values = architecture.initial_values(1);
     let len = values.iter().map(Vec::len).sum();
-    let mut plan = Plan::new(&architecture, values, &device).unwrap();
+    let mut plan = Plan::new(architecture, values, &device).unwrap();
     let slots = [0, 1].map(|_| plan.upload(vec![0.0; len]).unwrap());
     let shift = [1.5; FEATURES];
     let objective = Objective {
         loss: &Loss::Mae,
         loss_weights: &[],
         labels: 1,
-        trained: members,
+        trained: architecture.members,
         unit: 1.0,
         rule: &RULE,
         averages: false,
@@ -212,6 +217,52 @@ fn a_step_is_a_replay_of_few_launches_and_nothing_is_read_in_it() {
     });
     assert_eq!(recorded[0], recorded[1], "members are lanes");
     assert!(recorded[0] <= 30, "{} launches", recorded[0]);
+}
+
+#[test]
+fn a_custom_layer_costs_two_reads_and_two_writes_in_a_step() {
+    let Some(runtime) = Emulated::find() else {
+        return;
+    };
+    let layers = |width: usize| {
+        let stack = Layer::stack(&[20], Activation::Relu, &[0.5]);
+        let beside = Layer::Concat(vec![vec![squash(width, 2.0)], vec![]]);
+        [stack, vec![beside, squash(width, 0.5)]].concat()
+    };
+    for members in [1, 3] {
+        let architecture = rossmann_with(members, layers(6));
+        let all = 0..ROWS;
+        let shards = std::slice::from_ref(&all);
+        let (mut plan, slots) = begun_with(&runtime, &architecture, 0.0, shards, 0, false);
+        plan.run(1, &slots, &Nothing).unwrap();
+        let before = runtime.counters().get();
+        let totals = plan.run(ROWS, &slots, &Nothing).unwrap();
+        let after = runtime.counters().get();
+        let steps = totals.len() as u64;
+        assert_eq!(steps, (ROWS / STEP) as u64 - 1);
+        // Forward and backward, for each of the layers and all members at once.
+        let calls = 2 * 2 * steps;
+        assert_eq!(after.replays - before.replays, calls + steps);
+        assert_eq!(after.launches, before.launches);
+        assert_eq!(after.writes - before.writes, calls);
+        assert_eq!(after.reads - before.reads, calls + 1);
+        // x and the parameters, y, dy, and dx and the parameters' gradient; and the totals.
+        let of_layer = |from: usize| {
+            let (parameters, x, y) = (from * 6 + 6, STEP * from, STEP * 6);
+            ([parameters + x + y, y + parameters + x], 4 * members)
+        };
+        let bytes = |direction: usize| {
+            let layers = [20, 26].map(|from| {
+                let (numbers, each) = of_layer(from);
+                (numbers[direction] * each) as u64
+            });
+            layers.iter().sum::<u64>() * steps
+        };
+        let own = steps * size_of::<StepTotal>() as u64;
+        assert_eq!(after.bytes_read - before.bytes_read, bytes(0) + own);
+        assert_eq!(after.bytes_written - before.bytes_written, bytes(1));
+    }
+    assert_eq!(runtime.counters().get().bytes_held, 0);
 }
 
 #[test]
@@ -386,7 +437,7 @@ fn linked<R: Send>(
                 let half = rank * ROWS / 2..(rank + 1) * ROWS / 2;
                 // The last row is of rank 1.
                 let spoil = if rank == 1 { spoil } else { 0.0 };
-                let (plan, slots) = begun_with(&runtime, 1, spoil, &[half], rank, true);
+                let (plan, slots) = begun_with(&runtime, &rossmann(1), spoil, &[half], rank, true);
                 body(rank, &runtime, plan, slots)
             })
         });
@@ -437,7 +488,7 @@ fn a_step_of_linked_devices_is_one_replay_in_which_nothing_is_read() {
     };
     let alone = Emulated::find().unwrap();
     let halves = [0..ROWS / 2, ROWS / 2..ROWS];
-    let (mut plan, slots) = begun_with(&alone, 1, 0.0, &halves, 0, false);
+    let (mut plan, slots) = begun_with(&alone, &rossmann(1), 0.0, &halves, 0, false);
     let due = plan.run(ROWS, &slots, &Nothing).unwrap();
     let values = plan.values().unwrap().concat();
     for (found, _, _) in &found {

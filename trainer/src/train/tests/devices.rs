@@ -6,7 +6,7 @@ use super::runs::{Watch, data, small};
 use super::worlds::assert_same_weights;
 use crate::device::Emulated;
 use crate::testing::{
-    Seat, load_split, spec, train_counted, train_emulated, train_seats, train_split,
+    Seat, load_split, spec, squash, train_counted, train_emulated, train_seats, train_split,
 };
 use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
 
@@ -71,6 +71,72 @@ fn a_training_goes_on_on_another_device_where_it_stood() {
             assert_eq!(end.report.kept.steps, whole[0].report.kept.steps);
         }
     }
+}
+
+/// Returns a spec with custom layers and dropout, whose steps are in several pieces.
+fn with_custom_layers() -> TrainSpec {
+    let mut spec = TrainSpec {
+        accumulate: 2,
+        batch_size: Some(BatchSize::OfRank(15)),
+        ..in_f32()
+    };
+    spec.network.layers.insert(0, squash(9, 1.5));
+    spec.network.layers.push(squash(5, 2.0));
+    spec
+}
+
+#[test]
+fn a_training_with_custom_layers_goes_on_on_another_device_where_it_stood() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = with_custom_layers();
+    let whole = train_split(&spec, &data(), 1);
+    for [first, second] in [
+        [emulated(), ResolvedDevice::CPU],
+        [ResolvedDevice::CPU, emulated()],
+    ] {
+        for steps in [1, 7] {
+            let ended = alone(&spec, first, Origin::Fresh, Some(steps)).unwrap_err();
+            let state = *ended.state.unwrap();
+            assert!(state.position().steps >= steps);
+            let end = alone(&spec, second, Origin::State(state), None).unwrap();
+            let due = match second == ResolvedDevice::CPU {
+                true => DeviceKind::Cpu,
+                false => DeviceKind::Cuda,
+            };
+            assert_eq!(end.report.computed.device, due);
+            assert_same_weights(&whole[0], &end, ON_A_DEVICE);
+        }
+    }
+    // A kernel that brings values to the host and back.
+    let end = alone(&spec, spoilt(Some("copy")), Origin::Fresh, None).unwrap();
+    assert_eq!(end.report.computed.device, DeviceKind::Cpu);
+}
+
+#[test]
+fn devices_with_custom_layers_are_not_linked_and_rank_0_says_so() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let spec = TrainSpec {
+        batch_size: Some(BatchSize::Global { global: 30 }),
+        ..with_custom_layers()
+    };
+    let whole = train_split(&spec, &data(), 1);
+    let watches = [Watch::default(), Watch::default()];
+    for end in on_spoilt(&spec, &watches, &[None, None]) {
+        let end = end.unwrap();
+        assert_eq!(end.report.computed.device, DeviceKind::Cuda);
+        if end.artifacts.is_some() {
+            assert_same_weights(&whole[0], &end, ON_A_DEVICE);
+        }
+    }
+    let [noted, silent] = watches.map(|watch| watch.heard.into_inner().unwrap().noted);
+    assert_eq!(silent, None);
+    let noted = noted.unwrap();
+    let due = "rank 0: a custom layer is computed in host memory";
+    assert!(noted.ends_with(due), "{noted}");
 }
 
 #[test]

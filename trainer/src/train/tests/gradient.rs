@@ -120,14 +120,20 @@ pub(super) fn networks() -> Vec<(Network, usize)> {
     all
 }
 
-/// Returns networks with custom layers, which are computed in host memory only.
+/// Returns networks with custom layers, which the host computes.
 fn custom_networks() -> Vec<(Network, usize)> {
     let layers = vec![
         squash(4, 2.0),
         Layer::Residual(vec![squash(4, -0.75)]),
         Layer::Concat(vec![vec![Layer::Dense(2), squash(3, 0.5)], vec![]]),
     ];
-    vec![(network(layers), 2), (network(vec![squash(1, 3.0)]), 1)]
+    let ensemble = Network {
+        ensemble_size: EnsembleSize::Of(3),
+        ..network([layers.clone(), vec![Layer::Dropout(0.5)]].concat())
+    };
+    // Members of one that has no layer before share the numbers.
+    let alone = network(vec![squash(1, 3.0)]);
+    vec![(network(layers), 2), (ensemble, 2), (alone, 1)]
 }
 
 fn input(architecture: &Architecture) -> Input {
@@ -459,6 +465,7 @@ fn gradients_are_finite_differences() {
 fn gradients_of_plans_are_finite_differences() {
     if let Some(device) = emulated(Factors::F32) {
         gradients_of::<Plan>(networks(), &device);
+        gradients_of::<Plan>(custom_networks(), &device);
     }
 }
 
@@ -687,6 +694,7 @@ fn gradients_of_plans_on_a_gpu_are_finite_differences_and_the_host_s() {
         many_rows_have_the_host_s::<Plan>(&device, within);
         if factors == Factors::F32 {
             gradients_of::<Plan>(networks(), &device);
+            gradients_of::<Plan>(custom_networks(), &device);
         }
     }
 }

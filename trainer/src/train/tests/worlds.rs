@@ -188,10 +188,7 @@ pub(super) fn assert_n_ranks_train_what_one_does(spec: &TrainSpec, data: &Record
         let [left, right] = [kept, &many[0].report.kept].map(|kept| kept.eval_accuracy);
         assert_eq!(left, right, "{what}");
     }
-    // Plans do not compute custom layers.
-    if Layer::customs(&spec.network.layers).is_empty() {
-        assert_devices_train_what_the_host_does(spec, data, &one, what);
-    }
+    assert_devices_train_what_the_host_does(spec, data, &one, what);
 }
 
 /// Checks that a device alone, and several in step, train the same model as `host`.
