@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 
 use super::runtime::{
     Address, Buffer, Counters, Factors, Identity, KERNELS, Number, Operand, Product, Recorded,
-    Runtime, Summed, Transfer, Words, Work, count,
+    Records, Runtime, Summed, Transfer, Words, Work, count,
 };
 use crate::{Error, Result};
 
@@ -96,6 +96,8 @@ pub(crate) struct Emulated {
     /// [`UNLINKED`](Self::UNLINKED), [`SUMS`](Self::SUMS), [`LOST`](Self::LOST), [`PIN`](Self::PIN),
     /// [`COLLECT`](Self::COLLECT) or [`COPIES`](Self::COPIES).
     pub(crate) spoilt: Cell<Option<&'static str>>,
+    /// Where outcomes of trials are kept: in a test's own folder, if at all.
+    pub(crate) records: Cell<Option<&'static Records>>,
 }
 
 /// Part of the queue.
@@ -203,6 +205,7 @@ impl Emulated {
             counters: Cell::default(),
             bytes,
             spoilt: Cell::default(),
+            records: Cell::default(),
         }))
     }
 
@@ -704,6 +707,10 @@ impl Runtime for Emulated {
             kind: self.name(),
             unlinked: unlinked.then(|| "its library is not found".to_owned()),
         })
+    }
+
+    fn records(&self) -> Option<Records> {
+        self.records.get().cloned()
     }
 
     fn link_id(&self) -> Result<Vec<u8>> {

@@ -5,6 +5,7 @@
 mod answer;
 #[cfg(any(test, feature = "wgpu"))]
 mod burn;
+mod cache;
 mod cuda;
 mod driver;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use volley_proto::{Gpu, GpuId};
 pub(crate) use self::burn::Mistake;
 #[cfg(any(test, feature = "wgpu"))]
 pub(crate) use self::burn::{BurnDevice, caught};
+pub(crate) use self::cache::keep;
 pub(crate) use self::cuda::Cuda;
 #[cfg(test)]
 pub(crate) use self::emulated::Emulated;
@@ -35,7 +37,7 @@ pub use self::lock::{Alone, GpuLock};
 pub(crate) use self::runtime::Counters;
 pub(crate) use self::runtime::{
     Address, Call, Factors, HostWork, Identity, Launch, Memory, Number, Operand, Pinned, Product,
-    Recorded, Runtime, Summed, Transfer, Words, Work,
+    Recorded, Records, Runtime, Summed, Transfer, Words, Work,
 };
 
 use crate::{Error, Result};
@@ -61,9 +63,10 @@ enum Kind {
     /// Burn on the CPU, with a mistake.
     #[cfg(test)]
     Flex(Mistake, bool),
-    /// Emulated device: its memory in bytes, a kernel to skip, if any, and permission for the CPU to compute instead.
+    /// Emulated device: its memory in bytes, a kernel to skip, if any, permission for the CPU to compute instead, and the
+    /// place where outcomes of trials are kept, if they are.
     #[cfg(test)]
-    Emulated(u64, Option<&'static str>, bool),
+    Emulated(u64, Option<&'static str>, bool, Option<&'static Records>),
 }
 
 /// Device that is ready to compute.
@@ -114,7 +117,16 @@ impl ResolvedDevice {
     /// Returns the emulated device with this much memory, and a kernel that does nothing, if any.
     #[cfg(test)]
     pub(crate) fn emulated(bytes: u64, spoilt: Option<&'static str>, either: bool) -> Self {
-        Self(Kind::Emulated(bytes, spoilt, either))
+        Self(Kind::Emulated(bytes, spoilt, either, None))
+    }
+
+    /// Returns the emulated device with a place where outcomes of trials are kept.
+    #[cfg(test)]
+    pub(crate) fn with_records(mut self, kept: &'static Records) -> Self {
+        if let Kind::Emulated(_, _, _, records) = &mut self.0 {
+            *records = Some(kept);
+        }
+        self
     }
 
     /// Returns Burn on the CPU, which computes with this mistake.
@@ -132,7 +144,7 @@ impl ResolvedDevice {
             #[cfg(feature = "wgpu")]
             Kind::Wgpu { either, .. } => *either = true,
             #[cfg(test)]
-            Kind::Flex(_, either) | Kind::Emulated(_, _, either) => *either = true,
+            Kind::Flex(_, either) | Kind::Emulated(_, _, either, _) => *either = true,
         }
         Self(own)
     }
@@ -187,9 +199,10 @@ impl ResolvedDevice {
                 either,
             }),
             #[cfg(test)]
-            Kind::Emulated(bytes, spoilt, either) => {
+            Kind::Emulated(bytes, spoilt, either, records) => {
                 let runtime = Emulated::of(bytes).expect("tests have looked for it");
                 runtime.spoilt.set(spoilt);
+                runtime.records.set(records);
                 Ok(Opened::Gpu {
                     runtime,
                     index: 0,

@@ -17,6 +17,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -189,6 +190,14 @@ pub(crate) struct Identity {
     pub(crate) unlinked: Option<String>,
 }
 
+/// Where outcomes of trials on a device are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Records {
+    pub(crate) folder: PathBuf,
+    /// What outcomes depend on beside the training: the model of the device, its driver and libraries, and this program.
+    pub(crate) device: String,
+}
+
 /// Handle of a recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recorded(pub(crate) usize);
@@ -314,6 +323,9 @@ pub(crate) trait Runtime: fmt::Debug {
     fn retire(&self, buffer: Buffer) -> Result<()>;
 
     fn identity(&self) -> Result<Identity>;
+
+    /// Returns where outcomes of trials on this device are kept, if they are.
+    fn records(&self) -> Option<Records>;
 
     /// Creates the id of a link, on one of its devices.
     fn link_id(&self) -> Result<Vec<u8>>;

@@ -8,7 +8,7 @@ use volley_proto::spec::FeatureKind;
 use volley_proto::spec::{EmbeddingWidth, EnsembleSize, Linear, Network, Output, TrainSpec};
 
 use super::CustomLayers;
-use super::graph::{Dropout, Entries, Graph};
+use super::graph::{Dropout, Entries, Graph, Operation};
 use crate::Result;
 use crate::random::{Key, Purpose};
 
@@ -169,6 +169,33 @@ impl Architecture {
             output_scale,
             graph: Graph::new(network, entries)?,
         })
+    }
+
+    /// Describes the operations and all sizes: everything that decides which kernels compute the network. Numbers that
+    /// kernels read, such as bin edges, are left out.
+    pub(crate) fn shape(&self) -> String {
+        let graph = &self.graph;
+        let nodes = graph.nodes.iter().map(|node| {
+            let operation = match &node.operation {
+                Operation::PiecewiseLinear(bins) => {
+                    let edges: Vec<usize> = bins.0.iter().map(Vec::len).collect();
+                    format!("PiecewiseLinear({edges:?})")
+                }
+                operation => format!("{operation:?}"),
+            };
+            (operation, &node.from, node.to, node.at)
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let tables: Vec<_> = graph.tables.iter().map(|table| &table.widths).collect();
+        let parameters = graph
+            .parameters
+            .iter()
+            .map(|own| (&own.shape, own.penalized));
+        let parameters: Vec<_> = parameters.collect();
+        let entered = (self.categorical, self.continuous, self.batch_norm);
+        let left = (self.outputs, self.members, self.output);
+        let sizes = (&graph.widths, &graph.dropouts, tables, parameters);
+        format!("{entered:?} {nodes:?} {left:?} {sizes:?}")
     }
 
     /// Builds a linear model of this many numbers: a penalized kernel and a bias.

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A plan, or Burn, is right if two steps over some of the rank's rows give the same results as on the host, within the
-//! precision of products: losses, gradients, weights, batch norm's statistics, and the evaluation loss. Every
-//! GPU is tried before it is trusted. The user is told why a plan does not compute.
+//! precision of products: losses, gradients, weights, batch norm's statistics, and the evaluation loss. No plan is trusted
+//! before it was [tried](super::tried) with the same shapes, driver and program. The user is told why a plan does not compute.
 //!
 //! All ranks step at the pace of the slowest, so they decide together whether the host is faster.
 
@@ -30,6 +30,7 @@ use super::fit::{Fit, Tools, gradient_len};
 use super::optimizer::fresh_slots;
 use super::state::ShardRows;
 use super::trace::Trace;
+use super::tried::Tried;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
 use crate::encode::{Rows, Settled, Storage};
@@ -181,7 +182,18 @@ fn alone(opened: Opened, subject: Subject<'_>, threads: &Threads) -> Choice {
             .runtime
             .identity()
             .is_ok_and(|own| own.unlinked.is_none());
-    match differs::<Plan>((&plan, links), plan.factors, subject, threads) {
+    let tried = Tried::of(&*plan.runtime, gpu.precision, links, subject);
+    let differs = match tried.as_ref().and_then(Tried::outcome) {
+        Some(differs) => Ok(differs),
+        None => {
+            let differs = differs::<Plan>((&plan, links), plan.factors, subject, threads);
+            if let (Some(tried), Ok(differs)) = (tried, &differs) {
+                tried.keep(differs.as_deref());
+            }
+            differs
+        }
+    };
+    match differs {
         Ok(None) => on_plan(plan),
         Ok(Some(what)) => {
             let device = plan.runtime.name();

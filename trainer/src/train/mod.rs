@@ -61,6 +61,7 @@ mod tensorboard;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod tried;
 
 use std::rc::Rc;
 use std::time::Instant;

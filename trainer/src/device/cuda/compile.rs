@@ -4,12 +4,11 @@
 //! compiler is older than the GPU, it is PTX of the nearest earlier architecture, which the driver compiles.
 
 use std::ffi::{CString, c_int};
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
 use twox_hash::XxHash64;
 
+use crate::device::cache::{folder, keep};
 use crate::device::runtime::KERNELS;
 use crate::{Error, Result};
 
@@ -48,31 +47,14 @@ pub(super) fn image(device: &str, capability: u32, anew: bool) -> Result<Vec<u8>
         what: format!("compile the kernels for compute capability {capability}"),
         reason,
     })?;
-    if kept.and_then(|kept| keep(&kept, &image)).is_none() {
+    if kept.and_then(|kept| keep(&kept, &image).ok()).is_none() {
         tracing::debug!("compiled kernels are not kept: the cache folder cannot be written to");
     }
     Ok(image)
 }
 
-/// Writes a file atomically: another process may be writing the same one, and a reader never sees half of it.
-fn keep(path: &Path, image: &[u8]) -> Option<()> {
-    let folder = path.parent()?;
-    std::fs::create_dir_all(folder).ok()?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
-    file.write_all(image).ok()?;
-    file.as_file().sync_all().ok()?;
-    file.persist(path).ok().map(|_| ())
-}
-
-/// Returns `$XDG_CACHE_HOME/volley/kernels`, or the same in `~/.cache`.
-fn folder() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    Some(cache.or_else(home)?.join("volley/kernels"))
-}
-
 /// Returns a file name made of the code's dependencies: the text, the compiler and the architecture.
-fn name(capability: u32) -> String {
+pub(super) fn name(capability: u32) -> String {
     let (major, minor) = version();
     let hash = XxHash64::oneshot(0, [OPTION, KERNELS].concat().as_bytes());
     format!("plan-{hash:016x}-nvrtc-{major}.{minor}-sm_{capability}")

@@ -29,8 +29,9 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result, sy
 
 use self::pinned::Staged;
 use self::products::Products;
+use super::cache;
 use super::runtime::{
-    Address, Buffer, Counters, Identity, Recorded, Runtime, Transfer, Words, Work, count,
+    Address, Buffer, Counters, Identity, Recorded, Records, Runtime, Transfer, Words, Work, count,
 };
 use crate::{Error, Result};
 
@@ -46,6 +47,7 @@ const SYMBOLS: &[&str] = &[
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRelease_v2",
     "cuDevicePrimaryCtxRetain",
+    "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
@@ -110,6 +112,17 @@ pub(crate) struct Cuda {
     link: RefCell<Option<nccl::Link>>,
     /// True if queued work does not end: then nothing may wait for it, and its memory stays.
     stuck: Cell<bool>,
+}
+
+/// Describes the driver: its CUDA version and, since several releases have the same, its release where Linux tells it.
+fn driver() -> Option<String> {
+    let mut version = 0;
+    // SAFETY: it outlives the call that writes it.
+    let asked = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    asked.result().ok()?;
+    let release = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let release = release.lines().next().unwrap_or("unknown release");
+    Some(format!("CUDA {version}, {release}"))
 }
 
 /// Returns a conversion of driver errors that names what failed.
@@ -525,6 +538,21 @@ impl Runtime for Cuda {
             kind: format!("{name}, {} blocks", self.blocks),
             unlinked: nccl::load().err().map(str::to_owned),
         })
+    }
+
+    fn records(&self) -> Option<Records> {
+        let (major, minor) = self.context.compute_capability().ok()?;
+        let kernels = compile::name(major as u32 * 10 + minor as u32);
+        let device = format!(
+            "{}, {} blocks; {kernels}; {}; cuBLAS {}; {}",
+            self.context.name().ok()?,
+            self.blocks,
+            driver()?,
+            self.products.version()?,
+            cache::program()?
+        );
+        let folder = cache::folder()?;
+        Some(Records { folder, device })
     }
 
     fn link_id(&self) -> Result<Vec<u8>> {

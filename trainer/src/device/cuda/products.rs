@@ -14,6 +14,7 @@ pub(super) const SYMBOLS: &[&str] = &[
     "cublasCreate_v2",
     "cublasDestroy_v2",
     "cublasGemmStridedBatchedEx",
+    "cublasGetVersion_v2",
     "cublasSetStream_v2",
     "cublasSetWorkspace_v2",
 ];
@@ -56,6 +57,14 @@ impl Products {
             workspace,
             _stream: Arc::clone(stream),
         })
+    }
+
+    /// Returns the version of cuBLAS.
+    pub(super) fn version(&self) -> Option<i32> {
+        let mut version = 0;
+        // SAFETY: the handle lives as long as `self`, and the number outlives the call that writes it.
+        let asked = unsafe { sys::cublasGetVersion_v2(self.handle, &raw mut version) };
+        asked.result().ok().map(|()| version)
     }
 
     /// Queues a product. Row-major matrices are the transposes of cuBLAS', so `cᵀ = bᵀ · aᵀ`.

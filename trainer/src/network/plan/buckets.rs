@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use super::layout::{Layout, Section};
 use super::step::Held;
-use super::{Input, Piece, Plan};
+use super::{Input, Piece, Plan, uncovered};
 use crate::Result;
 use crate::device::{Address, Memory, Pinned, Runtime, Transfer, Work};
 use crate::network::host::bucket_ranges;
@@ -87,8 +87,12 @@ pub(super) struct Losses<'a> {
 }
 
 impl Plan {
-    /// Returns the ranges of the flat gradient's buckets, once their memory is pinned; none if that is refused.
+    /// Returns the ranges of the flat gradient's buckets, once their memory is pinned; none if that is refused, or if the
+    /// host computes amid the work, which it cannot queue as a whole.
     pub(super) fn prepare_buckets(&mut self) -> Vec<Range<usize>> {
+        if uncovered(&self.layers.architecture).is_some() {
+            return vec![];
+        }
         let ranges = bucket_ranges(&self.layers.architecture);
         if ranges.len() > 1 && self.buckets.is_none() {
             let losses = self.held.as_ref().map(Held::losses);

@@ -19,6 +19,7 @@ mod sparse;
 mod speed;
 mod spilled;
 mod streamed;
+mod tried;
 mod warm;
 mod weighted;
 #[cfg(feature = "wgpu")]

@@ -15,7 +15,7 @@ use super::worlds::assert_same_weights;
 use crate::collective::{Communicator, Options};
 use crate::device::{Counters, Emulated, Factors, Runtime};
 use crate::network::{Plan, PlanDevice};
-use crate::testing::{custom_layers, load_split, rows, train_split};
+use crate::testing::{custom_layers, load_split, rows, squash, train_split};
 use crate::threads::Threads;
 use crate::train::{Own, prepare, run};
 use crate::{LoadedShards, Origin, Outcome, Result};
@@ -184,6 +184,23 @@ fn rows_that_do_not_fit_are_sent_once_an_epoch_and_train_the_same() {
         let rows = whole.0.report.train_rows;
         assert_eq!(three.bytes_transferred - two.bytes_transferred, rows * row);
         assert_eq!(three.bytes_transferred, 3 * rows * row);
+    }
+}
+
+#[test]
+fn rows_are_streamed_beside_custom_layers() {
+    if Emulated::find().is_none() {
+        return;
+    }
+    let mut spec = epochs(2, &small(1));
+    spec.network.layers.push(squash(5, 2.0));
+    let whole = alone(&spec, u64::MAX).unwrap();
+    for bytes in memories(&spec, 1) {
+        let (streamed, counters) = alone(&spec, bytes).unwrap();
+        assert_same_weights(&whole.0, &streamed, 0.0);
+        assert!(counters.transfers > 0);
+        // A forward and a backward pass part each step in three.
+        assert_eq!(counters.replays, 3 * 2 * STEPS);
     }
 }
 
