@@ -18,7 +18,8 @@ use uuid::Uuid;
 use volley_proto::access::{AllowedPaths, Credential, TokenHash};
 use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::failure::chain;
-use volley_proto::limits::STACK;
+use volley_proto::limits::{STACK, memory};
+use volley_proto::schedulers::Schedulers;
 use volley_proto::scratch::Scratch;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
@@ -55,11 +56,11 @@ struct Args {
     #[arg(long, env = "VOLLEY_WORK_DIR")]
     work_dir: Option<PathBuf>,
     /// Memory for queries, which spill to the work folder beyond it
-    #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB")]
+    #[arg(long, env = "VOLLEY_MEMORY", default_value = "4GiB", value_parser = memory)]
     memory: ByteSize,
     /// Memory limit of each rank; rows beyond it are kept in files of the work folder, and training whose ranks need
     /// more even so is refused [default: three quarters of the host's, divided by the slots]
-    #[arg(long, env = "VOLLEY_RANK_MEMORY")]
+    #[arg(long, env = "VOLLEY_RANK_MEMORY", value_parser = memory)]
     rank_memory: Option<ByteSize>,
     /// Space in the work folder for prepared rows: the rows that a training has read and encoded are kept for the next
     /// training on the same rows, as long as there is space; 0 keeps none

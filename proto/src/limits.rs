@@ -1,6 +1,9 @@
-//! Limits on messages between processes, in size and nesting, and the interval of a reading client's sign of life.
+//! Limits on messages between processes, in size and nesting, the interval of a reading client's sign of life, and sizes in
+//! options.
 
 use std::time::Duration;
+
+use bytesize::ByteSize;
 
 /// Bytes of a query on its way to the scheduler, and of a task on its way to an executor.
 pub const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
@@ -45,6 +48,29 @@ pub fn bytes(message: &impl prost::Message) -> usize {
     message.encoded_len()
 }
 
+/// Least memory that an option may give: less is a number without a unit.
+const LEAST_MEMORY: ByteSize = ByteSize::mib(1);
+
+/// Parses an amount of memory in an option, such as `4GiB`.
+///
+/// # Errors
+/// When it is no size, or less than a mebibyte; the text says what was probably meant.
+pub fn memory(text: &str) -> Result<ByteSize, String> {
+    let size = text.parse::<ByteSize>();
+    let size = size.map_err(|_| "expected a size such as 4GiB".to_owned())?;
+    if size >= LEAST_MEMORY {
+        return Ok(size);
+    }
+    let bytes = size.as_u64();
+    let plural = if bytes == 1 { "" } else { "s" };
+    Err(match text.trim().parse::<u64>() {
+        Ok(number @ 1..=1024) => {
+            format!("this is {bytes} byte{plural}; did you mean {number}GiB?")
+        }
+        _ => format!("this is {bytes} byte{plural}; expected 1MiB at least"),
+    })
+}
+
 /// Formats a number of bytes for users.
 pub fn size(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
@@ -67,4 +93,26 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_without_a_unit_is_no_memory() {
+        assert_eq!(memory("4GiB"), Ok(ByteSize::gib(4)));
+        assert_eq!(memory("1MiB"), Ok(ByteSize::mib(1)));
+        for (text, said) in [
+            ("4", "this is 4 bytes; did you mean 4GiB?"),
+            ("1", "this is 1 byte; did you mean 1GiB?"),
+            ("0", "this is 0 bytes; expected 1MiB at least"),
+            ("4096", "this is 4096 bytes; expected 1MiB at least"),
+            ("3KiB", "this is 3072 bytes; expected 1MiB at least"),
+            ("lots", "expected a size such as 4GiB"),
+            ("", "expected a size such as 4GiB"),
+        ] {
+            assert_eq!(memory(text), Err(said.to_owned()), "{text}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use volley_proto::Error;
 use volley_proto::access::Role;
-use volley_proto::limits::{MESSAGE_LIMIT, NESTED_OPERATORS};
+use volley_proto::limits::{MESSAGE_LIMIT, NESTED_OPERATORS, memory};
 
 /// Limits on the requests and jobs of one role; `None` means that the role adds no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,7 +80,9 @@ impl Limits {
         let limits = self.roles.entry(role.to_string()).or_default();
         match name {
             "message_bytes" => {
-                let bytes = value.parse::<ByteSize>()?.as_u64();
+                let bytes = value.parse::<ByteSize>();
+                let bytes = bytes.map_err(|_| "expected a size such as 1MiB".to_owned())?;
+                let bytes = bytes.as_u64();
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
                 set(&mut limits.message_bytes, within(bytes, MESSAGE_LIMIT)?)
             }
@@ -93,11 +95,8 @@ impl Limits {
                 jobs => set(&mut limits.jobs, jobs),
             },
             "query_memory" => {
-                let bytes = value.parse::<ByteSize>()?.as_u64();
-                match bytes {
-                    0 => Err("expected a size such as 1GiB".to_owned()),
-                    bytes => set(&mut limits.query_memory, bytes),
-                }
+                let bytes = memory(value)?.as_u64();
+                set(&mut limits.query_memory, bytes)
             }
             "query_time" => {
                 let time = humantime::parse_duration(value);
@@ -184,7 +183,9 @@ mod tests {
             ("read:plan_depth=0", "expected 1 to 300"),
             ("read:plan_depth=301", "expected 1 to 300"),
             ("read:message_bytes=1GiB", "expected 1 to 16777216"),
-            ("read:query_memory=0", "expected a size such as 1GiB"),
+            ("read:query_memory=0", "expected 1MiB at least"),
+            ("read:query_memory=4", "this is 4 bytes; did you mean 4GiB?"),
+            ("read:query_memory=lots", "expected a size such as 4GiB"),
         ] {
             let error = limits(&[text]).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains(text), "{error}");
