@@ -163,6 +163,8 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Result<()> {
+    Schedulers::check(&args.scheduler)
+        .map_err(|expected| anyhow::anyhow!("--scheduler {}: {expected}", args.scheduler))?;
     let temporary = match args.work_dir {
         Some(_) => None,
         None => Some(Scratch::create("volley-executor-")?),

@@ -43,6 +43,25 @@ impl Schedulers {
         }
     }
 
+    /// Checks that each address has a host and a port, and nothing before them.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn check(text: &str) -> Result<(), String> {
+        if let Some((scheme, _)) = text.split_once("://") {
+            let scheme = scheme.rsplit(',').next().unwrap_or(scheme).trim();
+            return Err(format!("expected HOST:PORT without {scheme}://"));
+        }
+        let is_address = |address: &str| {
+            let parts = address.trim().rsplit_once(':');
+            parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        match text.split(',').all(is_address) {
+            true => Ok(()),
+            false => Err("expected HOST:PORT, or several with commas between them".to_owned()),
+        }
+    }
+
     /// Returns the host names of all addresses.
     pub fn hosts(&self) -> Vec<String> {
         self.addresses.iter().map(|address| host(address)).collect()
@@ -185,6 +204,51 @@ mod tests {
         listeners.pop();
         schedulers.way().dial().await.unwrap();
         assert_eq!(schedulers.current(), one, "the other is gone");
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for text in ["h:1", "127.0.0.1:50050", "a:1, b:2", "[::1]:7"] {
+            assert_eq!(Schedulers::check(text), Ok(()), "{text}");
+        }
+        for text in ["127.0.0.1", "h:", ":1", "h:70000", "a:1,b", "", "a:1,"] {
+            let said = Schedulers::check(text).unwrap_err();
+            assert!(said.starts_with("expected HOST:PORT, or"), "{text}: {said}");
+        }
+        for (text, scheme) in [("http://h:1", "http"), ("a:1, https://h:1", "https")] {
+            let said = Schedulers::check(text).unwrap_err();
+            assert_eq!(said, format!("expected HOST:PORT without {scheme}://"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_standby_says_who_leads() {
+        let answers = [
+            (
+                "HTTP/1.1 503 Service Unavailable\r\n\r\nthis scheduler stands by: h:1 leads\n",
+                Some("this scheduler stands by: h:1 leads"),
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\nok\n", None),
+            (
+                "HTTP/1.1 503 Service Unavailable\r\n\r\nanother server\n",
+                None,
+            ),
+            ("", None),
+        ];
+        for (answer, said) in answers {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let serve = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 512];
+                let read = stream.read(&mut request).await.unwrap();
+                assert!(request[..read].starts_with(b"GET /readyz "));
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            };
+            let (told, ()) = tokio::join!(standing_by(&address), serve);
+            assert_eq!(told.as_deref(), said, "{answer:?}");
+        }
+        assert_eq!(standing_by("127.0.0.1:1").await, None);
     }
 
     #[tokio::test]

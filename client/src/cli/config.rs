@@ -18,6 +18,7 @@ use volley::SchedulerAddress;
 use volley_engine::settings::TRACE;
 use volley_proto::ModelName;
 use volley_proto::access::{Credential, Role};
+use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
 use volley_proto::tls::TlsFiles;
@@ -687,15 +688,9 @@ impl Remote {
 
 /// Checks that a scheduler's address has a port.
 fn checked_address(scheduler: String) -> Result<String> {
-    let is_address = |address: &str| {
-        let port = address.trim().rsplit_once(':');
-        port.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
-    };
-    match scheduler.split(',').all(is_address) {
-        true => Ok(scheduler),
-        false => Err(mistake(format!(
-            "--scheduler {scheduler}: expected HOST:PORT, or several with commas between them"
-        ))),
+    match Schedulers::check(&scheduler) {
+        Ok(()) => Ok(scheduler),
+        Err(expected) => Err(mistake(format!("--scheduler {scheduler}: {expected}"))),
     }
 }
 
