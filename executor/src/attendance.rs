@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Streaming};
 use volley_proto::access::{Authorized, ClusterSecret};
 use volley_proto::probe::{Probe, Probed};
+use volley_proto::schedulers::standing_by;
 use volley_proto::tables::{Vitals, millis};
 use volley_proto::tls::disagreement;
 use volley_proto::version::Version;
@@ -140,7 +141,11 @@ pub(crate) async fn probed(
     id: u64,
     probed: &Probed,
 ) -> Result<()> {
-    let refused = |error: serde_json::Error| attend_error(config, error.to_string());
+    let refused = |error: serde_json::Error| Error::Attend {
+        address: config.scheduler.to_string(),
+        id: config.id.clone(),
+        reason: error.to_string(),
+    };
     let request = ProbedRequest {
         executor_id: config.id.clone(),
         id,
@@ -177,15 +182,10 @@ async fn heard<T>(
         Ok(Err(status)) => status.message().to_owned(),
         Err(_) => "it does not answer".to_owned(),
     };
-    Err(attend_error(config, reason))
-}
-
-fn attend_error(config: &ExecutorConfig, reason: String) -> Error {
-    Error::Attend {
+    Err(Error::Unreachable {
         address: config.scheduler.to_string(),
-        id: config.id.clone(),
         reason,
-    }
+    })
 }
 
 impl From<TaskKey> for wire::Task {
@@ -217,6 +217,16 @@ fn found_gpus() -> Vec<Gpu> {
             Vec::new()
         }
     }
+}
+
+/// Returns why a scheduler has not answered: another one leads, or the connection failed.
+async fn unanswered(config: &ExecutorConfig, status: &tonic::Status) -> String {
+    // A standby answers nothing but HTTP/1. With TLS, it is not asked.
+    let stands_by = match config.tls {
+        None => standing_by(config.scheduler.current()).await,
+        Some(_) => None,
+    };
+    stands_by.unwrap_or_else(|| status.message().to_owned())
 }
 
 /// Open attendance stream.
@@ -274,10 +284,21 @@ impl Attendance {
                 Code::FailedPrecondition | Code::Unauthenticated | Code::PermissionDenied
             );
             if is_final || Instant::now() >= deadline {
-                return Err(Error::Attend {
-                    address: config.scheduler.to_string(),
-                    id: config.id.clone(),
-                    reason: disagreed.unwrap_or_else(|| status.message().to_owned()),
+                let address = config.scheduler.to_string();
+                let has_answered = !matches!(
+                    status.code(),
+                    Code::Unknown | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+                );
+                return Err(match (disagreed, has_answered) {
+                    (None, false) => Error::Unreachable {
+                        reason: unanswered(config, &status).await,
+                        address,
+                    },
+                    (disagreed, _) => Error::Attend {
+                        address,
+                        id: config.id.clone(),
+                        reason: disagreed.unwrap_or_else(|| status.message().to_owned()),
+                    },
                 });
             }
             sleep(PAUSE).await;

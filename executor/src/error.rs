@@ -82,6 +82,14 @@ pub enum Error {
         /// The scheduler's answer.
         reason: String,
     },
+    /// The scheduler does not answer.
+    #[error("cannot reach the scheduler at {address}: {reason}")]
+    Unreachable {
+        /// The scheduler's address.
+        address: String,
+        /// Reason of the failure.
+        reason: String,
+    },
     /// The scheduler was gone and did not come back in time.
     #[error(
         "executor {id} has lost its scheduler at {address}, and did not reach it again within {waited:?}"

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -143,6 +144,28 @@ impl Way {
         let reasons = failures.join("; ");
         Err(io::Error::new(io::ErrorKind::NotConnected, reasons))
     }
+}
+
+/// Returns what a scheduler that stands by says of itself, `this scheduler stands by: HOST:PORT leads`; `None` from any
+/// other process. It is asked without TLS.
+pub async fn standing_by(address: &str) -> Option<String> {
+    /// Bytes of the answer that are read.
+    const MOST: u64 = 1024;
+    let asked = async {
+        let mut stream = TcpStream::connect(address).await.ok()?;
+        let request =
+            format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        stream.take(MOST).read_to_end(&mut answer).await.ok()?;
+        let answer = String::from_utf8(answer).ok()?;
+        let (head, said) = answer.split_once("\r\n\r\n")?;
+        let is_refused = head.starts_with("HTTP/1.1 503");
+        let said = said.trim().strip_prefix("this scheduler stands by: ");
+        said.filter(|_| is_refused).map(str::to_owned)
+    };
+    let said = timeout(EACH, asked).await.ok()??;
+    Some(format!("this scheduler stands by: {said}"))
 }
 
 /// Returns the host of an address.

@@ -15,6 +15,7 @@ use volley_engine::object_stores::Stores;
 use volley_engine::{
     VolleyLogicalCodec, VolleyPhysicalCodec, sent_rules, table_functions, with_mended_analysis,
 };
+use volley_proto::schedulers::standing_by;
 use volley_proto::tls::disagreement;
 use volley_proto::version::Version;
 use volley_proto::wire::cluster_client::ClusterClient;
@@ -62,6 +63,17 @@ pub(crate) async fn await_scheduler(
         }
         schedulers.distrust(&tried);
         if Instant::now() + RETRY >= deadline {
+            // A standby answers nothing but HTTP/1 without TLS.
+            let stands_by = match scheduler.tls() {
+                None => standing_by(&tried).await,
+                Some(_) => None,
+            };
+            if let Some(reason) = stands_by {
+                return Err(Error::Disagreement {
+                    address: address.to_owned(),
+                    reason,
+                });
+            }
             return Err(Error::Connect {
                 address: address.to_owned(),
                 waited: patience,
