@@ -228,6 +228,8 @@ rows! {
         slots: u64 = UInt64,
         /// Slots that no task holds.
         free_slots: u64 = UInt64,
+        /// Tasks that it runs, those of ranks included.
+        tasks: Option<u64> = UInt64,
         /// Ranks that it runs.
         ranks: u64 = UInt64,
         /// Default device of its ranks: `cpu`, `cuda` for one of its GPUs, `cuda:N`, `wgpu` or `wgpu:N`.
@@ -248,6 +250,8 @@ rows! {
         machine_bytes: Option<u64> = UInt64,
         /// CPU cores that its process has used in the last seconds.
         cpu_cores: Option<f64> = Float64,
+        /// Free space on the disk of its work folder.
+        disk_free_bytes: Option<u64> = UInt64,
         /// Memory limit of each of its ranks: training whose ranks need more is refused.
         rank_memory_bytes: u64 = UInt64,
         /// FLOP/s of matrix products in `f32` of one thread, measured at its start.
@@ -303,6 +307,8 @@ rows! {
         network_out_rate: Option<f64> = Float64,
         /// Bytes per second of rows that the executor sent to others.
         served_rate: Option<f64> = Float64,
+        /// Free space on the disk of the work folder.
+        disk_free_bytes: Option<u64> = UInt64,
     }
 
     /// A training run.
@@ -663,6 +669,7 @@ mod tests {
             role: "any".into(),
             slots: 2,
             free_slots: 1,
+            tasks: Some(1),
             ranks: 1,
             device: "cuda".into(),
             gpus: vec!["A100, GPU-0: free".into(), "A100, GPU-1: free".into()],
@@ -673,6 +680,7 @@ mod tests {
             process_bytes: Some(2),
             machine_bytes: None,
             cpu_cores: Some(0.5),
+            disk_free_bytes: Some(6),
             rank_memory_bytes: 4,
             thread_product_rate: Some(1e11),
             thread_memory_rate: Some(2e10),

@@ -22,13 +22,16 @@ use super::format::{Formatter, age};
 use super::signals::Interrupts;
 
 /// Columns of the list for programs; `volley.executors` has more.
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 12] = [
     "executor_id",
     "host",
     "port",
     "role",
     "slots",
     "free_slots",
+    "tasks",
+    "ranks",
+    "process_bytes",
     "device",
     "draining",
     "since",

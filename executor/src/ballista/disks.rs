@@ -22,6 +22,9 @@ const OF_DISKS: [ErrorKind; 4] = [
     ErrorKind::ReadOnlyFilesystem,
 ];
 
+/// Free space below which a disk has little, unless it is a small one.
+const LITTLE: u64 = 1 << 30;
+
 /// Folders that a task of an executor writes.
 #[derive(Debug)]
 pub(super) struct Disks {
@@ -91,12 +94,46 @@ fn is_of_disk(error: &(dyn Error + 'static)) -> bool {
 
 /// Describes the free space of a folder, which may not exist yet.
 fn free(folder: &Path) -> String {
-    let known = folder.ancestors().find_map(|folder| statvfs(folder).ok());
+    let known = folder.ancestors().find_map(Space::of);
     let space = known.map_or("an unknown space is".to_owned(), |known| {
-        let free = ByteSize(known.f_bavail.saturating_mul(known.f_frsize));
-        format!("{} are", free.display().iec())
+        format!("{} are", ByteSize(known.free).display().iec())
     });
     format!("{space} free in {}", folder.display())
+}
+
+/// Space of the disk of a folder, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Space {
+    /// Space that this process may use.
+    pub(crate) free: u64,
+    /// Size of the disk.
+    pub(crate) size: u64,
+}
+
+impl Space {
+    /// Returns the space of an existing folder's disk, where the system tells it.
+    pub(crate) fn of(folder: &Path) -> Option<Self> {
+        let disk = statvfs(folder).ok()?;
+        Some(Self {
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            size: disk.f_blocks.saturating_mul(disk.f_frsize),
+        })
+    }
+
+    /// Checks whether so little is free that queries are likely to fill the disk.
+    fn is_little(self) -> bool {
+        self.free < LITTLE.min(self.size / 2) || self.free < self.size / 100
+    }
+}
+
+/// Warns if the disk of the work folder has little space: an executor with a full disk fails the queries that reach it.
+pub(crate) fn warn_of_little_space(work_dir: &Path) {
+    if Space::of(work_dir).is_some_and(Space::is_little) {
+        tracing::warn!(
+            "only {}: tasks that shuffle, spill or keep rows there fail once the disk is full",
+            free(work_dir)
+        );
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +142,18 @@ mod tests {
     use datafusion::error::DataFusionError;
 
     use super::*;
+
+    #[test]
+    fn little_space_is_under_a_gibibyte_or_a_hundredth() {
+        let is_little = |free, size| Space { free, size }.is_little();
+        let gib = 1 << 30;
+        assert!(is_little(0, 100 * gib) && is_little(gib - 1, 50 * gib));
+        assert!(is_little(9 * gib, 1000 * gib) && !is_little(11 * gib, 1000 * gib));
+        assert!(!is_little(gib, 50 * gib));
+        let (small, mib) = (64 << 20, 1 << 20);
+        assert!(!is_little(small, small), "an empty small disk");
+        assert!(is_little(10 * mib, small) && is_little(0, small));
+    }
 
     #[test]
     fn an_error_of_a_disk_says_where() {

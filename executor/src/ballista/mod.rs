@@ -2,7 +2,7 @@
 
 mod complete;
 mod connections;
-mod disks;
+pub(crate) mod disks;
 mod engine;
 mod equip;
 mod flight;

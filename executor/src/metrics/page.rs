@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use rustix::fs::statvfs;
 use volley_proto::metrics::Metrics;
 
 use super::{Vitals, work_folder};
+use crate::ballista::disks::Space;
 
 impl Vitals {
     /// Returns the metrics as text. Reads the work folder, so it blocks.
@@ -156,16 +156,16 @@ impl Vitals {
             "Size of the files in the work folder",
             work_folder::bytes(folder) as f64,
         );
-        if let Ok(disk) = statvfs(folder) {
+        if let Some(disk) = Space::of(folder) {
             metrics.gauge(
                 "volley_work_disk_free_bytes",
                 "Free space on the disk of the work folder",
-                disk.f_bavail.saturating_mul(disk.f_frsize) as f64,
+                disk.free as f64,
             );
             metrics.gauge(
                 "volley_work_disk_size_bytes",
                 "Size of the disk of the work folder",
-                disk.f_blocks.saturating_mul(disk.f_frsize) as f64,
+                disk.size as f64,
             );
         }
     }

@@ -12,6 +12,7 @@ use volley_proto::tables;
 use super::Vitals;
 use crate::ExecutorConfig;
 use crate::attendance::measured;
+use crate::ballista::disks::Space;
 
 /// Time between two samples.
 const EVERY: Duration = Duration::from_secs(3);
@@ -74,6 +75,7 @@ impl Totals {
             network_in_rate: rate(|process| process.network_received_bytes),
             network_out_rate: rate(|process| process.network_sent_bytes),
             served_rate: Some(self.served.saturating_sub(before.served) as f64 / seconds),
+            disk_free_bytes: Space::of(&vitals.config.work_dir).map(|space| space.free),
         }
     }
 }

@@ -21,6 +21,7 @@ impl From<Vitals> for MeasureRequest {
             network_in_rate,
             network_out_rate,
             served_rate,
+            disk_free_bytes,
         } = vitals;
         Self {
             executor_id,
@@ -36,6 +37,7 @@ impl From<Vitals> for MeasureRequest {
             network_in_rate,
             network_out_rate,
             served_rate,
+            disk_free_bytes,
         }
     }
 }
@@ -57,6 +59,7 @@ impl From<MeasureRequest> for Vitals {
             network_in_rate,
             network_out_rate,
             served_rate,
+            disk_free_bytes,
         } = request;
         let rate = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
         Self {
@@ -74,6 +77,7 @@ impl From<MeasureRequest> for Vitals {
             network_in_rate: rate(network_in_rate),
             network_out_rate: rate(network_out_rate),
             served_rate: rate(served_rate),
+            disk_free_bytes,
         }
     }
 }
@@ -98,6 +102,7 @@ mod tests {
             network_in_rate: Some(8.0),
             network_out_rate: None,
             served_rate: Some(9.0),
+            disk_free_bytes: Some(11),
             ..Vitals::default()
         };
         let request = MeasureRequest::from(vitals.clone());

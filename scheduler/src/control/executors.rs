@@ -461,6 +461,7 @@ impl Executors {
                 role: profile.role.to_string(),
                 slots: *slots as u64,
                 free_slots: slots.saturating_sub(held) as u64,
+                tasks: newest.map(|newest| newest.tasks),
                 ranks: newest.map_or(0, |newest| newest.ranks),
                 device: match profile.device {
                     Device::Auto if gpus.is_empty() => Device::Cpu,
@@ -475,7 +476,8 @@ impl Executors {
                 rank_bytes: newest.and_then(|newest| newest.rank_bytes),
                 process_bytes: newest.and_then(|newest| newest.process_bytes),
                 machine_bytes: newest.and_then(|newest| newest.machine_bytes),
-                cpu_cores: newest.and_then(|newest| newest.cpu_cores),
+                cpu_cores: newest.and_then(|newest| newest.cpu_cores).map(rounded),
+                disk_free_bytes: newest.and_then(|newest| newest.disk_free_bytes),
                 rank_memory_bytes: profile.rank_memory_bytes,
                 thread_product_rate: measured(profile.speed.products),
                 thread_memory_rate: measured(profile.speed.memory),
@@ -492,9 +494,16 @@ impl Executors {
     }
 }
 
-/// Returns a rate, if it was measured.
+/// Returns a rate per second, if it was measured, in whole millions: the rest is noise.
 fn measured(rate: f64) -> Option<f64> {
-    Some(rate).filter(|rate| *rate > 0.0)
+    const MILLION: f64 = 1e6;
+    let whole = (rate / MILLION).round() * MILLION;
+    Some(if whole > 0.0 { whole } else { rate }).filter(|rate| *rate > 0.0)
+}
+
+/// Rounds a number to hundredths.
+fn rounded(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
 }
 
 /// Returns the least rate of these GPUs; `None` if there is none, or one does not tell.
@@ -598,6 +607,13 @@ mod tests {
         assert_eq!((row.cpu_cores, row.process_bytes), (Some(1.5), None));
         assert!(executors.leaves("e"));
         assert!(executors.vitals_rows(None).is_empty());
+    }
+
+    #[test]
+    fn figures_for_people_are_rounded() {
+        assert_eq!(measured(55_278_765_873.042_02), Some(55_279e6));
+        assert_eq!((measured(0.0), measured(12.0)), (None, Some(12.0)));
+        assert_eq!(rounded(0.102_806_313), 0.1);
     }
 
     #[test]

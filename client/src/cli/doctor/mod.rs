@@ -206,6 +206,7 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, S
         free_slots,
         device,
         version,
+        disk_free_bytes,
         ..
     } = executor;
     let name = format!("{executor_id} at {host}:{port}");
@@ -222,14 +223,20 @@ async fn reach(executor: &Executor, tls: Option<&Tls>) -> Result<(CheckStatus, S
                 "{name}: reached in {took:?}; version {version}, role {role}, {free_slots} of {slots} \
                  slots free, trains on {device}"
             );
+            let (mut status, mut text) = (CheckStatus::Fine, text);
+            if let Some(free) = disk_free_bytes {
+                let size = bytesize::ByteSize(*free).display().iec();
+                text += &format!(", {size} free in its work folder");
+                if *free < LITTLE {
+                    status = CheckStatus::Careful;
+                }
+            }
             let own = env!("CARGO_PKG_VERSION");
-            Ok(match version == own {
-                true => (CheckStatus::Fine, text),
-                false => (
-                    CheckStatus::Careful,
-                    format!("{text}; this volley is {own}"),
-                ),
-            })
+            if version != own {
+                text += &format!("; this volley is {own}");
+                status = CheckStatus::Careful;
+            }
+            Ok((status, text))
         }
         Err(fault) if fault.kind == FaultKind::Silent => Err(format!(
             "{name} cannot be reached from here: {}",
