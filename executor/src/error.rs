@@ -27,6 +27,16 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// Another executor has the work folder.
+    #[error(
+        "the work folder {path} is in use by another executor{process}: give each executor a --work-dir of its own"
+    )]
+    WorkDirInUse {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Process of the other executor in brackets, if it is known.
+        process: String,
+    },
     /// None of the ports can be listened on.
     #[error("cannot listen on {address}")]
     Bind {

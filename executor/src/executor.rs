@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use volley_engine::runtime::Runtimes;
 use volley_proto::access::{Authorized, ExposureOptions, may_listen};
+use volley_proto::scratch::{FolderOwner, FolderTaken};
 use volley_trainer::resolve_device;
 
 use crate::attendance;
@@ -47,6 +48,8 @@ pub struct Executor {
     process: Process,
     /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
+    /// Ownership of the work folder, given up after all that uses the folder.
+    owner: FolderOwner,
 }
 
 impl fmt::Debug for Executor {
@@ -73,6 +76,14 @@ impl Executor {
             source,
         };
         std::fs::create_dir_all(&config.work_dir).map_err(work_dir)?;
+        let owner = FolderOwner::take(&config.work_dir).map_err(|taken| match taken {
+            FolderTaken::Owned { process } => Error::WorkDirInUse {
+                path: config.work_dir.clone(),
+                process: process.map_or_else(String::new, |id| format!(" (process {id})")),
+            },
+            FolderTaken::Io(source) => work_dir(source),
+        })?;
+        ballista::disks::warn_of_little_space(&config.work_dir);
         ballista::shuffle_dir::clear(&config.work_dir).map_err(work_dir)?;
         let device = resolve_device(config.device).map_err(|source| Error::Device {
             device: config.device.to_string(),
@@ -134,6 +145,7 @@ impl Executor {
             page,
             process,
             incarnation,
+            owner,
         })
     }
 
@@ -149,6 +161,8 @@ impl Executor {
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
         let Self {
+            // First, so that it is dropped last.
+            owner: _owner,
             config,
             channel,
             runtimes,

@@ -1,4 +1,5 @@
-//! Temporary folder of a process, which the next process of its kind removes if this one is killed.
+//! Temporary folder of a process, which the next process of its kind removes if this one is killed; and the ownership of a
+//! lasting folder, which keeps a second process out.
 //!
 //! ```text
 //!   .PREFIX-ID made ─► its lock file locked ─► renamed to PREFIX-ID ─► … ─► removed with its owner
@@ -12,13 +13,81 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
 /// Name of the lock file in each folder. It contains the [host](host) that made it.
 const LOCK: &str = ".volley-scratch-lock";
+
+/// Name of the lock file in a folder that outlives its owner. It contains the owner's process id.
+const OWNER: &str = ".volley-owner-lock";
+
+/// Takes the lock of an open file. Returns false where the file system has no locks.
+///
+/// # Errors
+/// `WouldBlock` when somebody else holds it.
+fn lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::Error(_)) => Ok(false),
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Ownership of a folder that stays when its owner ends: one owner at a time, until this is dropped or the process ends.
+#[derive(Debug)]
+pub struct FolderOwner {
+    _lock: File,
+}
+
+/// Refusal of a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderTaken {
+    /// Another owner has it.
+    #[error("it has another owner")]
+    Owned {
+        /// Id of the owner's process, as that process knows it.
+        process: Option<u32>,
+    },
+    /// The lock file cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl FolderOwner {
+    /// Takes a folder. On a file system without locks, nothing keeps others out, and the log says so.
+    ///
+    /// # Errors
+    /// When another owner has it, in this process or another, or its lock file cannot be written.
+    pub fn take(folder: &Path) -> Result<Self, FolderTaken> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(folder.join(OWNER))?;
+        match lock(&file) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(folder = %folder.display(), "the file system has no locks: other processes are not kept out");
+            }
+            Err(_) => {
+                let mut process = String::new();
+                file.read_to_string(&mut process)?;
+                let process = process.trim().parse().ok();
+                return Err(FolderTaken::Owned { process });
+            }
+        }
+        // The lock counts, not the id: a full disk keeps nobody from a folder.
+        file.set_len(0)
+            .and_then(|()| write!(file, "{}", std::process::id()))
+            .ok();
+        Ok(Self { _lock: file })
+    }
+}
 
 /// Temporary folder, which is removed when this is dropped.
 #[derive(Debug)]
@@ -50,12 +119,7 @@ impl Scratch {
         let folder = parent.join(&name);
         let host = host();
         let made = File::create_new(unnamed.join(LOCK)).and_then(|mut lock| {
-            let is_locked = match lock.try_lock() {
-                Ok(()) => true,
-                // The file system has no locks.
-                Err(TryLockError::Error(_)) => false,
-                Err(TryLockError::WouldBlock) => return Err(ErrorKind::WouldBlock.into()),
-            };
+            let is_locked = self::lock(&lock)?;
             lock.write_all(host.as_deref().unwrap_or_default().as_bytes())?;
             fs::rename(&unnamed, &folder)?;
             Ok((lock, is_locked))
@@ -221,6 +285,24 @@ mod tests {
         assert!(living.path().join(LOCK).exists() && other_kind.path().exists());
         drop(next);
         assert_eq!(names(dir.path()), before);
+    }
+
+    #[test]
+    fn a_lasting_folder_has_one_owner_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = FolderOwner::take(dir.path()).unwrap();
+        match FolderOwner::take(dir.path()) {
+            Err(FolderTaken::Owned { process }) => assert_eq!(process, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(owner);
+        FolderOwner::take(dir.path()).unwrap();
+        assert!(
+            dir.path().join(OWNER).exists(),
+            "the file stays: a new one would have another lock"
+        );
+        let none = FolderOwner::take(&dir.path().join("none"));
+        assert!(matches!(none, Err(FolderTaken::Io(_))), "{none:?}");
     }
 
     #[test]

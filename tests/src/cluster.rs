@@ -160,6 +160,16 @@ impl Cluster {
         std::mem::replace(&mut self.executors[number], executor)
     }
 
+    /// Starts an executor with the id of an earlier one that still has its work folder. Returns the earlier process.
+    pub fn start_executor_beside(&mut self, number: usize) -> Process {
+        let setup = ExecutorSetup {
+            work_dir: Some(self.work_dir(number).join("beside")),
+            ..ExecutorSetup::default()
+        };
+        let executor = self.start_executor(number, &setup);
+        std::mem::replace(&mut self.executors[number], executor)
+    }
+
     fn start_executor(&self, number: usize, setup: &ExecutorSetup) -> Process {
         let id = executor_id(number);
         let program = binary(setup.program.as_deref().unwrap_or("volley-executor"));
@@ -189,7 +199,12 @@ impl Cluster {
         executor
             .args(["--scheduler", scheduler, "--id", &id, "--vcores", "1"])
             .arg("--work-dir")
-            .arg(self.work_dir(number))
+            .arg(
+                setup
+                    .work_dir
+                    .clone()
+                    .unwrap_or_else(|| self.work_dir(number)),
+            )
             .args(listen.iter().flatten())
             .args(self.setup.tls(host))
             .args(&self.setup.executor_args)

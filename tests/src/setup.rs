@@ -210,6 +210,8 @@ pub struct ExecutorSetup {
     pub host: Option<&'static str>,
     /// Size of the largest file that it can write, in KiB: beyond it, writes fail as on a full disk.
     pub file_limit: Option<u64>,
+    /// Work folder, if it is not its number's.
+    pub work_dir: Option<PathBuf>,
 }
 
 /// Runs `volley cluster certs`: makes certificates for these hosts and for a client, with their own authority, in a

@@ -61,6 +61,29 @@ fn folders_of_killed_executors_are_removed_by_the_next() {
 }
 
 #[test]
+fn a_work_folder_is_one_executor_s() {
+    let mut cluster = Cluster::start(1);
+    let work_dir = cluster.work_dir(0);
+    // As a task leaves it: an executor that starts removes it.
+    let shuffle = work_dir.join("shuffle-other");
+    fs::create_dir(&shuffle).unwrap();
+    let mut second = Command::new(binary("volley-executor"));
+    second
+        .args(["--scheduler", cluster.address(), "--id", "second"])
+        .arg("--work-dir")
+        .arg(&work_dir);
+    let ended = second.output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success(), "{stderr}");
+    let owner = cluster.executors()[0].id();
+    let said = format!("is in use by another executor (process {owner})");
+    assert!(stderr.contains(&said), "{stderr}");
+    assert!(shuffle.exists(), "the living one's files stay");
+    let rows = cluster.run(&["-c", "SELECT count(*) AS n FROM range(100000)"]);
+    assert_eq!(rows.code, Some(0), "{}", rows.stderr);
+}
+
+#[test]
 fn folders_of_killed_embedded_clusters_are_removed_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let known = || folders(dir.path(), "volley-embedded-");

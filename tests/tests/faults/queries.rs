@@ -379,7 +379,7 @@ fn started_beside_a_frozen_one() {
     let numbers = Numbers::write(cluster.dir(), FACTS);
     let question = question(Phase::Shuffle, &cluster, &numbers);
     cluster.executors()[0].freeze();
-    let before = cluster.start_executor_again(0);
+    let before = cluster.start_executor_beside(0);
     question.answered(&cluster);
     scene::is_well(&cluster, 2);
     before.thaw();
