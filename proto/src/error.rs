@@ -79,6 +79,12 @@ pub enum Error {
         /// Types that are accepted.
         expected: String,
     },
+    /// There is no store at a URL.
+    #[error("the store {url} does not exist")]
+    NoStore {
+        /// URL of the store.
+        url: String,
+    },
     /// The store lacks a model.
     #[error("unknown model {name:?} in store {store}{hint}")]
     UnknownModel {

@@ -159,7 +159,8 @@ pub(super) enum StoreCommand {
         #[arg(value_name = "DIR|URL")]
         to: String,
     },
-    /// Copy published versions from another store, except those that this store has already
+    /// Copy published versions from another store, except those that this store has already; replace damaged files of
+    /// these
     Restore {
         /// The other store: a directory, or a URL
         #[arg(value_name = "DIR|URL")]

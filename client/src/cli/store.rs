@@ -18,7 +18,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
 use bytesize::ByteSize;
 use volley::{Executors, Scope, SystemTables};
-use volley_proto::store::{Holding, HoldingKind, ModelStore};
+use volley_proto::store::{Comparison, Holding, HoldingKind, ModelStore, VersionCopy};
 use volley_proto::tables::{Job, JobState, Run};
 use volley_proto::{ModelName, TrainId};
 
@@ -36,6 +36,10 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
     let mut interrupts = Interrupts::listen()?;
     let work = async {
         let store = ModelStore::open(&config.store)?;
+        let model = config.model.as_ref();
+        if !matches!(config.action, StoreAction::Restore { .. }) {
+            store.check_exists(model).await?;
+        }
         match &config.action {
             StoreAction::Check => check(&store, config).await,
             StoreAction::Collect {
@@ -45,7 +49,7 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
                 cluster,
             } => {
                 // Runs that begin after this have no checkpoint in the list yet.
-                let mut holdings = store.examine(config.model.as_ref(), false).await?;
+                let mut holdings = store.examine(model, false).await?;
                 let runs = match cluster {
                     Some(cluster) => Runs::of(cluster).await?,
                     None => Runs::default(),
@@ -54,8 +58,15 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
                 retain_unneeded(&mut holdings, age, *keep_versions, &runs);
                 collect(&store, &holdings, config, *dry_run).await
             }
-            StoreAction::Backup { to } => copy(&store, &ModelStore::open(to)?, config).await,
-            StoreAction::Restore { from } => copy(&ModelStore::open(from)?, &store, config).await,
+            StoreAction::Backup { to } => {
+                let to = ModelStore::open(to)?;
+                copy(&store, &to, Comparison::Lengths, config).await
+            }
+            StoreAction::Restore { from } => {
+                let from = ModelStore::open(from)?;
+                from.check_exists(model).await?;
+                copy(&from, &store, Comparison::Contents, config).await
+            }
         }
     };
     match interrupts.stop(work).await {
@@ -67,6 +78,9 @@ pub(super) async fn run(config: &Config) -> anyhow::Result<Ended> {
 async fn check(store: &ModelStore, config: &Config) -> anyhow::Result<Ended> {
     let holdings = store.examine(config.model.as_ref(), true).await?;
     print(&holdings, config).await?;
+    if holdings.is_empty() {
+        eprintln!("the store {} has no models", config.store);
+    }
     let damaged = holdings.iter().filter(|holding| holding.damage.is_some());
     match damaged.count() {
         0 => Ok(Ended::Done),
@@ -190,19 +204,37 @@ async fn collect(
     Ok(Ended::Done)
 }
 
-async fn copy(from: &ModelStore, to: &ModelStore, config: &Config) -> anyhow::Result<Ended> {
-    let copied = from.copy_to(to, config.model.as_ref(), |model, version, is_new| {
-        if is_new {
-            eprintln!("{model} version {version} copied");
+async fn copy(
+    from: &ModelStore,
+    to: &ModelStore,
+    comparison: Comparison,
+    config: &Config,
+) -> anyhow::Result<Ended> {
+    let tells = |model: &ModelName, version: u32, done: VersionCopy| match done {
+        VersionCopy::New => eprintln!("{model} version {version} copied"),
+        VersionCopy::Repaired => {
+            eprintln!("{model} version {version} was there with other files: replaced them");
         }
-    });
-    let copied = copied.await?;
+        VersionCopy::Present => {}
+    };
+    let model = config.model.as_ref();
+    let copied = from.copy_to(to, model, comparison, tells).await?;
+    let found = copied.versions + copied.repaired + copied.present + copied.failures.len();
+    anyhow::ensure!(
+        found > 0,
+        "the store {} has no versions to copy",
+        from.url()
+    );
     let versions = |count: usize| match count {
         1 => "1 version".to_owned(),
         count => format!("{count} versions"),
     };
+    let repaired = match copied.repaired {
+        0 => String::new(),
+        repaired => format!("{} repaired, ", versions(repaired)),
+    };
     let line = format!(
-        "{} copied ({}), {} there already\n",
+        "{} copied ({}), {repaired}{} there already\n",
         versions(copied.versions),
         ByteSize(copied.bytes).display().iec(),
         versions(copied.present),
@@ -218,18 +250,34 @@ async fn copy(from: &ModelStore, to: &ModelStore, config: &Config) -> anyhow::Re
 }
 
 async fn print(holdings: &[Holding], config: &Config) -> anyhow::Result<()> {
-    let mut rows = table(holdings, SystemTime::now())?;
-    if config.format.is_for_people() {
+    let is_for_people = config.format.is_for_people();
+    let mut rows = table(holdings, SystemTime::now(), is_for_people)?;
+    if is_for_people {
         rows = for_people(holdings, &rows)?;
     }
     let mut formatter = Formatter::new(config.format).on_stdout();
     write(&formatter.push(&rows)?).await?;
     write(&formatter.finish()?).await?;
+    for holding in holdings.iter().filter(|_| is_for_people) {
+        if let Some(damage) = &holding.damage {
+            let (model, kind) = (&holding.model, describe(holding.kind));
+            write(format!("{model}, {kind}: {damage}\n").as_bytes()).await?;
+        }
+    }
     Ok(())
 }
 
-/// Returns a table with a row for each holding.
-fn table(holdings: &[Holding], now: SystemTime) -> Result<RecordBatch, ArrowError> {
+/// Returns a table with a row for each holding. For people, damage is a word: its description would make a table that is
+/// wider than a terminal.
+fn table(
+    holdings: &[Holding],
+    now: SystemTime,
+    is_for_people: bool,
+) -> Result<RecordBatch, ArrowError> {
+    let damage = |holding: &Holding| match &holding.damage {
+        Some(_) if is_for_people => Some("damaged".to_owned()),
+        damage => damage.clone(),
+    };
     let texts = |of: &dyn Fn(&Holding) -> Option<String>| -> ArrayRef {
         Arc::new(holdings.iter().map(of).collect::<StringArray>())
     };
@@ -245,7 +293,7 @@ fn table(holdings: &[Holding], now: SystemTime) -> Result<RecordBatch, ArrowErro
         ("bytes", Arc::new(bytes.collect::<UInt64Array>())),
         ("written", Arc::new(written.with_timezone("+00:00"))),
         ("age", texts(&|holding| Some(age(holding.written, now)))),
-        ("damage", texts(&|holding| holding.damage.clone())),
+        ("damage", texts(&damage)),
     ])
 }
 

@@ -11,7 +11,7 @@ use object_store::path::Path;
 use super::ModelStore;
 use super::open::Kind;
 use crate::limits::DOCUMENT_LIMIT;
-use crate::{Error, Result, disk};
+use crate::{Error, ModelName, Result, disk};
 
 impl ModelStore {
     pub(super) async fn directories(&self, path: &Path) -> Result<Vec<String>> {
@@ -38,6 +38,33 @@ impl ModelStore {
         let found = self.objects.list_all(path).await;
         let found = found.map_err(|source| self.error(format!("list {path}"), source))?;
         Ok(found.into_iter().map(|object| object.location).collect())
+    }
+
+    /// Checks that the store exists, as a folder or with at least one object, and has the model if one is given, with or
+    /// without published versions.
+    ///
+    /// # Errors
+    /// When it does not, or cannot be read.
+    pub async fn check_exists(&self, model: Option<&ModelName>) -> Result<()> {
+        let exists = match self.kind {
+            Kind::Folder => {
+                let folder = self.local(&self.root)?;
+                let look = move || Ok(folder.is_dir());
+                self.on_disk("look for its folder".to_owned(), look).await?
+            }
+            Kind::Objects => {
+                let any = self.objects.has_any(&self.root).await;
+                any.map_err(|source| self.error(format!("list {}", self.root), source))?
+            }
+        };
+        if !exists {
+            let url = self.url.to_string();
+            return Err(Error::NoStore { url });
+        }
+        match model {
+            Some(model) if !self.names().await?.contains(model) => Err(self.unknown(model).await),
+            _ => Ok(()),
+        }
     }
 
     pub(super) async fn exists(&self, path: &Path) -> Result<bool> {

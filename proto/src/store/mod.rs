@@ -43,4 +43,4 @@ pub use manifest::{
 };
 pub use model_store::{ModelStore, ModelSummary, TRACE_FILE};
 pub use quantiles::{Quantiles, quantile};
-pub use upkeep::{Copied, Holding, HoldingKind};
+pub use upkeep::{Comparison, Copied, Holding, HoldingKind, VersionCopy};

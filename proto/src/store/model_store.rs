@@ -452,7 +452,7 @@ impl ModelStore {
             .collect())
     }
 
-    async fn unknown(&self, name: &ModelName) -> Error {
+    pub(super) async fn unknown(&self, name: &ModelName) -> Error {
         let mut known = self.names().await.unwrap_or_default();
         for at in (0..known.len()).rev() {
             // An unfinished run leaves a name, but not a model.

@@ -113,6 +113,15 @@ impl Objects {
         Ok(objects)
     }
 
+    /// Checks whether there is an object under a path.
+    pub(super) async fn has_any(&self, path: &Path) -> Result<bool> {
+        let any = move || {
+            let first = async move { self.store.list(Some(path)).try_next().await };
+            self.in_time(first).boxed()
+        };
+        self.retried(any).await.map(|first| first.is_some())
+    }
+
     /// Deletes an object, which may be gone already.
     pub(super) async fn delete(&self, path: &Path) -> Result<()> {
         let deleted = self

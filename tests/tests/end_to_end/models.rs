@@ -200,6 +200,26 @@ fn a_store_is_checked_cleaned_and_copied() {
         damaged.stdout.contains("weights.safetensors"),
         "{damaged:?}"
     );
+    // The backup's files are whole, so they replace the damaged one.
+    let restored = cluster.manage_store(&["restore", backup, "--model", "m"]);
+    assert!(
+        restored.stdout.contains("1 version repaired"),
+        "{restored:?}"
+    );
+    assert_eq!(cluster.manage_store(&["check"]).code, Some(0));
+    for args in [
+        &["restore", backup, "--model", "nope"][..],
+        &["restore", "nowhere"],
+        &["backup", backup, "--model", "nope"],
+        &["check", "--model", "nope"],
+        &["gc", "--model", "nope"],
+    ] {
+        let refused = cluster.manage_store(args);
+        assert_eq!(refused.code, Some(1), "{args:?}: {refused:?}");
+        let said = ["unknown model \"nope\"", "nowhere/ does not exist"];
+        let is_said = said.iter().any(|said| refused.stderr.contains(said));
+        assert!(is_said, "{args:?}: {refused:?}");
+    }
     cluster.query("DROP MODEL m");
     let restored = cluster.manage_store(&["restore", backup, "--model", "m"]);
     assert!(
