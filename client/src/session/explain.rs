@@ -273,7 +273,19 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     line(
         "ranks",
         match able {
-            Some(able) => format!("{asked}; {able} can run one now"),
+            Some(able) => {
+                let needed = spec
+                    .rank_memory()
+                    .map(|memory| memory.of_rank(rows.number(), ranks.unwrap_or(1).max(1)));
+                let about = if matches!(rows, Rows::Estimated(_)) {
+                    "~"
+                } else {
+                    ""
+                };
+                let needed = needed.map(|needed| (needed, about));
+                let able = able_now(able, executors.unwrap_or_default(), needed);
+                format!("{asked}; {able}")
+            }
             None => format!("{asked}; the number of executors is unknown"),
         },
     );
@@ -674,6 +686,29 @@ fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKin
     }
 }
 
+/// Says how many of `able` executors can run a rank that needs this memory now, and what is missing where some cannot. The
+/// memory comes with the mark of an estimate, if it is one.
+fn able_now(able: u64, executors: &[Executor], needed: Option<(u64, &str)>) -> String {
+    let offers = executors.iter().filter(|executor| executor.role != "query");
+    let offers = offers.map(|executor| executor.rank_memory_bytes);
+    let Some(((needed, about), most)) = needed.zip(offers.clone().max()) else {
+        return format!("{able} can run one now");
+    };
+    match offers.filter(|offer| *offer >= needed).count() as u64 {
+        fit if fit == able => format!("{able} can run one now"),
+        0 => format!(
+            "none can run now: executors offer a rank {} at most, and it needs {about}{}",
+            bytes(most),
+            bytes(needed)
+        ),
+        fit => format!(
+            "{fit} can run one now: {} of {able} executors offer a rank less than the {about}{} that it needs",
+            able - fit,
+            bytes(needed)
+        ),
+    }
+}
+
 fn bytes(bytes: u64) -> String {
     bytesize::ByteSize(bytes).display().iec().to_string()
 }
@@ -838,6 +873,34 @@ mod tests {
         assert!(of_one.contains(", plus reading and evaluation"), "{of_one}");
         spec.optimizer.rule = Rule::Lbfgs { memory: 10 };
         assert_eq!(time(&spec), "not estimated for L-BFGS");
+    }
+
+    #[test]
+    fn executors_that_offer_a_rank_too_little_cannot_run_one() {
+        let offers = |offers: &[u64]| -> Vec<Executor> {
+            let of = |gib: &u64| Executor {
+                rank_memory_bytes: gib << 30,
+                ..executor("any", "cpu")
+            };
+            offers.iter().map(of).collect()
+        };
+        let needed = Some((3 << 30, ""));
+        for (executors, said) in [
+            (offers(&[4, 4]), "2 can run one now"),
+            (
+                offers(&[4, 1]),
+                "1 can run one now: 1 of 2 executors offer a rank less than the 3.0 GiB that it needs",
+            ),
+            (
+                offers(&[1, 1]),
+                "none can run now: executors offer a rank 1.0 GiB at most, and it needs 3.0 GiB",
+            ),
+            (offers(&[]), "0 can run one now"),
+        ] {
+            assert_eq!(able_now(executors.len() as u64, &executors, needed), said);
+            let unknown = format!("{} can run one now", executors.len());
+            assert_eq!(able_now(executors.len() as u64, &executors, None), unknown);
+        }
     }
 
     #[test]
