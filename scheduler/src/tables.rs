@@ -89,8 +89,8 @@ impl Figures {
             totals: control.jobs().totals(),
             lost_executors: control.lost_executors(),
             unmet: control.unmet(),
-            jobs: control.rows(jobs, SystemTime::now()),
-            executors: control.executor_rows(),
+            jobs: control.rows(jobs, None, SystemTime::now()),
+            executors: control.executor_rows(None),
             runs: control.runs().run_rows(None),
             record,
         }
@@ -129,7 +129,7 @@ impl Tables {
             Table::Jobs => rows!(|control| {
                 let (now, filter) = (SystemTime::now(), filter(only));
                 let jobs = control.jobs().wanted(&filter);
-                let mut rows = control.rows(jobs, now);
+                let mut rows = control.rows(jobs, only.owner.as_deref(), now);
                 // Statements of all jobs would be too much for a page that reads them each second.
                 let is_one = only.job.is_some() || only.train.is_some();
                 for row in rows.iter_mut().filter(|_| is_one) {
@@ -140,7 +140,7 @@ impl Tables {
                 rows
             }),
             Table::Executors => rows!(|control| {
-                let mut rows = control.executor_rows();
+                let mut rows = control.executor_rows(only.owner.as_deref());
                 if let Some(wanted) = &only.executor {
                     rows.retain(|row| row.executor_id == *wanted);
                     for row in &mut rows {

@@ -72,7 +72,7 @@ impl Caller {
         }
         let Principal { name, role } = &self.principal;
         let reason = format!(
-            "job {job} is {owner}'s: it needs its owner, or the role {}, and {name} has the role {role}",
+            "job {job} belongs to another user: it needs its owner, or the role {}, and {name} has the role {role}",
             Role::Administer
         );
         Err(self.refused(action, job, &reason))

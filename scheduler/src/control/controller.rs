@@ -241,13 +241,15 @@ impl Controller {
         self.jobs.iter().find(|job| job.train == Some(train))
     }
 
-    /// Returns jobs as rows of their table.
+    /// Returns jobs as rows of their table, for a reader: of others' jobs that they wait for, only an administrator, without
+    /// a name here, sees which they are.
     pub(crate) fn rows<'a>(
         &self,
         jobs: impl Iterator<Item = &'a Job>,
+        viewer: Option<&str>,
         now: SystemTime,
     ) -> Vec<tables::Job> {
-        let holders = self.holders();
+        let holders = self.holders(viewer);
         jobs.map(|job| job.row(holders.waits(job), now)).collect()
     }
 
@@ -739,9 +741,9 @@ impl Controller {
         self.executors.registered().collect()
     }
 
-    /// Returns the executors as rows of their table.
-    pub(crate) fn executor_rows(&self) -> Vec<tables::Executor> {
-        let holders = self.slots.gpu_holders();
+    /// Returns the executors as rows of their table, for a reader as of [`rows`](Self::rows).
+    pub(crate) fn executor_rows(&self, viewer: Option<&str>) -> Vec<tables::Executor> {
+        let holders = self.slots.gpu_holders(viewer);
         self.executors.rows(&self.slots.held(), &holders)
     }
 

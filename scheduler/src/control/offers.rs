@@ -23,6 +23,7 @@ use super::placement::{
 use super::queues::Account;
 use super::recorded::Change;
 use super::retained::Ends;
+use super::slots::Viewer;
 use super::unmet::Unmet;
 
 /// Stage that a demand is for.
@@ -51,6 +52,7 @@ pub(super) fn unknown_account() -> Account {
 /// Holders of the slots and GPUs that queries and ranks wait for, looked up once and only if needed.
 pub(crate) struct Holders<'a> {
     controller: &'a Controller,
+    viewer: Viewer<'a>,
     of_queries: OnceCell<Option<String>>,
     of_ranks: OnceCell<Option<String>>,
     of_gpus: OnceCell<Option<String>>,
@@ -71,14 +73,15 @@ impl Holders<'_> {
                 let Controller {
                     executors, slots, ..
                 } = self.controller;
-                slots.gpus_told(&executors.gpus())
+                slots.gpus_told(&executors.gpus(), self.viewer)
             }),
             _ => &None,
         };
+        let told = self.controller.told(reason, self.viewer);
         Some(match (reason, holders) {
             (WaitReason::Slot { ahead: None }, Some(holders)) => holders.clone(),
-            (_, Some(holders)) => format!("{reason}; {holders}"),
-            (_, None) => reason.to_string(),
+            (_, Some(holders)) => format!("{told}; {holders}"),
+            (_, None) => told,
         })
     }
 
@@ -91,7 +94,7 @@ impl Holders<'_> {
         let suited = suited.filter(|(id, _)| suits(executors.role(id)));
         let suited: Vec<_> = suited.collect();
         let all = suited.iter().map(|(_, slots)| slots).sum();
-        slots.told(suited.iter().map(|(id, _)| *id), all)
+        slots.told(suited.iter().map(|(id, _)| *id), all, self.viewer)
     }
 }
 
@@ -283,10 +286,13 @@ impl Controller {
                 }));
             }
             Decision::Wait(reason) => {
-                if let Some(gang) = gang
-                    && self.runs.entry(&gang.train).waits(reason.to_string(), now)
-                {
-                    self.wake(Topic::Run(gang.train));
+                if let Some(gang) = gang {
+                    // The run's events are its owner's to read.
+                    let owner = self.owner_of(&demand.job).unwrap_or_default();
+                    let told = self.told(&reason, Some(owner));
+                    if self.runs.entry(&gang.train).waits(told, now) {
+                        self.wake(Topic::Run(gang.train));
+                    }
                 }
                 if self.jobs.get(&demand.job).is_none() {
                     self.early.insert(attempt);
@@ -377,10 +383,24 @@ impl Controller {
         self.pool.query_slots()
     }
 
-    /// Returns the current holders of slots, to describe what any number of jobs wait for.
-    pub(crate) fn holders(&self) -> Holders<'_> {
+    /// Describes why a stage waits. The id of another user's job is left out.
+    fn told(&self, reason: &WaitReason, viewer: Viewer<'_>) -> String {
+        let ahead = match reason {
+            WaitReason::Slot { ahead: Some(job) } | WaitReason::Turn { ahead: job } => job,
+            _ => return reason.to_string(),
+        };
+        let owner = self.owner_of(ahead).unwrap_or_default();
+        match viewer.is_none_or(|viewer| viewer == owner) {
+            true => reason.to_string(),
+            false => reason.without_job().to_owned(),
+        }
+    }
+
+    /// Returns the current holders of slots, to describe to somebody what any number of jobs wait for.
+    pub(crate) fn holders<'a>(&'a self, viewer: Viewer<'a>) -> Holders<'a> {
         Holders {
             controller: self,
+            viewer,
             of_queries: OnceCell::new(),
             of_ranks: OnceCell::new(),
             of_gpus: OnceCell::new(),

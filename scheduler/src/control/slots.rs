@@ -44,6 +44,50 @@ pub(crate) enum Holder {
     Query(String),
 }
 
+/// Reader of a description of holders: it names what is the reader's own, and only counts what others hold.
+pub(crate) type Viewer<'a> = Option<&'a str>;
+
+/// Holder as a reader may see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen<'a> {
+    Named(&'a Holder),
+    /// Trainings of other users.
+    Trainings,
+    /// Queries of other users.
+    Queries,
+}
+
+/// What the holders hold that a reader sees as one.
+#[derive(Debug, Default)]
+struct Share<'a> {
+    /// The holders, with their users.
+    holders: BTreeSet<(&'a str, &'a Holder)>,
+    slots: usize,
+    gpus: BTreeSet<&'a HostGpu>,
+}
+
+/// Holdings by holder, and by whether its job is over.
+type Shares<'a> = BTreeMap<(Seen<'a>, bool), Share<'a>>;
+
+impl Claim {
+    /// Returns the user who holds the slots; empty if that is not known.
+    fn user(&self) -> &str {
+        let of_query = self.account.as_ref().map(|account| &account.user);
+        of_query
+            .or(self.rank_of.as_ref())
+            .map_or("", |user| &**user)
+    }
+
+    /// Returns the holder as the reader may see it. Administrators see all, hence no viewer.
+    fn seen_by(&self, viewer: Viewer<'_>) -> Seen<'_> {
+        match &self.holder {
+            holder if viewer.is_none_or(|viewer| viewer == self.user()) => Seen::Named(holder),
+            Holder::Training(_) => Seen::Trainings,
+            Holder::Query(_) => Seen::Queries,
+        }
+    }
+}
+
 /// Purpose for which a task holds slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
@@ -341,37 +385,40 @@ impl Slots {
     }
 
     /// Returns the holders of each held GPU: "training m (its id)".
-    pub(crate) fn gpu_holders(&self) -> BTreeMap<&HostGpu, Vec<String>> {
+    pub(crate) fn gpu_holders(&self, viewer: Viewer<'_>) -> BTreeMap<&HostGpu, Vec<String>> {
         let mut holders: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (held, grant) in self.grants() {
-            let name = name(&held.claim.holder, held.ending.is_some());
-            let holders = holders.entry(&grant.gpu).or_default();
-            holders.push(format!("{name} ({})", grant.train));
+            let seen = held.claim.seen_by(viewer);
+            let mut name = name(seen, 1, held.ending.is_some());
+            if matches!(seen, Seen::Named(_)) {
+                name = format!("{name} ({})", grant.train);
+            }
+            holders.entry(&grant.gpu).or_default().push(name);
         }
         holders
     }
 
     /// Describes who holds these GPUs: "training m holds 1 of 2 GPUs". Returns `None` if nobody does.
-    pub(crate) fn gpus_told(&self, gpus: &BTreeSet<&HostGpu>) -> Option<String> {
-        let mut holders: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    pub(crate) fn gpus_told(
+        &self,
+        gpus: &BTreeSet<&HostGpu>,
+        viewer: Viewer<'_>,
+    ) -> Option<String> {
+        let mut shares = Shares::new();
         for (held, grant) in self.grants() {
             if gpus.contains(&grant.gpu) {
-                let holder = (&held.claim.holder, held.ending.is_some());
-                holders.entry(holder).or_default().insert(&grant.gpu);
+                let share = share_of(&mut shares, held, viewer);
+                share.gpus.insert(&grant.gpu);
             }
         }
-        let mut holders = holders.into_iter();
-        let ((holder, ending), held) = holders.next()?;
-        let mut text = name(holder, ending);
-        // Writing to a string cannot fail.
-        let _ = match gpus.len() {
-            1 => write!(text, " holds the only GPU"),
-            all => write!(text, " holds {} of {all} GPUs", held.len()),
-        };
-        for ((holder, ending), held) in holders {
-            let _ = write!(text, ", {} {}", name(holder, ending), held.len());
-        }
-        Some(text)
+        told(
+            &shares,
+            |share| share.gpus.len(),
+            |held| match gpus.len() {
+                1 => "the only GPU".to_owned(),
+                all => format!("{held} of {all} GPUs"),
+            },
+        )
     }
 
     /// Returns the tasks that hold a GPU.
@@ -394,36 +441,75 @@ impl Slots {
         &self,
         executors: impl Iterator<Item = &'a str>,
         all: usize,
+        viewer: Viewer<'_>,
     ) -> Option<String> {
-        let mut holders: BTreeMap<(&Holder, bool), usize> = BTreeMap::new();
+        let mut shares = Shares::new();
         for held in executors
             .filter_map(|id| self.executors.get(id))
             .flat_map(|known| known.tasks.values())
         {
-            let holder = (&held.claim.holder, held.ending.is_some());
-            *holders.entry(holder).or_default() += held.slots;
+            share_of(&mut shares, held, viewer).slots += held.slots;
         }
-        let mut holders = holders.into_iter();
-        let ((holder, ending), slots) = holders.next()?;
-        let slots = match all {
-            1 if slots == 1 => "the only slot".to_owned(),
-            2 if slots == 2 => "both slots".to_owned(),
-            _ if slots == all => format!("all {all} slots"),
-            _ => format!("{slots} of {all} slots"),
-        };
-        let mut text = format!("{} holds {slots}", name(holder, ending));
-        for ((holder, ending), slots) in holders {
-            // Writing to a string cannot fail.
-            let _ = write!(text, ", {} {slots}", name(holder, ending));
-        }
-        Some(text)
+        told(
+            &shares,
+            |share| share.slots,
+            |slots| match all {
+                1 if slots == 1 => "the only slot".to_owned(),
+                2 if slots == 2 => "both slots".to_owned(),
+                _ if slots == all => format!("all {all} slots"),
+                _ => format!("{slots} of {all} slots"),
+            },
+        )
     }
 }
 
-fn name(holder: &Holder, ending: bool) -> String {
-    let name = match holder {
-        Holder::Training(model) => format!("training {model}"),
-        Holder::Query(job) => format!("job {job}"),
+/// Returns the share that a task's holdings count to.
+fn share_of<'a, 's>(
+    shares: &'s mut Shares<'a>,
+    held: &'a Held,
+    viewer: Viewer<'_>,
+) -> &'s mut Share<'a> {
+    let claim = &held.claim;
+    let key = (claim.seen_by(viewer), held.ending.is_some());
+    let share = shares.entry(key).or_default();
+    share.holders.insert((claim.user(), &claim.holder));
+    share
+}
+
+/// Describes shares: "training m holds 2 of 4 slots, job k 2". Returns `None` if there are none.
+fn told(
+    shares: &Shares<'_>,
+    held: impl Fn(&Share<'_>) -> usize,
+    of_all: impl Fn(usize) -> String,
+) -> Option<String> {
+    let mut shares = shares.iter();
+    let ((seen, ending), share) = shares.next()?;
+    let holders = share.holders.len();
+    // A name stands for itself, however many users train a model of that name.
+    let is_one = holders == 1 || matches!(seen, Seen::Named(_));
+    let holds = if is_one { "holds" } else { "hold" };
+    let mut text = format!(
+        "{} {holds} {}",
+        name(*seen, holders, *ending),
+        of_all(held(share))
+    );
+    for ((seen, ending), share) in shares {
+        let name = name(*seen, share.holders.len(), *ending);
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", {name} {}", held(share));
+    }
+    Some(text)
+}
+
+/// Names so many holders that a reader sees as one.
+fn name(seen: Seen<'_>, holders: usize, ending: bool) -> String {
+    let name = match (seen, holders) {
+        (Seen::Named(Holder::Training(model)), _) => format!("training {model}"),
+        (Seen::Named(Holder::Query(job)), _) => format!("job {job}"),
+        (Seen::Trainings, 1) => "a training of another user".to_owned(),
+        (Seen::Trainings, holders) => format!("{holders} trainings of other users"),
+        (Seen::Queries, 1) => "a job of another user".to_owned(),
+        (Seen::Queries, holders) => format!("{holders} jobs of other users"),
     };
     match ending {
         true => format!("{name} (over, but still computing)"),
@@ -540,7 +626,7 @@ mod tests {
     fn those_who_wait_are_told_who_holds_what() {
         let mut slots = cluster();
         let told = |slots: &Slots, all| {
-            let told = slots.told(["a", "b"].into_iter(), all);
+            let told = slots.told(["a", "b"].into_iter(), all, None);
             told.unwrap_or_default()
         };
         assert_eq!(told(&slots, 2), "");
@@ -565,6 +651,44 @@ mod tests {
             told(&slots, 4),
             "training m holds 2 of 4 slots, job k (over, but still computing) 2"
         );
+    }
+
+    #[test]
+    fn those_who_wait_are_told_of_no_other_user_s_jobs() {
+        let mut slots = cluster();
+        let claim = |holder: Holder, user: &str| Claim {
+            account: Some(Account::new("default", user)),
+            ..Claim {
+                holder,
+                ..query("")
+            }
+        };
+        let training = Claim {
+            holder: Holder::Training("secret".to_owned()),
+            account: None,
+            rank_of: Some("o".into()),
+            gpu: None,
+        };
+        slots.bind("a", task("t", 0), 2, training);
+        for (number, job) in ["x", "y", "z"].into_iter().enumerate() {
+            let claim = claim(Holder::Query(job.to_owned()), "o");
+            slots.bind("b", task(job, number), 1, claim);
+        }
+        slots.bind("b", task("mine", 0), 1, query("mine"));
+        let told = |viewer| slots.told(["a", "b"].into_iter(), 8, viewer).unwrap();
+        assert_eq!(
+            told(Some("u")),
+            "job mine holds 1 of 8 slots, a training of another user 2, 3 jobs of other users 3"
+        );
+        assert_eq!(
+            told(Some("v")),
+            "a training of another user holds 2 of 8 slots, 4 jobs of other users 4"
+        );
+        assert_eq!(
+            told(Some("o")),
+            "training secret holds 2 of 8 slots, job x 1, job y 1, job z 1, a job of another user 1"
+        );
+        assert!(told(None).contains("job mine"), "an administrator sees all");
     }
 
     #[test]

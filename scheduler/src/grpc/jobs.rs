@@ -54,7 +54,7 @@ impl Jobs for Service {
             let notes = job.notes.iter().skip(seen_of(job).unwrap_or(0));
             let notes: Vec<_> = notes.map(wire::Note::from).collect();
             let row = control
-                .rows(std::iter::once(job), SystemTime::now())
+                .rows(std::iter::once(job), caller.sees(), SystemTime::now())
                 .pop()?;
             Some((row, notes, job.notes.len() as u64))
         });

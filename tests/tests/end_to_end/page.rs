@@ -719,7 +719,7 @@ fn a_user_without_the_right_cancels_nothing() {
     let said = browser.await_look("document.querySelector('[role=alert]')?.innerText", SOON);
     let said = said.as_str().unwrap();
     assert!(
-        said.contains("is alice's") && said.contains("bob has the role"),
+        said.contains("belongs to another user") && said.contains("bob has the role"),
         "{said}"
     );
     browser.await_look("document.querySelector('.pill.running') != null", SOON);

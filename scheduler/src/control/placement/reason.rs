@@ -70,6 +70,14 @@ impl WaitReason {
         !matches!(self, Self::Executors { .. } | Self::Memory { .. }) && !self.is_of_gpus()
     }
 
+    /// Returns the text for those who may not see the job that is ahead.
+    pub(crate) fn without_job(&self) -> &'static str {
+        match self {
+            Self::Slot { .. } => "slots are reserved for a training of another user",
+            _ => "a training of another user is ahead",
+        }
+    }
+
     /// Checks whether the wait is for GPUs, which ranks on the CPU do not take.
     pub(super) fn is_of_gpus(&self) -> bool {
         matches!(self, Self::GpusHeld { .. } | Self::Gpus { .. })

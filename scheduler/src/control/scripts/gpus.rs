@@ -44,14 +44,14 @@ impl Script {
 
     /// Returns the GPUs of an executor, as in its row.
     fn gpus(&self, executor: &str) -> (u64, Vec<String>) {
-        let rows = self.controller.executor_rows();
+        let rows = self.controller.executor_rows(None);
         let row = rows.into_iter().find(|row| row.executor_id == executor);
         let row = row.unwrap();
         (row.free_gpus, row.gpus)
     }
 
     fn free_gpus(&self) -> Vec<u64> {
-        let rows = self.controller.executor_rows();
+        let rows = self.controller.executor_rows(None);
         rows.into_iter().map(|row| row.free_gpus).collect()
     }
 }
@@ -101,6 +101,13 @@ fn the_table_of_executors_says_who_holds_which_gpu() {
     assert!(
         gpus[0].contains("training m (over, but still computing)"),
         "{gpus:?}"
+    );
+    // Others see that it is held, and not by whose training.
+    let rows = script.controller.executor_rows(Some("somebody else"));
+    let others = rows[0].gpus[0].as_str();
+    assert!(
+        others.ends_with("held by a training of another user (over, but still computing)"),
+        "{others}"
     );
     script.task_ended("a", "t", 0);
     assert_eq!(script.free_gpus(), [2, 2, 1]);

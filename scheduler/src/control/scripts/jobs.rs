@@ -370,6 +370,25 @@ fn an_attempt_may_be_offered_before_its_job_is_told_of() {
     script.offer(&[slices("k", 1)]);
     let waits = script.waits("k");
     assert_eq!(waits.as_deref(), Some("job j holds the only slot"));
+    assert_eq!(script.waits_for_owner("k"), waits, "both are the owner's");
+}
+
+#[test]
+fn a_job_is_not_told_of_another_user_s() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    assert_eq!(script.offer(&[slices("j", 1)]), ["bind j: a"]);
+    script.submit_with(Submission {
+        owner: "p".into(),
+        ..Submission::query("k")
+    });
+    script.offer(&[slices("k", 1)]);
+    let waits = script.waits_for_owner("k").unwrap();
+    assert_eq!(waits, "a job of another user holds the only slot");
+    assert_eq!(
+        script.waits("k").as_deref(),
+        Some("job j holds the only slot")
+    );
 }
 
 #[test]

@@ -195,7 +195,13 @@ impl Script {
     /// Describes what a job waits for.
     fn waits(&self, job: &str) -> Option<String> {
         let job = self.controller.job(job).unwrap();
-        self.controller.holders().waits(job)
+        self.controller.holders(None).waits(job)
+    }
+
+    /// Describes to its owner what a job waits for.
+    fn waits_for_owner(&self, job: &str) -> Option<String> {
+        let job = self.controller.job(job).unwrap();
+        self.controller.holders(Some(&job.owner)).waits(job)
     }
 
     /// Returns why a job failed.

@@ -114,6 +114,13 @@ fn a_reservation_holds_queries_up_for_so_long() {
         waits.starts_with("slots are reserved for the training of job t"),
         "{waits}"
     );
+    let job = script.controller.job("u").unwrap();
+    let told = script.controller.holders(Some("somebody else")).waits(job);
+    let told = told.unwrap();
+    assert!(
+        told.starts_with("slots are reserved for a training of another user"),
+        "{told}"
+    );
     assert!(passes(&mut script, 59).is_empty());
     assert_eq!(passes(&mut script, 1), ["offer"], "time alone ends that");
     // As many jobs as there are slots go ahead, with all their stages; w does not.
