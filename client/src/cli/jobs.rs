@@ -104,7 +104,7 @@ async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
 async fn logs(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
     let job = jobs.find(id).await?;
     let lines: Vec<Line> = SystemTables::of(jobs.scheduler())
-        .rows(Scope::Job(id))
+        .rows(Scope::Job(&job.id))
         .await?;
     let mut text = String::new();
     if let Some(error) = &job.error {
@@ -147,7 +147,7 @@ async fn attach(jobs: &Jobs, id: &str, config: &Config) -> anyhow::Result<()> {
         None => followed.await?,
     };
     match job.state {
-        JobState::Succeeded => print_rows(jobs, id, config.remote.format).await,
+        JobState::Succeeded => print_rows(jobs, &job.id, config.remote.format).await,
         JobState::Cancelled => Err(anyhow!("job {id} was cancelled")),
         _ => {
             let error = job.error.unwrap_or_else(|| "for an unknown reason".into());
@@ -218,6 +218,14 @@ fn line(event: &JobEvent) -> String {
     format!("{at} {}", event.text)
 }
 
+/// Returns the state of a job: `waiting` instead of `running` without a task that runs.
+fn state(job: &Job) -> String {
+    match (job.state, &job.waits) {
+        (JobState::Running, Some(_)) => "waiting".to_owned(),
+        (state, _) => state.to_string(),
+    }
+}
+
 /// Returns a table with one row per job.
 fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
     let texts = |of: fn(&Job) -> String| -> ArrayRef {
@@ -241,7 +249,8 @@ fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
         .map(|job| Some((job.duration(now).as_secs_f64() * 10.0).round() / 10.0));
     RecordBatch::try_from_iter([
         ("id", texts(|job| job.id.clone())),
-        ("state", texts(|job| job.state.to_string())),
+        ("state", texts(state)),
+        ("owner", texts(|job| job.owner.clone())),
         ("queue", texts(|job| job.queue.clone())),
         ("attempts", Arc::new(attempts.collect::<UInt32Array>())),
         ("submitted", Arc::new(submitted.with_timezone("+00:00"))),
@@ -258,11 +267,13 @@ fn for_people(
     now: SystemTime,
 ) -> Result<RecordBatch, ArrowError> {
     let has_queues = jobs.windows(2).any(|pair| pair[0].queue != pair[1].queue);
+    let has_owners = jobs.windows(2).any(|pair| pair[0].owner != pair[1].owner);
     let has_attempts = jobs.iter().any(|job| job.attempts.len() > 1);
     let schema = rows.schema();
     let columns = schema.fields().iter().zip(rows.columns());
     let columns = columns.filter(|(field, _)| match field.name().as_str() {
         "queue" => has_queues,
+        "owner" => has_owners,
         "attempts" => has_attempts,
         _ => true,
     });
@@ -300,6 +311,7 @@ mod tests {
         let expected = [
             "id",
             "state",
+            "owner",
             "queue",
             "attempts",
             "submitted",

@@ -15,8 +15,12 @@ pub struct Job {
     pub id: String,
     /// Shortened text of the submission.
     pub name: String,
+    /// User who submitted it.
+    pub owner: String,
     /// State of the job.
     pub state: JobState,
+    /// Reason why none of its tasks runs yet, if it waits.
+    pub waits: Option<String>,
     /// Ids of the attempts, the current one last.
     pub attempts: Vec<String>,
     /// Time of submission, by the scheduler's clock.
@@ -58,7 +62,9 @@ impl TryFrom<tables::Job> for Job {
         Ok(Self {
             id: row.job_id,
             name: row.name,
+            owner: row.owner,
             state: row.state,
+            waits: row.waits,
             attempts: row.attempt_ids,
             submitted: time(row.submitted)?,
             ended: row.ended.map(time).transpose()?,

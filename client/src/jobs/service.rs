@@ -80,13 +80,14 @@ impl Jobs {
         Ok(jobs.collect::<Result<_, _>>()?)
     }
 
-    /// Returns one job.
+    /// Returns one job, by its id or by that of one of its attempts.
     ///
     /// # Errors
     /// When there is no such job; the error names the ids nearest to the one asked for.
     pub async fn find(&self, id: &str) -> Result<Job> {
         let jobs = self.list().await?;
-        match jobs.iter().find(|job| job.id == id) {
+        let is_meant = |job: &&Job| job.id == id || job.attempts.iter().any(|known| known == id);
+        match jobs.iter().find(is_meant) {
             Some(job) => Ok(job.clone()),
             None => Err(unknown(id, &jobs)),
         }
@@ -132,7 +133,8 @@ impl Jobs {
     /// # Errors
     /// When there is no such job, or the scheduler does not answer.
     pub async fn cancel(&self, id: &str, patience: Duration) -> Result<(JobState, bool)> {
-        let state = self.find(id).await?.state;
+        let job = self.find(id).await?;
+        let (id, state) = (job.id.as_str(), job.state);
         if state.has_ended() {
             return Ok((state, true));
         }
@@ -385,7 +387,9 @@ mod tests {
         let job = |id: &str| Job {
             id: id.to_owned(),
             name: String::new(),
+            owner: String::new(),
             state: JobState::Running,
+            waits: None,
             attempts: Vec::new(),
             submitted: SystemTime::UNIX_EPOCH,
             ended: None,

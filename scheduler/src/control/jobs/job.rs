@@ -370,7 +370,10 @@ impl Job {
             self.attempts.push(attempt.clone());
             self.planned = false;
             let number = self.attempts.len();
-            self.note(format!("attempt {number} is job {attempt}"), now);
+            self.note(
+                format!("attempt {number} has the id {attempt} in the executors' logs"),
+                now,
+            );
             self.state = JobState::Running;
         }
         wanted
