@@ -199,7 +199,7 @@ fn no_time_to_end() {
     }
     let job = question.answered_again(&cluster);
     let told = cluster.manage_jobs(&["logs", &job.id]).stdout;
-    assert!(told.contains("lost data with executor"), "{told}");
+    assert!(told.contains("with data of this job"), "{told}");
     scene::is_well(&cluster, 2);
 }
 

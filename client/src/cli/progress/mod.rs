@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use volley::{QueryJob, SchedulerAddress, Scope, SystemTables};
 use volley_proto::TrainId;
-use volley_proto::tables::{Job, Rank, Run, Stage};
+use volley_proto::tables::{Job, Line, Rank, Run, Stage};
 
 use self::events::Events;
 use self::show::Show;
@@ -46,6 +46,8 @@ pub(super) struct Snapshot {
     pub(super) stages: Vec<Stage>,
     /// Reason why the job waits, if it does.
     pub(super) waits: Option<String>,
+    /// Notes about the times that a query has been run again.
+    pub(super) again: Vec<String>,
     pub(super) run: Option<Run>,
     pub(super) ranks: Vec<Rank>,
 }
@@ -131,10 +133,14 @@ impl Progress {
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
             // Work that is done at once needs no request.
             tick.tick().await;
+            let mut told = 0;
             loop {
                 tick.tick().await;
-                if let Some(snapshot) = snapshot(system_tables, subject).await {
-                    show.lock().snapshot(&snapshot);
+                if let Some(snapshot) = snapshot(system_tables, subject, told).await {
+                    let mut show = show.lock();
+                    told += snapshot.again.len();
+                    show.events(&snapshot.again);
+                    show.snapshot(&snapshot);
                 }
             }
         };
@@ -142,8 +148,12 @@ impl Progress {
     }
 }
 
-/// Reads the progress of a job, if the scheduler answers.
-async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Snapshot> {
+/// Reads the progress of a job, if the scheduler answers; `told` is the number of reruns that were shown.
+async fn snapshot(
+    system_tables: &SystemTables,
+    subject: &Subject,
+    told: usize,
+) -> Option<Snapshot> {
     let job;
     let of = match subject {
         Subject::Training(id) => Scope::Training(*id),
@@ -152,16 +162,20 @@ async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Sna
             Scope::Job(&job)
         }
     };
-    let told = async {
+    let read = async {
         let stages: Vec<Stage> = system_tables.rows(of).await?;
         let idle = stages.iter().all(|stage| stage.running == 0);
-        let waits = match subject {
-            Subject::Query(_) if idle => {
-                let jobs: Vec<Job> = system_tables.rows(of).await?;
-                jobs.into_iter().next().and_then(|job| job.waits)
+        let (mut waits, mut again) = (None, Vec::new());
+        if let Subject::Query(_) = subject {
+            let jobs: Vec<Job> = system_tables.rows(of).await?;
+            let job = jobs.into_iter().next();
+            let reruns = job.as_ref().map_or(0, |job| job.attempts.saturating_sub(1));
+            if reruns > told as u64 {
+                let lines: Vec<Line> = system_tables.rows(of).await?;
+                again = reruns_told(lines, told);
             }
-            _ => None,
-        };
+            waits = job.and_then(|job| job.waits).filter(|_| idle);
+        }
         let (run, ranks) = match subject {
             Subject::Query(_) => (None, Vec::new()),
             Subject::Training(_) => {
@@ -172,13 +186,21 @@ async fn snapshot(system_tables: &SystemTables, subject: &Subject) -> Option<Sna
         Ok::<_, volley::Error>(Snapshot {
             stages,
             waits,
+            again,
             run,
             ranks,
         })
     };
-    told.await
+    read.await
         .inspect_err(|error| tracing::debug!("no progress: {error}"))
         .ok()
+}
+
+/// Returns the lines of a log about reruns, after the first `told`.
+fn reruns_told(lines: Vec<Line>, told: usize) -> Vec<String> {
+    let texts = lines.into_iter().map(|line| line.text);
+    let reruns = texts.filter(|text| text.contains("runs again (attempt "));
+    reruns.skip(told).collect()
 }
 
 #[cfg(test)]
@@ -198,5 +220,27 @@ mod tests {
         ] {
             assert_eq!(short(number), due);
         }
+    }
+
+    #[test]
+    fn each_rerun_is_told_once() {
+        let line = |text: &str| Line {
+            at: 0,
+            job_id: None,
+            train_id: None,
+            executor_id: None,
+            rank: None,
+            failure: false,
+            text: text.to_owned(),
+        };
+        let again =
+            |number: u32| format!("executor e was lost: it runs again (attempt {number} of 5)");
+        let lines = || {
+            let texts = [again(2), "attempt 2 has the id x".to_owned(), again(3)];
+            texts.iter().map(|text| line(text)).collect::<Vec<_>>()
+        };
+        assert_eq!(reruns_told(lines(), 0), [again(2), again(3)]);
+        assert_eq!(reruns_told(lines(), 1), [again(3)]);
+        assert!(reruns_told(lines(), 2).is_empty());
     }
 }

@@ -29,6 +29,9 @@ use crate::control::retained::Ends;
 /// Number of attempts that lose data without progress in between, after which a job fails.
 const ATTEMPTS: usize = 5;
 
+/// Part of the note about a job that is run again, before the attempt's number.
+const RUNS_AGAIN: &str = "it runs again (attempt ";
+
 /// Time for a client to find a restarted scheduler.
 const FINDING: Duration = Duration::from_secs(30);
 
@@ -164,7 +167,10 @@ impl Job {
             None => {
                 job.state = JobState::Rerunning;
                 job.awaits_client = job.ends_with_client;
-                job.note("the scheduler was restarted", now);
+                job.note(
+                    "the scheduler was restarted; earlier lines of this log were not recorded",
+                    now,
+                );
             }
             Some(end) => {
                 job.state = end.state;
@@ -352,9 +358,16 @@ impl Job {
             self.fails(error, now);
             return false;
         }
+        let left = if planned { "left" } else { "was lost" };
+        // A training that has made progress meanwhile may be run more often.
+        let most = match self.train {
+            None if self.fruitless == attempt => format!(" of {ATTEMPTS}"),
+            _ => String::new(),
+        };
         self.note(
             format!(
-                "attempt {attempt} lost data with executor {executor} ({reason}): running again"
+                "executor {executor} {left} with data of this job ({reason}): {RUNS_AGAIN}{}{most})",
+                attempt + 1
             ),
             now,
         );

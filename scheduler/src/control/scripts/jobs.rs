@@ -21,7 +21,11 @@ fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
     assert_eq!(script.ended("k", succeeded()), ["release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
     let log = script.log("j");
-    assert!(log.contains("attempt 1 lost data with executor a"), "{log}");
+    let again = "executor a was lost with data of this job";
+    assert!(
+        log.contains(again) && log.contains("(attempt 2 of 5)"),
+        "{log}"
+    );
 }
 
 #[test]
