@@ -1,14 +1,19 @@
 //! Scripts: parsed as a whole, then run up to the first error.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use tokio::time::timeout;
 use unicode_width::UnicodeWidthStr;
-use volley::{Error, Excerpt, Session, Statement};
+use volley::{Error, Excerpt, Scope, Session, Statement, SystemTables};
+use volley_proto::TrainId;
 use volley_proto::disk::missing;
 use volley_proto::object_stores::redacted;
+use volley_proto::tables::Job;
 
 use super::Ended;
 use super::config::{Defines, Query, Source};
@@ -18,6 +23,9 @@ use super::execute::{Sink, execute, write};
 use super::prompt::outside_prompt;
 use super::report::cancelled;
 use super::signals::Interrupts;
+
+/// Time limit for finding the job of a training that was cancelled.
+const NAMING: Duration = Duration::from_secs(2);
 
 /// Script with its name in messages.
 #[derive(Debug)]
@@ -59,6 +67,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
         ControlFlow::Continue(engine) => engine?,
         ControlFlow::Break(code) => return Ok(cancelled(code)),
     };
+    let trained = Cell::new(None);
     let ended = interrupts.stop(async {
         let mut statements = Vec::new();
         for script in scripts {
@@ -70,6 +79,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
             .transpose()?;
         let mut sink = Sink::stdout();
         for (place, statement) in statements {
+            trained.set(statement.train_id());
             let ran = execute(&engine, statement, &query.output, &mut sink).await;
             ran.map_err(|error| place.of(error))?;
         }
@@ -81,10 +91,39 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     });
     let ended = match ended.await {
         ControlFlow::Continue(done) => done.map(|()| Ended::Done),
-        ControlFlow::Break(code) => Ok(cancelled(code)),
+        ControlFlow::Break(code) => match trained.get().filter(|_| !query.output.quiet) {
+            Some(run) => {
+                say_cancelled(&engine, run, code).await;
+                Ok(Ended::Interrupted(code))
+            }
+            None => Ok(cancelled(code)),
+        },
     };
     engine.close().await;
     ended
+}
+
+/// Says that a training is cancelled because of a signal, and what leaves it running.
+async fn say_cancelled(engine: &Engine, run: TrainId, code: u8) {
+    let tables = SystemTables::of(&engine.scheduler);
+    let jobs = tables.rows::<Job>(Scope::Training(run));
+    let jobs = timeout(NAMING, jobs).await.ok().and_then(Result::ok);
+    let job = match jobs.unwrap_or_default().first() {
+        Some(job) => format!("job {}", job.job_id),
+        None => "the training".to_owned(),
+    };
+    eprintln!(
+        "cancelled {job}, because {} came: resume = true continues from its last checkpoint; --detach leaves a training running",
+        signal_of(code)
+    );
+}
+
+/// Returns the name of the signal of an exit code.
+fn signal_of(code: u8) -> &'static str {
+    match code {
+        130 => "SIGINT (Ctrl-C)",
+        _ => "SIGTERM",
+    }
 }
 
 /// Takes off the last statement, the `CREATE MODEL` to leave to the cluster.
