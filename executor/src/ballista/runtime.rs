@@ -89,6 +89,40 @@ struct TaskPool {
     limit: Option<MemoryLimit>,
 }
 
+/// Checks whether a sort reserves the memory of its merge, which it does before it has read a row.
+fn is_merge_of_a_sort(reservation: &MemoryReservation) -> bool {
+    reservation
+        .consumer()
+        .name()
+        .starts_with("ExternalSorterMerge")
+}
+
+impl TaskPool {
+    /// Describes what a task may hold, and what limits it.
+    fn allowance(&self) -> String {
+        let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let share = match &self.limit {
+            Some(MemoryLimit { role, bytes, .. }) => format!(
+                "its share of {}, the limit query_memory of the role {role}",
+                size(*bytes)
+            ),
+            None => "its share of the executor's --memory".to_owned(),
+        };
+        let per_slot = size(self.per_slot);
+        format!("a task of this query may hold {per_slot} for each of its slots, which is {share}")
+    }
+
+    /// Returns the error of a sort that needs more for its merge than the task may hold: more partitions do not help.
+    fn too_little_to_sort(&self, needed: usize) -> String {
+        format!(
+            "a sort needs {} at least beside the rest of its task; {}: raise that, or lower \
+             datafusion.execution.sort_spill_reservation_bytes",
+            ByteSize(needed as u64).display().iec(),
+            self.allowance()
+        )
+    }
+}
+
 impl fmt::Display for TaskPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pool.fmt(f)
@@ -120,20 +154,14 @@ impl MemoryPool for TaskPool {
         let grown = self.pool.try_grow(reservation, additional);
         grown.map_err(|error| match error {
             // The error's class stays: operators that can spill then do so.
-            DataFusionError::ResourcesExhausted(reason) => {
-                let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
-                let share = match &self.limit {
-                    Some(MemoryLimit { role, bytes, .. }) => format!(
-                        "its share of {}, the limit query_memory of the role {role}",
-                        size(*bytes)
-                    ),
-                    None => "its share of the executor's --memory".to_owned(),
-                };
-                DataFusionError::ResourcesExhausted(format!(
-                    "{reason}; a task of this query may hold {} for each of its slots, which is {share}{MORE_PARTITIONS}",
-                    size(self.per_slot),
-                ))
+            DataFusionError::ResourcesExhausted(_)
+                if reservation.size() == 0 && is_merge_of_a_sort(reservation) =>
+            {
+                DataFusionError::ResourcesExhausted(self.too_little_to_sort(additional))
             }
+            DataFusionError::ResourcesExhausted(reason) => DataFusionError::ResourcesExhausted(
+                format!("{reason}; {}{MORE_PARTITIONS}", self.allowance()),
+            ),
             other => other,
         })
     }
@@ -144,5 +172,36 @@ impl MemoryPool for TaskPool {
 
     fn memory_limit(&self) -> MemoryLimitOfPool {
         self.pool.memory_limit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sort_without_memory_to_merge_is_told_what_helps() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(TaskPool {
+            pool: FairSpillPool::new(1 << 20),
+            per_slot: 1 << 20,
+            limit: None,
+        });
+        let grown = |name: &str| {
+            let reservation = MemoryConsumer::new(name).register(&pool);
+            reservation.try_grow(10 << 20).unwrap_err().to_string()
+        };
+        let merge = grown("ExternalSorterMerge[0]");
+        assert!(
+            merge.contains("a sort needs 10.0 MiB at least")
+                && merge.contains("sort_spill_reservation_bytes")
+                && !merge.contains(MORE_PARTITIONS),
+            "{merge}"
+        );
+        let other = grown("HashJoinInput");
+        assert!(
+            other.contains("may hold 1.0 MiB for each of its slots")
+                && other.ends_with(MORE_PARTITIONS),
+            "{other}"
+        );
     }
 }

@@ -38,9 +38,14 @@ impl JobLimits {
             Some(rows) => rows.to_string(),
             None => "an unknown number of".to_owned(),
         };
+        // Only some roles may write.
+        let or_write = match self.role {
+            Role::Run | Role::Administer => ", or write them (COPY)",
+            Role::Read | Role::Executor => "",
+        };
         Some(format!(
-            "its result has {found} rows, and the limit result_rows of the role {} is {most}: ask for fewer (LIMIT), or \
-             write them (COPY)",
+            "its result has {found} rows, and the limit result_rows of the role {} is {most}: ask for fewer \
+             (LIMIT){or_write}",
             self.role
         ))
     }
@@ -65,7 +70,13 @@ mod tests {
         assert_eq!(LIMITS.exceeded(Some(1000)), None);
         let said = LIMITS.exceeded(Some(1001)).unwrap();
         let due = "its result has 1001 rows, and the limit result_rows of the role read is 1000";
-        assert!(said.starts_with(due), "{said}");
+        assert!(said.starts_with(due) && !said.contains("COPY"), "{said}");
+        let run = JobLimits {
+            role: Role::Run,
+            ..LIMITS
+        };
+        let said = run.exceeded(Some(1001)).unwrap();
+        assert!(said.ends_with("or write them (COPY)"), "{said}");
         assert!(LIMITS.exceeded(None).is_some());
         let none = JobLimits {
             time: None,
