@@ -209,13 +209,15 @@ impl From<wire::Task> for TaskKey {
 }
 
 /// Returns the GPUs of this host that the scheduler may give to ranks; none when they cannot be listed.
-fn found_gpus() -> Vec<Gpu> {
+fn found_gpus(is_first: bool) -> Vec<Gpu> {
     match gpus() {
         Ok(gpus) => gpus,
-        Err(reason) => {
+        // An executor that tries again has said so before.
+        Err(reason) if is_first => {
             tracing::info!(reason, "no GPU is registered");
             Vec::new()
         }
+        Err(_) => Vec::new(),
     }
 }
 
@@ -260,11 +262,15 @@ impl Attendance {
             memory_bytes: config.memory.as_u64(),
             rank_memory_bytes: config.rank_memory.as_u64(),
             host_id: host_id(),
-            gpus: found_gpus().into_iter().map(wire::Gpu::from).collect(),
+            gpus: found_gpus(incarnation.ends_with("/0"))
+                .into_iter()
+                .map(wire::Gpu::from)
+                .collect(),
             product_rate: speed.products,
             memory_rate: speed.memory,
         };
         let deadline = Instant::now() + config.connect_timeout;
+        let mut said_taken = false;
         // When the other end closes a connection with a TLS alert, a request may fail before the alert is read.
         let mut disagreed = None;
         loop {
@@ -300,6 +306,15 @@ impl Attendance {
                         reason: disagreed.unwrap_or_else(|| status.message().to_owned()),
                     },
                 });
+            }
+            if status.code() == Code::AlreadyExists && !said_taken {
+                said_taken = true;
+                let (executor, limit) = (&config.id, config.connect_timeout);
+                let limit = humantime::format_duration(limit);
+                tracing::warn!(
+                    %executor,
+                    "another executor {executor} is registered: waiting up to {limit} until it leaves"
+                );
             }
             sleep(PAUSE).await;
         }

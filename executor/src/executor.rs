@@ -23,6 +23,8 @@ use crate::{Error, ExecutorConfig, Result};
 
 /// Pause between two attempts to register again.
 const RETRY: Duration = Duration::from_millis(500);
+/// Longest pause after the scheduler has rejected the executor, which grows from [`RETRY`]: waiting changes less there.
+const REJECTED_RETRY: Duration = Duration::from_secs(10);
 
 /// Options of the executor's address, and of its token.
 const OPTIONS: ExposureOptions = ExposureOptions {
@@ -256,6 +258,7 @@ async fn start_over(
     incarnation: &mut (Uuid, u64),
 ) -> Result<Process> {
     let started = Instant::now();
+    let (mut pause, mut said) = (RETRY, String::new());
     loop {
         // Each attempt has its own number; otherwise the end of one could be taken for the end of the next.
         incarnation.1 += 1;
@@ -278,10 +281,21 @@ async fn start_over(
                     source: Box::new(source),
                 });
             }
-            Err(error) => tracing::warn!(executor = %config.id, %error, "trying again"),
+            Err(error) => {
+                pause = match error {
+                    Error::Attend { .. } => (pause * 2).min(REJECTED_RETRY),
+                    _ => RETRY,
+                };
+                let reason = error.to_string();
+                // The same reason is told once.
+                if reason != said {
+                    tracing::warn!(executor = %config.id, error = reason, "trying again");
+                    said = reason;
+                }
+            }
         }
         // Another of several schedulers may lead.
         config.scheduler.distrust(&tried);
-        sleep(RETRY).await;
+        sleep(pause).await;
     }
 }

@@ -22,9 +22,9 @@ use volley_proto::tls::{ClientCertificate, Tls};
 use volley_proto::wire::queries_server::QueriesServer;
 use volley_proto::wire::tasks_server::TasksServer;
 
-use crate::access::{self, Access, admit};
+use crate::access::{self, Access, OnRefusal, admit};
 use crate::ballista::{self, Ballista, BallistaScheduler, JobGateway, QueryService};
-use crate::control::{Policy, Queues, RetentionPolicy};
+use crate::control::{Event, Policy, Queues, RetentionPolicy};
 use crate::grpc::{
     Prober, attendance_service, check_message, cluster_service, jobs_service, rendezvous_service,
     training_service,
@@ -268,6 +268,9 @@ impl Services {
             .max_encoding_message_size(MESSAGE_LIMIT)
             .max_decoding_message_size(MESSAGE_LIMIT);
         let (secret, probes) = (access.secret().clone(), prober.probes());
+        let told = control.clone();
+        let refuses: OnRefusal = Arc::new(move |reason| told.on(Event::ExecutorRefused { reason }));
+        let door = (Arc::clone(&access), refuses);
         let mut routes = RoutesBuilder::default();
         routes.add_service(gateway);
         routes
@@ -283,7 +286,7 @@ impl Services {
             .merge(routes.routes().into_axum_router())
             .merge(access::routes(Arc::clone(&access)))
             .layer(from_fn(check_message))
-            .layer(from_fn_with_state(access, admit))
+            .layer(from_fn_with_state(door, admit))
             .layer(from_fn_with_state(hosts, check_host));
         // HTTP/1, for the web page, has a deadline for a request's head.
         server()

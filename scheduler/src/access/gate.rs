@@ -26,6 +26,9 @@ const WANTED_OF_EXECUTORS: &str =
 const CERTIFICATE_WANTED: &str = "this is for processes of the cluster: give --tls-cert and --tls-key, a certificate of \
                                   the cluster's authority for servers and clients";
 
+/// Function that is told why an executor was refused, without names.
+pub(crate) type OnRefusal = Arc<dyn Fn(&'static str) + Send + Sync>;
+
 /// Caller of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
@@ -86,7 +89,7 @@ impl Caller {
 
 /// Refuses requests that are not authorized, and adds the caller to the others.
 pub(crate) async fn admit(
-    State(access): State<Arc<Access>>,
+    State((access, refuses)): State<(Arc<Access>, OnRefusal)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -110,6 +113,7 @@ pub(crate) async fn admit(
             let outcome = Outcome::Refused(CERTIFICATE_WANTED);
             audit(principal, peer, ("ask", &path), outcome);
             access.counts.unauthenticated.add_one();
+            refuses("it has no certificate of the cluster");
             return answer(is_grpc, Status::unauthenticated(CERTIFICATE_WANTED));
         }
         let principal = match &identified {
@@ -125,6 +129,12 @@ pub(crate) async fn admit(
                 };
                 audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
                 access.counts.unauthenticated.add_one();
+                if needed == Role::Executor {
+                    refuses(match why {
+                        Unidentified::NoToken => "it has no token",
+                        _ => "its token is unknown",
+                    });
+                }
                 return answer(is_grpc, Status::unauthenticated(reason));
             }
         };

@@ -32,7 +32,7 @@ use volley_proto::access::{
 
 pub(crate) use self::audit::{Outcome, audit};
 pub(crate) use self::counts::AccessCounts;
-pub(crate) use self::gate::{Caller, admit, is_grpc};
+pub(crate) use self::gate::{Caller, OnRefusal, admit, is_grpc};
 pub use self::jwt::{JwtConfig, KeySetLocation};
 use self::jwt::{JwtVerifier, Refused, Verified};
 pub use self::limits::{Limits, RoleLimits};

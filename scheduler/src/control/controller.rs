@@ -38,6 +38,9 @@ use super::unmet::Unmet;
 /// Time that a job waits on a cluster without executors.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Time for which the refusal of an executor is told.
+const REFUSED: Duration = Duration::from_secs(60);
+
 /// Timeouts of executors, clients and readers of rows, and the sharing of slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
@@ -74,6 +77,8 @@ pub(crate) struct Controller {
     notices: NoticeLog,
     /// Time since which no executor has been registered.
     empty_since: Option<Instant>,
+    /// Last refusal of an executor at the door, and its reason.
+    refused: Option<(Instant, &'static str)>,
     /// Jobs of an earlier scheduler that have not been submitted again.
     recovery: Option<Recovery>,
     /// Commands that have not been taken yet.
@@ -96,6 +101,7 @@ impl Controller {
             early: BTreeSet::new(),
             notices: NoticeLog::default(),
             empty_since: None,
+            refused: None,
             recovery: None,
             commands: Vec::new(),
         }
@@ -200,6 +206,7 @@ impl Controller {
                     self.command(Command::RemoveExecutor { executor, reason });
                 }
             }
+            Event::ExecutorRefused { reason } => self.refused = Some((now.instant, reason)),
             Event::Noticed(notice) => self.noticed(notice),
             Event::RankReported {
                 train,
@@ -620,6 +627,10 @@ impl Controller {
             let run = train.and_then(|train| self.runs.get(&train));
             run.is_some_and(Run::is_patient)
         };
+        let refused = self.refused.filter(|(at, _)| now.instant - *at <= REFUSED);
+        let refused = refused.map_or_else(String::new, |(_, why)| {
+            format!("; an executor was refused in the last minute: {why}")
+        });
         let is_empty_for_long = now.instant - since >= EMPTY_PATIENCE;
         let alive = self.jobs.iter().filter(|job| !job.is_over());
         let alive = alive.map(|job| {
@@ -630,7 +641,8 @@ impl Controller {
         for (job, attempt, ends) in alive.collect::<Vec<_>>() {
             self.job_waits(&job, Some(WaitReason::NoExecutor));
             if ends {
-                let reason = format!("no executor has been registered for {EMPTY_PATIENCE:?}");
+                let reason =
+                    format!("no executor has been registered for {EMPTY_PATIENCE:?}{refused}");
                 self.end_attempt(&attempt, AttemptEnd::Failed(reason));
             }
         }

@@ -76,6 +76,8 @@ pub(crate) enum Event {
         executor: String,
         incarnation: String,
     },
+    /// An executor was refused at the door: why, without names.
+    ExecutorRefused { reason: &'static str },
     /// An executor has sent a warning.
     Noticed(Notice),
     /// A rank of a generation has reported.

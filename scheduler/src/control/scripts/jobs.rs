@@ -440,8 +440,28 @@ fn a_job_without_executors_waits_for_a_while() {
     heard(&mut script);
     assert_eq!(script.after(10), ["cancel j"]);
     script.ended("j", AttemptEnd::Cancelled);
-    assert!(script.error("j").contains("no executor"));
+    let error = script.error("j");
+    assert_eq!(error, "no executor has been registered for 30s");
     assert_eq!(script.state("t"), JobState::Running, "it waits as asked");
+}
+
+#[test]
+fn a_job_without_executors_is_told_of_those_that_were_refused() {
+    let mut script = Script::new(&[]);
+    script.submit("j", None);
+    assert!(script.after(1).is_empty());
+    let reason = "its token is unknown";
+    script.on(Event::ExecutorRefused { reason });
+    script.on(Event::ClientAsked { job: "j".into() });
+    script.after(20);
+    script.on(Event::ClientAsked { job: "j".into() });
+    assert_eq!(script.after(10), ["cancel j"]);
+    script.ended("j", AttemptEnd::Cancelled);
+    let error = script.error("j");
+    assert!(
+        error.ends_with("; an executor was refused in the last minute: its token is unknown"),
+        "{error}"
+    );
 }
 
 #[test]
