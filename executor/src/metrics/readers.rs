@@ -27,6 +27,21 @@ impl Readers {
         }
     }
 
+    /// Returns why nobody can read the metrics at present, if that is so.
+    pub(super) fn nobody(&self) -> Option<String> {
+        let Self::OfScheduler(schedulers) = self else {
+            return None;
+        };
+        let found = Credential::Found.token(schedulers.current(), Holder::Client);
+        let is_found = matches!(found, Ok(Some(_)));
+        (!is_found).then(|| {
+            format!(
+                "/metrics refuses every token: the scheduler at {schedulers} has made none for this user on this host, so \
+                 give --metrics-token HASH"
+            )
+        })
+    }
+
     /// Checks an `authorization` header; may read the small file of the scheduler's tokens.
     pub(super) fn include(&self, header: Option<&str>) -> bool {
         let sent = || header.and_then(bearer)?.parse::<Token>().ok();

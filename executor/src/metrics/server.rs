@@ -86,6 +86,9 @@ pub(crate) async fn serve(listener: Listener, metrics: MetricsConfig, vitals: Ar
     if matches!(readers, Readers::Anybody) {
         tracing::warn!("no token is required for the metrics");
     }
+    if let Some(reason) = readers.nobody() {
+        tracing::warn!("{reason}");
+    }
     let page = Arc::new(Page {
         vitals,
         readers,
