@@ -498,9 +498,9 @@ const TOKENS: &str = "\
 Example, for a scheduler that is started with --tokens tokens:
   volley cluster token --name alice --role run >> tokens
 
-The line for that file goes to standard output, and the token to standard error. The token is stored nowhere, so it is
-shown only this once. Roles: read (queries, and system tables), run (also statements that write, and training),
-administer (also everybody's jobs), executor (volley-executor --join-token FILE).";
+The line for that file goes to standard output, and the token to standard error, or to the file of --out. Otherwise it is
+stored nowhere, so it is shown only this once. Roles: read (queries, and system tables), run (also statements that write,
+and training), administer (also everybody's jobs), executor (volley-executor --join-token FILE).";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterTokenArgs {
@@ -510,9 +510,12 @@ pub(super) struct ClusterTokenArgs {
     /// Role of its owner: read, run, administer or executor
     #[arg(long, value_name = "ROLE", requires = "name")]
     pub(super) role: Option<Role>,
+    /// Write the token to this new file, which only you can read, instead of showing it
+    #[arg(long, value_name = "FILE", requires = "name")]
+    pub(super) out: Option<PathBuf>,
     /// Show the token of the scheduler that you have started there, for the login on its web page [default: the
     /// scheduler of volley cluster up]
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["name", "role"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["name", "role", "out"])]
     pub(super) scheduler: Option<String>,
 }
 

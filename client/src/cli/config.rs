@@ -249,6 +249,8 @@ pub(super) enum NewToken {
     Make {
         name: String,
         role: Role,
+        /// File for the token, instead of standard error.
+        out: Option<PathBuf>,
     },
     /// Token that a scheduler has made, by its `host:port`.
     Show {
@@ -714,7 +716,11 @@ impl Cluster {
             ClusterCommand::Certs(_) => unreachable!("it is no command about one cluster"),
             ClusterCommand::Token(args) => {
                 let token = match (args.scheduler, args.name, args.role) {
-                    (_, Some(name), Some(role)) => NewToken::Make { name, role },
+                    (_, Some(name), Some(role)) => NewToken::Make {
+                        name,
+                        role,
+                        out: args.out.map(|out| around.absolute(&out)),
+                    },
                     (Some(scheduler), ..) => NewToken::Show {
                         scheduler: checked_address(scheduler)?,
                         is_found: false,

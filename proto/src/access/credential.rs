@@ -60,6 +60,11 @@ impl Credential {
                         source,
                     };
                 let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.into()))?;
+                let lines = text.trim().lines().count();
+                if lines > 1 {
+                    let reason = format!("it has {lines} lines; expected the token alone");
+                    return Err(unreadable(reason.into()));
+                }
                 let token = text.parse().map_err(|e: Error| unreadable(e.into()))?;
                 Ok(Some(token))
             }
@@ -86,8 +91,11 @@ mod tests {
         let both = Credential::of(Some(given.clone()), Some(file.clone()));
         assert_eq!(of(both).unwrap(), Some(given));
         std::fs::write(&file, "two lines\nof text").unwrap();
-        let said = of(Credential::File(file)).unwrap_err().to_string();
-        assert!(said.contains("token"), "{said}");
+        let said = crate::failure::chain(&of(Credential::File(file)).unwrap_err());
+        assert!(
+            said.ends_with("it has 2 lines; expected the token alone"),
+            "{said}"
+        );
         assert!(of(Credential::File(dir.path().join("none"))).is_err());
     }
 }
