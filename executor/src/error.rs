@@ -82,8 +82,8 @@ pub enum Error {
         #[source]
         source: BallistaError,
     },
-    /// The scheduler does not let the executor attend.
-    #[error("the scheduler at {address} does not let executor {id} in: {reason}")]
+    /// The scheduler rejects the executor.
+    #[error("the scheduler at {address} rejected executor {id}: {reason}")]
     Attend {
         /// The scheduler's address.
         address: String,

@@ -32,8 +32,8 @@ impl ListenAddress {
                 return Err(Error::option(
                     "--bind",
                     bind.to_string(),
-                    "together with --advertise-host, the name or address of this host that others dial, for this is \
-                     every interface and no address to dial",
+                    "this listens on every interface: also pass --advertise-host, the name or address that others use \
+                     to reach this host",
                 ));
             }
             None => in_brackets(bind),
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn what_nobody_can_dial_is_refused() {
         for (bind, host, said) in [
-            ("0.0.0.0", None, "together with --advertise-host"),
-            ("::", None, "together with --advertise-host"),
+            ("0.0.0.0", None, "also pass --advertise-host"),
+            ("::", None, "also pass --advertise-host"),
             ("0.0.0.0", Some("0.0.0.0"), "every interface"),
             ("0.0.0.0", Some("[::]"), "every interface"),
             ("0.0.0.0", Some("b:7000"), "without a port"),

@@ -415,7 +415,7 @@ pub(super) struct TlsArgs {
     /// Certificates of the cluster's authority, PEM; enables TLS
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA")]
     pub(super) tls_ca: Option<PathBuf>,
-    /// Client certificate, PEM
+    /// Client certificate, PEM; with cluster up, certificate of the scheduler and the executors
     #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT")]
     pub(super) tls_cert: Option<PathBuf>,
     /// Its private key, PEM

@@ -195,8 +195,9 @@ fn commands(out: &Path, hosts: &[String]) -> String {
     }
     text += &format!(
         "\nClients need the authority's certificate alone:\n  volley --scheduler {first}:50050 --token-file token --tls-ca {}\n\n\
-         Tokens are made by `volley cluster token`: a line of the file `tokens` for each, that of `join` for an executor.\n\
-         Keep ca.key where no process of the cluster reads it: who has it makes certificates.\n",
+         Create tokens with `volley cluster token`: append each printed line to the file `tokens`, and store the \
+         executors' token in the file `join`.\n\
+         Keep ca.key where no cluster process can read it: anyone who has it can issue certificates.\n",
         file("ca.pem").display()
     );
     text

@@ -125,6 +125,13 @@ pub(crate) async fn admit(
                 };
                 let reason = match why {
                     Unidentified::NoToken => wanted.to_owned(),
+                    Unidentified::Unknown => format!(
+                        "the token is not valid for this scheduler; pass another with {}",
+                        match needed {
+                            Role::Executor => "--join-token FILE or VOLLEY_JOIN_TOKEN_FILE",
+                            _ => "--token-file or VOLLEY_TOKEN",
+                        }
+                    ),
                     sent => format!("{wanted}; the one that was sent {sent}"),
                 };
                 audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
@@ -138,7 +145,14 @@ pub(crate) async fn admit(
                 return answer(is_grpc, Status::unauthenticated(reason));
             }
         };
-        if let Err(reason) = principal.needs(needed) {
+        if let Err(mut reason) = principal.needs(needed) {
+            if needed == Role::Executor {
+                let Principal { name, role } = principal;
+                refuses("its token has another role");
+                reason = format!(
+                    "its token belongs to {name}, whose role is {role}; the role {needed} is required"
+                );
+            }
             let outcome = Outcome::Refused(&reason);
             audit(Some(principal), peer, ("ask", &path), outcome);
             access.counts.forbidden.add_one();

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use volley_proto::access::{Role, Token, TokenHash};
 
-use super::{Access, Credential, Outcome, audit};
+use super::{Access, Credential, Known, Outcome, audit};
 
 /// Duration of a login.
 const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
@@ -158,8 +158,8 @@ struct Shown {
     token: String,
 }
 
-async fn form() -> Response {
-    page(StatusCode::OK, "")
+async fn form(State(access): State<Arc<Access>>) -> Response {
+    page(StatusCode::OK, "", access.hint())
 }
 
 async fn login(
@@ -171,7 +171,7 @@ async fn login(
     let refuse = |code: StatusCode, reason: &str| {
         audit(None, Some(peer), ("login", "/"), Outcome::Refused(reason));
         access.counts.refused_logins.add_one();
-        page(code, reason)
+        page(code, reason, access.hint())
     };
     if !access.logins.may_try(peer.ip(), now) {
         let reason = "too many wrong tokens came from this address: wait a minute";
@@ -182,7 +182,7 @@ async fn login(
         access.logins.failed(peer.ip(), now);
         return refuse(
             StatusCode::UNAUTHORIZED,
-            "it is not a token of this scheduler's clients",
+            "This scheduler does not know that token.",
         );
     };
     audit(Some(&who), Some(peer), ("login", "/"), Outcome::Done);
@@ -196,12 +196,31 @@ async fn logout(State(access): State<Arc<Access>>, headers: HeaderMap) -> Respon
     (cookie, Redirect::to("/login")).into_response()
 }
 
-fn page(code: StatusCode, said: &str) -> Response {
+impl Access {
+    /// Returns where a user gets a token from, as HTML.
+    fn hint(&self) -> &'static str {
+        match self.known {
+            Known::File(_) => "Ask your administrator for a token.",
+            Known::Local { .. } | Known::Anybody => {
+                "<code>volley cluster token --scheduler HOST:PORT</code> shows the token of a scheduler that you have \
+                 started on this machine."
+            }
+        }
+    }
+}
+
+/// Returns the form with a notice, if there is one, and a hint.
+fn html(said: &str, hint: &str) -> String {
     let said = match said {
         "" => String::new(),
         said => format!("<p class=\"notice\" role=\"alert\">{said}</p>"),
     };
-    let html = include_str!("login.html").replace("<!-- said -->", &said);
+    let form = include_str!("login.html").replace("<!-- said -->", &said);
+    form.replace("<!-- hint -->", hint)
+}
+
+fn page(code: StatusCode, said: &str, hint: &str) -> Response {
+    let html = html(said, hint);
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -224,6 +243,17 @@ mod tests {
         let pair = set.split(';').next().unwrap();
         let header = format!("other=1; {pair}");
         HeaderMap::from_iter([(header::COOKIE, header.parse().unwrap())])
+    }
+
+    #[test]
+    fn the_form_has_its_notice_and_its_hint() {
+        let form = html("no", "ask");
+        assert!(
+            form.contains(">no</p>") && form.contains("<p class=\"quiet\">ask</p>"),
+            "{form}"
+        );
+        assert!(!form.contains("<!--"), "{form}");
+        assert!(!html("", "ask").contains("alert"));
     }
 
     #[test]

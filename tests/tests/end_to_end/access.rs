@@ -155,7 +155,10 @@ fn tokens_and_roles_say_what_one_may() {
         &["this scheduler wants a token: --token-file FILE or VOLLEY_TOKEN"],
     );
     let wrong = run("SELECT 1", Some(&Token::generate()));
-    said(&wrong, &["this scheduler wants a token", "is unknown"]);
+    said(
+        &wrong,
+        &["the token is not valid for this scheduler", "--token-file"],
+    );
     said(
         &guarded.run("nodes", "SELECT 1"),
         &["role read", "nodes has the role executor"],
@@ -275,7 +278,10 @@ fn tokens_and_roles_say_what_one_may() {
         (None, ["wants the token of its executors", "--join-token"]),
         (
             Some(guarded.token("alice").clone()),
-            ["role executor", "alice has the role run"],
+            [
+                "rejected executor",
+                "belongs to alice, whose role is run; the role executor is required",
+            ],
         ),
     ] {
         let file = guarded.cluster.dir().join("other-join");

@@ -47,7 +47,7 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
         (
             "volley-executor",
             &["--scheduler", "localhost:1", "--bind", "0.0.0.0"][..],
-            "--bind = 0.0.0.0: together with --advertise-host",
+            "--bind = 0.0.0.0: this listens on every interface: also pass --advertise-host",
         ),
         (
             "volley-executor",
@@ -74,7 +74,7 @@ fn what_others_cannot_dial_is_refused_at_the_start() {
         (
             "volley-scheduler",
             &["--bind", "0.0.0.0:0"],
-            "--bind = 0.0.0.0: together with --advertise-host",
+            "--bind = 0.0.0.0: this listens on every interface: also pass --advertise-host",
         ),
     ] {
         let stderr = fails(Command::new(binary(program)).args(arguments));

@@ -188,7 +188,7 @@ pub(crate) fn tokens() {
         (
             "a huge one",
             of(json!({"padding": "x".repeat(20_000)})),
-            "is unknown",
+            "is not valid for this scheduler",
         ),
     ] {
         let answer = jobs(&token);

@@ -318,7 +318,10 @@ async fn store(doctor: &Doctor) -> Result<(CheckStatus, String), String> {
     match models.await {
         Ok(models) => Ok((
             CheckStatus::Fine,
-            format!("{url} can be written to and has {} models", models.len()),
+            match models.len() {
+                1 => format!("{url} can be written to and has 1 model"),
+                models => format!("{url} can be written to and has {models} models"),
+            },
         )),
         Err(error) => Err(error.to_string()),
     }

@@ -58,12 +58,16 @@ impl Memory {
         let needed = self.needed(ranks);
         let enough = self.enough(offers, ranks);
         let largest = offers.largest();
+        let each = match ranks {
+            1 => "its rank".to_owned(),
+            ranks => format!("each of {ranks} ranks"),
+        };
         let (rows, shards) = match self.rows {
             Some(rows) => (format!(" with its share of {rows} rows"), "raise shards, "),
             None => (String::new(), ""),
         };
         format!(
-            "training does not fit into memory: each of {ranks} ranks takes {}{rows} at least, and {enough} of {} \
+            "training does not fit into memory: {each} takes {}{rows} at least, and {enough} of {} \
              executors offer a rank that much, {} at most: make the network or the batch smaller, {shards}spread the \
              rows over more ranks, or raise --rank-memory of volley-executor",
             text(needed),

@@ -148,8 +148,9 @@ impl fmt::Display for WaitReason {
                 least,
             } => write!(
                 f,
-                "needs {wanted} executors with a free slot to continue as before: {free} have one; after \
-                 regroup_timeout {least} will do"
+                "needs {wanted} executors with a free slot: {free} {has} one; after regroup_timeout, training continues \
+                 with {least}",
+                has = if *free == 1 { "has" } else { "have" },
             ),
             Self::Ending { running } => {
                 write!(f, "{running} of the last generation's ranks have not ended")

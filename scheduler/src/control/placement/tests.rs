@@ -198,8 +198,7 @@ fn a_second_gang_waits_for_the_first() {
 
 #[test]
 fn lost_ranks_are_waited_for_and_then_done_without() {
-    let wait = "wait: needs 3 executors with a free slot to continue as before: 2 have one; \
-                after regroup_timeout 2 will do";
+    let wait = "wait: needs 3 executors with a free slot: 2 have one; after regroup_timeout, training continues with 2";
     assert_eq!(run(&[1, 1], &[regroup(false, TooFew::Fail)]), [wait]);
     assert_eq!(
         run(&[1, 1], &[regroup(true, TooFew::Fail)]),

@@ -218,7 +218,10 @@ fn survivors_go_on_alone_after_a_while_where_nobody_comes() {
     trains.script.on(Event::TaskFailed { executor, task });
     assert!(trains.offer(&[], true).is_empty());
     let waits = trains.waits();
-    assert!(waits.contains("after regroup_timeout 1 will do"), "{waits}");
+    assert!(
+        waits.contains("after regroup_timeout, training continues with 1"),
+        "{waits}"
+    );
     // Time alone may end the wait.
     assert_eq!(trains.script.after(29), ["offer"]);
     assert!(trains.offer(&[], true).is_empty());
