@@ -209,7 +209,25 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
             tokens: args.metrics_tokens,
         }),
     };
-    tracing::info!(version = %Version::own(), ?config, "starting");
+    let version = Version::own();
+    tracing::info!(
+        version = version.build,
+        wire = version.wire,
+        executor = config.id,
+        scheduler = %config.scheduler,
+        role = %config.role,
+        listen = %config.listen,
+        vcores = config.vcores,
+        work_dir = %config.work_dir.display(),
+        memory = %config.memory.display().iec(),
+        rank_memory = %config.rank_memory.display().iec(),
+        prepared_space = %config.prepared_space.display().iec(),
+        device = %config.device,
+        tls = config.tls.is_some(),
+        metrics = config.metrics.as_ref().map(|metrics| metrics.listen.to_string()),
+        "starting"
+    );
+    tracing::debug!(?config);
     let executor = Executor::start(config.clone()).await?;
     let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
     let (mut terminate, mut interrupt) = (

@@ -91,7 +91,7 @@ impl Executor {
             device: config.device.to_string(),
             source: Box::new(source),
         })?;
-        tracing::info!(executor = %config.id, %device, vcores = config.vcores, "starting");
+        tracing::info!(executor = %config.id, %device, "ranks compute on this device");
         let (parking, leaving) = (Parking::default(), CancellationToken::new());
         let counts = Arc::<Counts>::default();
         let vitals = Arc::new(Vitals::new(

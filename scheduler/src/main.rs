@@ -122,8 +122,9 @@ struct Args {
 }
 
 /// Log filter without `VOLLEY_LOG`. Ballista expects metrics for its own plan of a stage, and complains about each
-/// set for Volley's.
-const DEFAULT_LOG: &str = "info,ballista_scheduler::display=off";
+/// set for Volley's. It also writes a registration as it is in memory, and Volley a line of its own.
+const DEFAULT_LOG: &str =
+    "info,ballista_scheduler::display=off,ballista_scheduler::scheduler_server::grpc=warn";
 
 fn main() -> ExitCode {
     match start() {
@@ -199,7 +200,23 @@ async fn run(args: Args) -> anyhow::Result<()> {
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
     };
-    tracing::info!(version = %Version::own(), ?config, "starting");
+    let version = Version::own();
+    tracing::info!(
+        version = version.build,
+        wire = version.wire,
+        listen = %config.listen,
+        record = config.record.as_ref().map(Url::as_str),
+        tokens = config.tokens.name(),
+        tls = config.tls.is_some(),
+        insecure = config.insecure,
+        executor_timeout = %format_duration(config.executor_timeout),
+        client_timeout = %format_duration(config.client_timeout),
+        rows_timeout = %format_duration(config.rows_timeout),
+        reader_timeout = %format_duration(config.reader_timeout),
+        reservation_limit = %format_duration(config.reservation_limit),
+        "starting"
+    );
+    tracing::debug!(?config);
     let scheduler = Scheduler::start(config).await?;
     if let Some(path) = &args.address_file {
         publish(path, scheduler.address())

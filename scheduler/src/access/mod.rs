@@ -64,6 +64,18 @@ pub enum Tokens {
     Anybody,
 }
 
+impl Tokens {
+    /// Returns a word about who may send requests, for the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Embedded => "embedded",
+            Self::File(_) => "file",
+            Self::Anybody => "anybody",
+        }
+    }
+}
+
 /// The known principals.
 #[derive(Debug)]
 enum Known {
