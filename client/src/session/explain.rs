@@ -1,5 +1,6 @@
 //! `EXPLAIN CREATE MODEL`, which runs nothing, and `EXPLAIN ANALYZE`, which runs the query.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
