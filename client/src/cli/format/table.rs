@@ -251,7 +251,7 @@ fn cut(line: &str, width: usize) -> String {
 fn fit(columns: &[(usize, bool)], room: usize) -> (Vec<usize>, std::ops::Range<usize>) {
     let widths: Vec<_> = columns.iter().map(|(width, _)| *width).collect();
     // Each cell has a line and two spaces around it; the last line ends the row.
-    let fits = |widths: &[usize]| 1 + widths.iter().map(|width| width + 3).sum::<usize>() <= room;
+    let fits = |widths: &[usize]| widths.iter().map(|width| width + 3).sum::<usize>() < room;
     if fits(&widths) {
         return (widths, 0..0);
     }

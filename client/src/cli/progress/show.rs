@@ -128,6 +128,7 @@ impl Show {
                     waits,
                     run,
                     ranks,
+                    again: _,
                 } = snapshot;
                 let queries = Queries::of(stages, self.began.elapsed());
                 let progress = json!({
@@ -165,6 +166,7 @@ impl Show {
             waits,
             run,
             ranks,
+            again: _,
         } = snapshot;
         let run = run.as_ref().filter(|run| run.generation > 0);
         let queries = Queries::of(stages, self.began.elapsed());
