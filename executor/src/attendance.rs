@@ -177,15 +177,31 @@ async fn heard<T>(
     config: &ExecutorConfig,
     answer: impl Future<Output = Result<T, tonic::Status>>,
 ) -> Result<T> {
-    let reason = match timeout(TELLING, answer).await {
+    let address = config.scheduler.to_string();
+    Err(match timeout(TELLING, answer).await {
         Ok(Ok(answer)) => return Ok(answer),
-        Ok(Err(status)) => status.message().to_owned(),
-        Err(_) => "it does not answer".to_owned(),
-    };
-    Err(Error::Unreachable {
-        address: config.scheduler.to_string(),
-        reason,
+        Ok(Err(status)) if has_answered(status.code()) => Error::Attend {
+            address,
+            reason: status.message().to_owned(),
+            id: config.id.clone(),
+        },
+        Ok(Err(status)) => Error::Unreachable {
+            address,
+            reason: status.message().to_owned(),
+        },
+        Err(_) => Error::Unreachable {
+            address,
+            reason: "it does not answer".to_owned(),
+        },
     })
+}
+
+/// Returns whether a failure of a request is the scheduler's answer.
+fn has_answered(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::Unknown | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+    )
 }
 
 impl From<TaskKey> for wire::Task {
@@ -291,10 +307,7 @@ impl Attendance {
             );
             if is_final || Instant::now() >= deadline {
                 let address = config.scheduler.to_string();
-                let has_answered = !matches!(
-                    status.code(),
-                    Code::Unknown | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
-                );
+                let has_answered = has_answered(status.code());
                 return Err(match (disagreed, has_answered) {
                     (None, false) => Error::Unreachable {
                         reason: unanswered(config, &status).await,

@@ -1,5 +1,6 @@
 //! The running executor: Ballista's executor and the runtimes it offers to plans.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,8 @@ use crate::{Error, ExecutorConfig, Result};
 const RETRY: Duration = Duration::from_millis(500);
 /// Longest pause after the scheduler has rejected the executor, which grows from [`RETRY`]: waiting changes less there.
 const REJECTED_RETRY: Duration = Duration::from_secs(10);
+/// Most reasons that are remembered as told.
+const REASONS: usize = 16;
 
 /// Options of the executor's address, and of its token.
 const OPTIONS: ExposureOptions = ExposureOptions {
@@ -258,7 +261,7 @@ async fn start_over(
     incarnation: &mut (Uuid, u64),
 ) -> Result<Process> {
     let started = Instant::now();
-    let (mut pause, mut said) = (RETRY, String::new());
+    let (mut pause, mut said) = (RETRY, BTreeSet::new());
     loop {
         // Each attempt has its own number; otherwise the end of one could be taken for the end of the next.
         incarnation.1 += 1;
@@ -288,9 +291,13 @@ async fn start_over(
                 };
                 let reason = error.to_string();
                 // The same reason is told once.
-                if reason != said {
+                if !said.contains(&reason) {
                     tracing::warn!(executor = %config.id, error = reason, "trying again");
-                    said = reason;
+                    // A reason may name an address or a time that changes.
+                    if said.len() == REASONS {
+                        said.clear();
+                    }
+                    said.insert(reason);
                 }
             }
         }

@@ -107,8 +107,8 @@ pub enum Error {
     },
     /// The current version of a model is not dropped alone.
     #[error(
-        "version {version} is the current version of model {name} and cannot be dropped alone. Train a newer version \
-         first, or drop the whole model."
+        "version {version} is the current version of model {name:?} and cannot be dropped alone: train a newer version \
+         first, or drop the whole model"
     )]
     CurrentVersion {
         /// The model.

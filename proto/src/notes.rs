@@ -1,4 +1,5 @@
-//! The note of a training whose refit follows, which clients show and read: its progress counts the epochs of both.
+//! Notes that clients show and read: that a training's refit follows, since its progress counts the epochs of both, and
+//! that a query runs again.
 
 /// Returns the note of a training of at most `selecting` epochs that a refit follows.
 pub fn refit_follows(selecting: u64) -> String {
@@ -12,6 +13,19 @@ pub fn epochs_before_refit(note: &str) -> Option<u64> {
     let is_ours = rest.starts_with("epochs; then a refit ");
     epochs.parse().ok().filter(|_| is_ours)
 }
+
+/// Returns the end of the note about a job that is run again.
+pub fn runs_again(attempt: usize, most: &str) -> String {
+    format!("{RUNS_AGAIN}{attempt}{most})")
+}
+
+/// Returns whether a note is about a job that is run again.
+pub fn is_rerun(note: &str) -> bool {
+    note.contains(RUNS_AGAIN)
+}
+
+/// Part of the note about a job that is run again, before the attempt's number.
+const RUNS_AGAIN: &str = "it runs again (attempt ";
 
 #[cfg(test)]
 mod tests {

@@ -50,9 +50,11 @@ impl Listing {
         {
             return Arc::clone(&newest.models);
         }
+        let begun = Instant::now();
         let models: Arc<[Model]> = read.await.into();
         *newest = Some(Newest {
-            at: now,
+            // Those who have waited meanwhile get it too.
+            at: now + begun.elapsed(),
             of,
             models: Arc::clone(&models),
         });
@@ -87,7 +89,7 @@ mod tests {
             let (one, other) = (read(&of, at(second)), read(&of, at(second)));
             assert_eq!(tokio::join!(one, other), (1, 1));
         }
-        assert_eq!(read(&of, at(5)).await, 2);
+        assert_eq!(read(&of, at(6)).await, 2);
         // A run that has ended may have published.
         of.over.push(TrainId::generate());
         assert_eq!(read(&of, at(5)).await, 3);

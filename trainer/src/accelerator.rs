@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -64,7 +64,9 @@ const WAITING: usize = 64;
 #[derive(Debug)]
 pub struct Accelerator {
     batches: SyncSender<Call>,
-    /// The thread has not answered in time, or has panicked.
+    /// Number of calls that the thread has answered.
+    answered: Arc<AtomicU64>,
+    /// The thread has not answered for too long, or has panicked.
     lost: AtomicBool,
 }
 
@@ -292,6 +294,7 @@ impl Accelerator {
             .spawn(serve)?;
         Ok(Self {
             batches,
+            answered: Arc::default(),
             lost: AtomicBool::new(false),
         })
     }
@@ -332,8 +335,11 @@ impl Accelerator {
             either,
             question,
         };
+        let answered = Arc::clone(&self.answered);
+        let before = answered.load(Ordering::Relaxed);
         let call: Call = Box::new(move |server| {
             let answer = server.answer(&batch);
+            answered.fetch_add(1, Ordering::Relaxed);
             // The thread that waited may have given up.
             done.send(answer).ok();
         });
@@ -343,7 +349,10 @@ impl Accelerator {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
         }
         let answer = answers.recv_timeout(PATIENCE);
-        if answer.is_err() && !self.lost.swap(true, Ordering::Relaxed) {
+        // It may only be slow: then this batch is the CPU's, and later ones are asked for.
+        let is_slow = matches!(answer, Err(RecvTimeoutError::Timeout))
+            && self.answered.load(Ordering::Relaxed) > before;
+        if answer.is_err() && !is_slow && !self.lost.swap(true, Ordering::Relaxed) {
             tracing::warn!("the GPU does not answer: the CPU predicts from now on");
         }
         answer.ok().flatten()

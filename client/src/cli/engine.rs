@@ -22,6 +22,11 @@ pub(super) struct Engine {
 }
 
 impl Engine {
+    /// Returns true if the cluster ends with this process.
+    pub(super) fn is_embedded(&self) -> bool {
+        self.embedded.is_some()
+    }
+
     /// Starts the cluster if it is to run in this process, and connects to it.
     ///
     /// # Errors

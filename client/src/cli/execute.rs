@@ -46,7 +46,10 @@ pub(super) async fn execute(
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let ran = run(engine, statement, show.progress).await?;
-    let ran = ran.with_typed_headings();
+    let ran = match show.format.is_for_people() {
+        true => ran.with_typed_headings(),
+        false => ran,
+    };
     if !ran.schema.fields().is_empty()
         && std::mem::replace(&mut sink.has_rows, true)
         && show.format.is_binary()

@@ -65,6 +65,7 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     }
     let engine = match interrupts.stop(Engine::open(&query.connection)).await {
         ControlFlow::Continue(engine) => engine?,
+        ControlFlow::Break(code) if query.output.quiet => return Ok(Ended::Interrupted(code)),
         ControlFlow::Break(code) => return Ok(cancelled(code)),
     };
     let trained = Cell::new(None);
@@ -91,7 +92,8 @@ pub(super) async fn run(query: &Query, scripts: &[Named]) -> anyhow::Result<Ende
     });
     let ended = match ended.await {
         ControlFlow::Continue(done) => done.map(|()| Ended::Done),
-        ControlFlow::Break(code) => match trained.get().filter(|_| !query.output.quiet) {
+        ControlFlow::Break(code) if query.output.quiet => Ok(Ended::Interrupted(code)),
+        ControlFlow::Break(code) => match trained.get() {
             Some(run) => {
                 say_cancelled(&engine, run, code).await;
                 Ok(Ended::Interrupted(code))
@@ -112,8 +114,12 @@ async fn say_cancelled(engine: &Engine, run: TrainId, code: u8) {
         Some(job) => format!("job {}", job.job_id),
         None => "the training".to_owned(),
     };
+    let detach = match engine.is_embedded() {
+        true => "",
+        false => "; --detach leaves a training running",
+    };
     eprintln!(
-        "cancelled {job}, because {} came: resume = true continues from its last checkpoint; --detach leaves a training running",
+        "cancelled {job}, because {} came: resume = true continues from its last checkpoint, if it has one{detach}",
         signal_of(code)
     );
 }

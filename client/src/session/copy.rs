@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::catalog::Session;
 use datafusion::common::config::{ConfigFileType, TableOptions};
@@ -25,6 +26,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::logical_expr::dml::CopyTo;
 use futures::TryStreamExt;
 use object_store::path::Path;
+use tokio::time::timeout;
 use volley_engine::error::External;
 use volley_engine::object_stores::shown;
 use volley_proto::object_stores::StoreOptions;
@@ -32,8 +34,8 @@ use volley_proto::object_stores::StoreOptions;
 use super::files::located;
 use crate::Error;
 
-/// Option that says whether a single file is written, whatever the target's name.
-const SINGLE_FILE: &str = "single_file_output";
+/// Time limit for looking into a copy's target: executors may reach it although this process does not.
+const LOOKING: Duration = Duration::from_secs(10);
 /// Prefix of session settings among a copy's options.
 const SETTINGS: &str = "execution.";
 /// Only session setting that a copy may override.
@@ -108,18 +110,23 @@ pub(super) async fn refuse_to_add(plan: &LogicalPlan, session: &dyn Session) -> 
         return Ok(());
     };
     let target = ListingTableUrl::parse(&copy.output_url)?;
-    let mode = match copy.options.get(SINGLE_FILE).map(|value| value.trim()) {
-        Some("true") => FileOutputMode::SingleFile,
-        Some("false") => FileOutputMode::Directory,
-        _ => FileOutputMode::Automatic,
-    };
-    if copy.partition_by.is_empty() && mode.single_file_output(&target) {
+    // The scheduler decides by the name alone.
+    let is_file = FileOutputMode::Automatic.single_file_output(&target);
+    if copy.partition_by.is_empty() && is_file {
         return Ok(());
     }
     let store = session.runtime_env().object_store(&target)?;
     let mut files = store.list(Some(target.prefix()));
     loop {
-        match files.try_next().await {
+        let next = timeout(LOOKING, files.try_next());
+        let next = next.await.unwrap_or_else(|_| {
+            let source = "it does not answer".into();
+            Err(object_store::Error::Generic {
+                store: "copy",
+                source,
+            })
+        });
+        match next {
             Ok(Some(file)) if is_data(&file.location, target.prefix()) => {
                 let folder = shown(&copy.output_url);
                 return Err(Error::FolderNotEmpty { folder }.into());

@@ -667,7 +667,7 @@ fn threads(
     let all: usize = slots.iter().sum();
     match all - used {
         0 => text,
-        idle => format!("{text}; {idle} of {all} slots compute nothing of it"),
+        idle => format!("{text}; {idle} of {all} slots stay idle"),
     }
 }
 
@@ -915,15 +915,11 @@ mod tests {
         for (most, ranks, due) in [
             (None, None, "2 to 4 per rank"),
             (None, Some(2), "2 to 4 per rank"),
-            (
-                None,
-                Some(1),
-                "2 to 4 per rank; 2 of 6 slots compute nothing of it",
-            ),
+            (None, Some(1), "2 to 4 per rank; 2 of 6 slots stay idle"),
             (
                 NonZeroUsize::new(1),
                 None,
-                "1 a rank; 4 of 6 slots compute nothing of it",
+                "1 per rank; 4 of 6 slots stay idle",
             ),
         ] {
             assert_eq!(threads(most, ranks, Some(&executors)), due);

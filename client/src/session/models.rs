@@ -344,7 +344,9 @@ fn device(manifest: &Manifest) -> String {
     });
     let kinds: BTreeSet<_> = kinds.collect();
     let computed = kinds.into_iter().collect::<Vec<_>>().join(" and ");
-    match computed.is_empty() || computed == asked {
+    // The kind of `cuda:1` is `cuda`.
+    let kind = asked.split(':').next().unwrap_or(&asked);
+    match computed.is_empty() || computed == kind {
         true => asked,
         false => format!("{computed} ({asked} was asked for)"),
     }
@@ -411,6 +413,9 @@ mod tests {
         assert_eq!(super::device(&manifest), "cpu");
         manifest.rank_devices.clear();
         assert_eq!(super::device(&manifest), "cpu");
+        manifest.spec.device = Device::Cuda(1);
+        manifest.rank_devices = vec![RankDevice::new(DeviceKind::Cuda, None)];
+        assert_eq!(super::device(&manifest), "cuda:1");
         assert_eq!(cut(&"é".repeat(61)), format!("{}…", "é".repeat(60)));
     }
 }

@@ -90,7 +90,11 @@ fn of_prompt(words: &[&TokenWithSpan]) -> Option<String> {
         None => "SHOW TABLES lists tables, DESCRIBE t the columns of one".to_owned(),
     };
     Some(format!(
-        "commands such as {}{} work at the prompt only: {instead}",
+        "{} {}{}: {instead}",
+        match words[0].token {
+            Token::Period => "there are no commands with a dot, such as",
+            _ => "this command works at the prompt only:",
+        },
         words[0].token,
         words
             .get(1)

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::task::spawn_blocking;
 use volley_proto::access::Authorized;
 use volley_proto::metrics::ProcessUsage;
 use volley_proto::tables;
@@ -26,8 +27,12 @@ pub(crate) async fn tell_vitals(config: ExecutorConfig, channel: Authorized, vit
         tokio::time::sleep(if first { EVERY / 6 } else { EVERY }).await;
         first = false;
         let now = Totals::read(&vitals);
-        let sample = now.since(&before, &vitals);
+        let mut sample = now.since(&before, &vitals);
         before = now;
+        // A disk on the network may not answer for long.
+        let folder = vitals.config.work_dir.clone();
+        let space = spawn_blocking(move || Space::of(&folder)).await;
+        sample.disk_free_bytes = space.ok().flatten().map(|space| space.free);
         if let Err(error) = measured(&config, channel.clone(), sample).await {
             tracing::debug!(%error, "the scheduler is not told of vital signs");
         }
@@ -75,7 +80,7 @@ impl Totals {
             network_in_rate: rate(|process| process.network_received_bytes),
             network_out_rate: rate(|process| process.network_sent_bytes),
             served_rate: Some(self.served.saturating_sub(before.served) as f64 / seconds),
-            disk_free_bytes: Space::of(&vitals.config.work_dir).map(|space| space.free),
+            disk_free_bytes: None,
         }
     }
 }

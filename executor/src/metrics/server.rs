@@ -23,6 +23,8 @@ use super::readers::Readers;
 use crate::config::MetricsConfig;
 use crate::{Error, ExecutorConfig, Result};
 
+/// Time after which somebody must be able to read the metrics.
+const STARTING: Duration = Duration::from_secs(10);
 /// Most connections: files are for tasks and shuffle data.
 const CONNECTIONS: usize = 64;
 
@@ -86,26 +88,30 @@ pub(crate) async fn serve(listener: Listener, metrics: MetricsConfig, vitals: Ar
     if matches!(readers, Readers::Anybody) {
         tracing::warn!("no token is required for the metrics");
     }
-    if let Some(reason) = readers.nobody() {
-        tracing::warn!("{reason}");
-    }
     let page = Arc::new(Page {
         vitals,
         readers,
         turn: Arc::default(),
     });
+    // A scheduler that starts at the same time makes its token meanwhile.
+    let warning = async {
+        tokio::time::sleep(STARTING).await;
+        if let Some(reason) = page.readers.nobody() {
+            tracing::warn!("{reason}");
+        }
+    };
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(tell))
         .fallback(nothing_there)
-        .with_state(page);
+        .with_state(Arc::clone(&page));
     // HTTP/1 has a deadline for a request's head.
     let served = server()
         .accept_http1(true)
         .add_routes(Routes::from(routes))
-        .serve_with_incoming(listener.into_stream())
-        .await;
+        .serve_with_incoming(listener.into_stream());
+    let (served, ()) = tokio::join!(served, warning);
     if let Err(error) = served {
         tracing::error!(%error, "metrics and probes are not answered any more");
     }

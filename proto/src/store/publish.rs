@@ -338,12 +338,15 @@ impl ModelStore {
 /// The store orders runs by the newest version at their start, whatever the clocks of their clusters. Times count only for
 /// runs that began between the same two versions.
 fn later_start(newest: &NewestRun, own: RunStart, now: SystemTime) -> Option<[String; 2]> {
-    if own.newest_version >= Some(newest.version) {
+    if own.newest_version == Some(newest.version) {
         // It was there already.
         return None;
     }
     let seen = newest.start.newest_version.zip(own.newest_version);
-    if let Some((newest, own)) = seen.filter(|(newest, own)| newest != own) {
+    // A version that is not below the newest was there before the model was dropped, and its numbers began anew.
+    let is_below = |seen: u32| seen < newest.version;
+    let seen = seen.filter(|(other, own)| other != own && is_below(*other) && is_below(*own));
+    if let Some((newest, own)) = seen {
         let at = |version: u32| match version {
             0 => "before the first version".to_owned(),
             version => format!("after version {version} was published"),

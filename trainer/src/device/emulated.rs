@@ -578,6 +578,14 @@ impl Runtime for Emulated {
         if self.spoilt.get() == Some(Self::RECORD) {
             return Err(self.failed("record a step", "it is spoilt"));
         }
+        // As a GPU does, whose libraries load what they need then.
+        if self.queue.borrow().is_empty() {
+            for part in work {
+                if let Work::Product(product) = part {
+                    self.multiply(product);
+                }
+            }
+        }
         let mut all = self.recorded.borrow_mut();
         let at = all.keys().next_back().map_or(0, |last| last + 1);
         all.insert(at, work.to_vec());

@@ -323,6 +323,11 @@ fn spent_on_host(subject: Subject<'_>, threads: &Threads) -> Result<f64> {
     Ok(whole as f64 / rows as f64 * spent.as_secs_f64())
 }
 
+/// Returns the rows of a step of a trial.
+pub(super) fn rows_of_trial(subject: Subject<'_>) -> u64 {
+    rows_of_step(subject).min(ROWS)
+}
+
 /// Returns this rank's rows in a step.
 fn rows_of_step(subject: Subject<'_>) -> u64 {
     (subject.state.global_batch / subject.world.ranks as u64).max(1)
@@ -336,7 +341,7 @@ pub(super) fn differs<C: Compute>(
     subject: Subject<'_>,
     threads: &Threads,
 ) -> Result<Option<String>> {
-    let mut trial = Trial::of(subject, rows_of_step(subject).min(ROWS));
+    let mut trial = Trial::of(subject, rows_of_trial(subject));
     // Every precision is compared with `f32`.
     let exact = HostDevice::exact(threads);
     let stay = trial.run::<Host>(subject, &exact)?;

@@ -360,8 +360,11 @@ impl<'a, C: Compute> Fit<'a, C> {
             }
             done.map_err(|error| error.at(self.position))?;
         }
-        // A refit has no evaluation that would show how a last move went.
-        if self.selected.is_some() && self.optimizer.converges() && !self.converged {
+        // A refit has no evaluation that would show how a last move went. Its first move is from weights without training.
+        let own = self.own_history();
+        let has_converged = own.last().is_some_and(|last| last.ended.is_some());
+        let may_return = self.selected.is_some() && own.len() > 1 && !has_converged;
+        if may_return && self.optimizer.converges() {
             self.optimizer.return_to_point(&mut self.network)?;
         }
         Ok(())

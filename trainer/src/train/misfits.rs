@@ -71,7 +71,10 @@ pub(super) fn notes(
     let more = notes.len().saturating_sub(MOST_NOTES);
     if more > 0 {
         notes.truncate(MOST_NOTES);
-        notes.push(format!("{more} more categorical features are like these"));
+        notes.push(match more {
+            1 => "1 more categorical feature is like these".to_owned(),
+            _ => format!("{more} more categorical features are like these"),
+        });
     }
     Ok(notes)
 }

@@ -5,21 +5,23 @@
 //!                     tried: time,  differs: nothing, or what }
 //! ```
 //!
-//! A trial itself is [`choose`](super::choose)'s. An outcome holds for the same key only, and so for other weights and rows
-//! of the same shape. Failures of a device are not kept: they may pass. Nor are outcomes with custom layers, whose code a
-//! key does not describe. A file that cannot be read is ignored: then the trial is repeated.
+//! A trial itself is [`choose`](super::choose)'s. An outcome holds for the same key only, and so for other weights and as
+//! many other rows. That results differed holds for a day: in few rows, rounding may have put a unit on the other side of a
+//! kink. Failures of a device are not kept: they may pass, and a training whose trial is skipped ends with them. Nor are
+//! outcomes with custom layers, whose code a key does not describe. A file that cannot be read is ignored: then the trial
+//! is repeated.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use humantime::format_rfc3339_seconds;
+use humantime::{format_rfc3339_seconds, parse_rfc3339};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash64;
 use volley_proto::spec::Precision;
 
-use super::choose::Subject;
+use super::choose::{Subject, rows_of_trial};
 use crate::device::{Records, Runtime, keep};
 use crate::network::uncovered;
 
@@ -27,6 +29,8 @@ use crate::network::uncovered;
 const MOST: usize = 256;
 /// Maximum length of a file in bytes.
 const LONGEST: u64 = 64 << 10;
+/// Time for which it is believed that results differ.
+const DOUBTED: Duration = Duration::from_hours(24);
 /// Beginning and end of files' names.
 const NAME: [&str; 2] = ["trial-", ".json"];
 
@@ -38,6 +42,8 @@ struct Key {
     device: String,
     precision: String,
     steps: Steps,
+    /// Rows of a step of the trial.
+    rows: u64,
     /// Hash of the network's shape, the loss and the optimizer.
     network: String,
 }
@@ -93,6 +99,7 @@ impl Tried {
                 (_, false) => Steps::InParts,
                 (_, true) => Steps::Both,
             },
+            rows: rows_of_trial(subject),
             network: hash(&shape(subject)),
         };
         Some(Self { folder, key })
@@ -123,6 +130,12 @@ impl Tried {
         }
         let Record { tried, differs, .. } = record;
         let path = path.display();
+        let age = parse_rfc3339(&tried).ok().map(|tried| tried.elapsed());
+        // A clock may have been set back.
+        let is_old = !matches!(age, Some(Ok(age)) if age < DOUBTED);
+        if differs.is_some() && is_old {
+            return None;
+        }
         tracing::debug!(%path, tried, ?differs, "a trial is not repeated");
         Some(differs.map(|what| format!("{what} (found at {tried}; to try again, remove {path})")))
     }

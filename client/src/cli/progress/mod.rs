@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use volley::{QueryJob, SchedulerAddress, Scope, SystemTables};
 use volley_proto::TrainId;
+use volley_proto::notes::is_rerun;
 use volley_proto::tables::{Job, Line, Rank, Run, Stage};
 
 use self::events::Events;
@@ -199,12 +200,14 @@ async fn snapshot(
 /// Returns the lines of a log about reruns, after the first `told`.
 fn reruns_told(lines: Vec<Line>, told: usize) -> Vec<String> {
     let texts = lines.into_iter().map(|line| line.text);
-    let reruns = texts.filter(|text| text.contains("runs again (attempt "));
+    let reruns = texts.filter(|text| is_rerun(text));
     reruns.skip(told).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use volley_proto::notes::runs_again;
+
     use super::*;
 
     #[test]
@@ -233,8 +236,7 @@ mod tests {
             failure: false,
             text: text.to_owned(),
         };
-        let again =
-            |number: u32| format!("executor e was lost: it runs again (attempt {number} of 5)");
+        let again = |number: usize| format!("executor e was lost: {}", runs_again(number, " of 5"));
         let lines = || {
             let texts = [again(2), "attempt 2 has the id x".to_owned(), again(3)];
             texts.iter().map(|text| line(text)).collect::<Vec<_>>()

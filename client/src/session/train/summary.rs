@@ -99,6 +99,8 @@ pub(super) fn judged(rows: &RecordBatch, asked: &Asked) -> Option<String> {
             ),
         });
     }
+    // Rows that weigh nothing have no metrics.
+    first("eval_loss")?;
     let covered = first("eval_interval_coverage").zip(asked.interval);
     let covered = covered.map(|(covered, expected)| {
         format!(", interval coverage {covered:.2} (expected {expected:.2}),")
@@ -209,7 +211,12 @@ mod tests {
             interval: Some(0.9),
             unevaluated: Some("no rows were evaluated: \"ev\" is false in all rows".into()),
         };
-        let said = |metrics: &[(&str, f64)]| judged(&rows(metrics), &asked).unwrap();
+        let said = |metrics: &[(&str, f64)]| {
+            let metrics = [&[("eval_loss", 0.1)], metrics].concat();
+            judged(&rows(&metrics), &asked).unwrap()
+        };
+        // Rows that weigh nothing have no metrics.
+        assert_eq!(judged(&rows(&[]), &asked), None);
         assert_eq!(
             said(&[("eval_r2", 0.983)]),
             "; r² 0.983 on 1,572 held-out rows, where predicting their mean gives 0"

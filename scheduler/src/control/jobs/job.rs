@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
 use volley_proto::failure::{DataLost, TaskFailure};
+use volley_proto::notes::runs_again;
 use volley_proto::tables::JobState;
 
 use super::limits::JobLimits;
@@ -28,9 +29,6 @@ use crate::control::retained::Ends;
 
 /// Number of attempts that lose data without progress in between, after which a job fails.
 const ATTEMPTS: usize = 5;
-
-/// Part of the note about a job that is run again, before the attempt's number.
-const RUNS_AGAIN: &str = "it runs again (attempt ";
 
 /// Time for a client to find a restarted scheduler.
 const FINDING: Duration = Duration::from_secs(30);
@@ -366,8 +364,8 @@ impl Job {
         };
         self.note(
             format!(
-                "executor {executor} {left} with data of this job ({reason}): {RUNS_AGAIN}{}{most})",
-                attempt + 1
+                "executor {executor} {left} with data of this job ({reason}): {}",
+                runs_again(attempt + 1, &most)
             ),
             now,
         );

@@ -210,22 +210,19 @@ impl Paths {
         let room = self.room.as_ref().expect("the batch has room");
         room.inputs.write(0, &self.staged)?;
         let walk = self.walk(room, weights, count);
-        self.runtime.run(&walk.before)?;
         let room = self.room.as_mut().expect("the batch has room");
-        let mut steps = STEPS;
         if room.step.as_ref().is_none_or(|(rows, _)| *rows != count) {
             room.step = None;
-            // What libraries load for work of this size is loaded before it is recorded.
-            self.runtime.run(&walk.step)?;
-            steps -= 1;
+            // Recording computes the products once, some of which add to the sums: these are cleared afterwards.
             let step = Step {
                 runtime: Rc::clone(&self.runtime),
                 recorded: self.runtime.record(&walk.step)?,
             };
             room.step = Some((count, step));
         }
+        self.runtime.run(&walk.before)?;
         let (_, step) = room.step.as_ref().expect("it is recorded");
-        (0..steps).try_for_each(|_| self.runtime.replay(step.recorded))?;
+        (0..STEPS).try_for_each(|_| self.runtime.replay(step.recorded))?;
         self.runtime.run(&walk.after)?;
         room.attributions.read(0, &mut found)?;
         Ok(found)

