@@ -312,7 +312,7 @@ fn a_state_of_another_spec_is_refused() {
     let manifest = &resumed.outcome().artifacts.as_ref().unwrap().manifest;
     let on_the_cpu = RankDevice {
         device: DeviceKind::Cpu,
-        precision: Precision::F32,
+        precision: Precision::Bf16,
     };
     assert_eq!(manifest.rank_devices, [on_the_cpu; 2]);
     assert_eq!(manifest.spec.precision, Some(Precision::Bf16));
