@@ -225,8 +225,6 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn tried(folder: &Path, network: &str) -> Tried {
@@ -236,6 +234,7 @@ mod tests {
                 device: "a GPU".into(),
                 precision: "f32".into(),
                 steps: Steps::Recorded,
+                rows: 256,
                 network: hash(network),
             },
         }
