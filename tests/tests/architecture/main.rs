@@ -163,7 +163,8 @@ const SCHEDULER: Inside = Inside {
         ("control", &[]),
         ("record", &["control"]),
         ("handle", &["control", "record"]),
-        ("tables", &["control", "handle", "record"]),
+        ("listing", &[]),
+        ("tables", &["control", "handle", "listing", "record"]),
         ("grpc", &["access", "control", "handle", "tables"]),
         ("web", &["access", "tables"]),
         (
