@@ -49,12 +49,12 @@ pub fn bytes(message: &impl prost::Message) -> usize {
 }
 
 /// Least memory that an option may give: less is a number without a unit.
-const LEAST_MEMORY: ByteSize = ByteSize::mib(1);
+const LEAST_MEMORY: ByteSize = ByteSize::kib(64);
 
 /// Parses an amount of memory in an option, such as `4GiB`.
 ///
 /// # Errors
-/// When it is no size, or less than a mebibyte; the text says what was probably meant.
+/// When it is no size, or less than 64 KiB; the text says what was probably meant.
 pub fn memory(text: &str) -> Result<ByteSize, String> {
     let size = text.parse::<ByteSize>();
     let size = size.map_err(|_| "expected a size such as 4GiB".to_owned())?;
@@ -67,7 +67,7 @@ pub fn memory(text: &str) -> Result<ByteSize, String> {
         Ok(number @ 1..=1024) => {
             format!("this is {bytes} byte{plural}; did you mean {number}GiB?")
         }
-        _ => format!("this is {bytes} byte{plural}; expected 1MiB at least"),
+        _ => format!("this is {bytes} byte{plural}; expected 64KiB at least"),
     })
 }
 
@@ -106,9 +106,9 @@ mod tests {
         for (text, said) in [
             ("4", "this is 4 bytes; did you mean 4GiB?"),
             ("1", "this is 1 byte; did you mean 1GiB?"),
-            ("0", "this is 0 bytes; expected 1MiB at least"),
-            ("4096", "this is 4096 bytes; expected 1MiB at least"),
-            ("3KiB", "this is 3072 bytes; expected 1MiB at least"),
+            ("0", "this is 0 bytes; expected 64KiB at least"),
+            ("4096", "this is 4096 bytes; expected 64KiB at least"),
+            ("3KiB", "this is 3072 bytes; expected 64KiB at least"),
             ("lots", "expected a size such as 4GiB"),
             ("", "expected a size such as 4GiB"),
         ] {

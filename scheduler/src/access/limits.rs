@@ -183,7 +183,7 @@ mod tests {
             ("read:plan_depth=0", "expected 1 to 300"),
             ("read:plan_depth=301", "expected 1 to 300"),
             ("read:message_bytes=1GiB", "expected 1 to 16777216"),
-            ("read:query_memory=0", "expected 1MiB at least"),
+            ("read:query_memory=0", "expected 64KiB at least"),
             ("read:query_memory=4", "this is 4 bytes; did you mean 4GiB?"),
             ("read:query_memory=lots", "expected a size such as 4GiB"),
         ] {

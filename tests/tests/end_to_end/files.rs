@@ -441,12 +441,12 @@ fn an_error_about_a_file_names_it() {
         ],
     );
     for (file, columns, line) in [
-        ("n", "(k BIGINT, v BIGINT)", "at line 3."),
-        ("rn", "(k BIGINT, v BIGINT)", "at line 3."),
-        ("r", "(k BIGINT, v BIGINT)", "at line 3."),
+        ("n", "(k BIGINT, v BIGINT)", "csv, line 3:"),
+        ("rn", "(k BIGINT, v BIGINT)", "csv, line 3:"),
+        ("r", "(k BIGINT, v BIGINT)", "csv, line 3:"),
         ("n", "(k BIGINT)", "for line 1,"),
         ("r", "(k BIGINT, v VARCHAR, w BIGINT)", "for line 1,"),
-        ("far", "(k BIGINT, v VARCHAR)", "at line 2000002."),
+        ("far", "(k BIGINT, v VARCHAR)", "csv, line 2000002:"),
     ] {
         let sql = format!(
             "CREATE EXTERNAL TABLE t {columns} STORED AS CSV LOCATION '{{d}}/lines/{file}.csv' \

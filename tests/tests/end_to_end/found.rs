@@ -42,6 +42,8 @@ impl Up {
         command
             .args(arguments)
             .current_dir(&self.dir)
+            // Its user has no other clusters, tokens or settings.
+            .env("HOME", self.dir.path())
             .env("VOLLEY_CLUSTER_DIR", self.dir.path());
         command
     }

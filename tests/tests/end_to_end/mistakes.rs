@@ -61,7 +61,7 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
                 "{table} {}",
                 select("SELECT k, x, empty AS y, split FROM t")
             ),
-            &["\"y\"", "null"],
+            &["\"y\"", "NULL"],
         ),
         (
             format!(

@@ -320,8 +320,8 @@ fn stages_are_told(browser: &Browser, cluster: &Cluster) {
     );
 }
 
-/// Checks the rows of the two trainings of two ranks that have succeeded: 1200 of the query, of which the second had prepared
-/// ones.
+/// Checks the rows of the two trainings of two ranks that have succeeded: 1200 of the query. The second has prepared ones, if
+/// its ranks run where these are.
 fn rows_of_a_training_are_counted_once(cluster: &Cluster) {
     let rows = cluster.query(
         "SELECT s.rows_read, r.ranks, r.rows, e.least, e.most \
@@ -332,7 +332,7 @@ fn rows_of_a_training_are_counted_once(cluster: &Cluster) {
          ON s.train_id = e.train_id ORDER BY s.rows_read DESC",
     );
     let read: Vec<_> = rows.iter().map(|row| row["rows_read"].as_u64()).collect();
-    assert_eq!(read, [Some(1200), Some(0)], "{rows:?}");
+    assert!(matches!(read[..], [Some(1200), Some(0 | 1200)]), "{rows:?}");
     for row in &rows {
         assert_eq!(
             (&row["ranks"], &row["rows"]),

@@ -325,7 +325,7 @@ fn a_session_shows_colours_tables_and_progress() {
     let tables = write_sales(up.dir());
     fs::write(up.dir().join(".volleyrc"), tables).unwrap();
     let mut command = up.command(&["--history", "history"]);
-    command.env_remove("NO_COLOR").env("HOME", up.dir());
+    command.env_remove("NO_COLOR");
     let mut terminal = Terminal::run(command, PICTURED);
     terminal.awaits("the prompt", waits);
     // Ctrl-L clears the screen of what the tables of the file said.

@@ -142,7 +142,7 @@ fn what_executors_warn_of_is_in_the_log() {
         line["name"].as_str().unwrap(),
     );
     assert!(
-        text.starts_with("task failed") && text.contains("ivide by zero"),
+        text.starts_with("task failed") && text.contains("division by zero"),
         "{text}"
     );
     assert!(name.contains("inverse"), "{name}");

@@ -71,7 +71,7 @@ fn fitted_to_training_rows_and_applied_by_prediction() {
     let [low, middle, high] = [0.25, 0.5, 0.75].map(quantile);
     let x = "CAST(\"x\" AS DOUBLE)";
     let of_m = manifest(&cluster, "m");
-    assert_eq!(of_m["format"], 11);
+    assert_eq!(of_m["format"], 12);
     assert_eq!(
         (number(trained, "least"), number(trained, "greatest")),
         (0.0, 6.0)
