@@ -113,7 +113,7 @@ pub enum Error {
     },
     /// A row to predict has a number that training refuses.
     #[error(
-        "column {column:?} must be a finite number within the range of f32, or NULL: a row has {value}; filter such rows, or \
+        "column {column:?} must be a finite number within the range of f32, or NULL: a row has {value:e}; filter such rows, or \
          make the value NULL"
     )]
     NotFinite {
