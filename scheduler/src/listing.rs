@@ -96,6 +96,6 @@ mod tests {
         of.stores.push("file:///models".parse().unwrap());
         assert_eq!(read(&of, at(5)).await, 4);
         assert_eq!(read(&of, at(9)).await, 4);
-        assert_eq!(read(&of, at(10)).await, 5);
+        assert_eq!(read(&of, at(11)).await, 5);
     }
 }

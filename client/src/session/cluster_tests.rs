@@ -112,7 +112,7 @@ fn runs_functions_of_models() {
         let explain = "EXPLAIN CREATE MODEL m OPTIONS (input_label_cols = ['Sales']) AS \
                        SELECT \"Store\", \"Sales\" FROM sales";
         let shown = text(session, explain).await.unwrap();
-        assert!(shown.contains("| training  | ranks "), "{shown}");
+        assert!(shown.contains("| training  | features "), "{shown}");
         // The model has no weights: the error says so, once.
         let predict = "SELECT * FROM ML.PREDICT(MODEL known, TABLE sales)";
         let error = text(session, predict).await.unwrap_err();

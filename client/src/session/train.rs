@@ -268,7 +268,7 @@ impl Session {
     /// Checks that the model can be published, and notes its newest version. Returns that version.
     async fn check_target(&self, target: &mut Target) -> Result<Option<u32>> {
         let newest = self.store().versions(&target.model).await?.last().copied();
-        target.newest_version = Some(newest.unwrap_or(0));
+        target.newest_version = Some(self.store().newest_number(&target.model).await?);
         if let (IfExists::Fail, Some(version)) = (target.if_exists, newest) {
             return Err(Error::ModelExists {
                 name: target.model.to_string(),

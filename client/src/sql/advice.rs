@@ -89,25 +89,22 @@ fn of_prompt(words: &[&TokenWithSpan]) -> Option<String> {
         Some(name) => format!("DESCRIBE {name}"),
         None => "SHOW TABLES lists tables, DESCRIBE t the columns of one".to_owned(),
     };
-    Some(format!(
-        "{} {}{}: {instead}",
-        match words[0].token {
-            Token::Period => "there are no commands with a dot, such as",
-            _ => "this command works at the prompt only:",
-        },
-        words[0].token,
-        words
-            .get(1)
-            .map(|word| word.token.to_string())
-            .unwrap_or_default()
-    ))
+    let typed: String = words
+        .iter()
+        .take(2)
+        .map(|word| word.token.to_string())
+        .collect();
+    Some(match words[0].token {
+        Token::Period => format!("there are no commands with a dot, such as {typed}: {instead}"),
+        _ => format!("commands such as {typed} work at the prompt only: {instead}"),
+    })
 }
 
 /// Explains PostgreSQL's `COPY t FROM 'x.csv'`.
 fn copied_from(words: &[&TokenWithSpan], message: &str) -> Option<String> {
     let copies = is_word(&words.first()?.token, "copy") && is_word(&words.get(2)?.token, "from");
-    let table = &words[1].token;
     copies.then(|| {
+        let table = &words[1].token;
         let file = words.get(3).map(|file| file.token.to_string());
         let file = file.unwrap_or_else(|| "'x.csv'".to_owned());
         format!("{message}; to add the rows of a file: INSERT INTO {table} SELECT * FROM {file}")

@@ -444,6 +444,15 @@ impl ModelStore {
     }
 
     /// Returns the versions that exist, existed, or were begun by a build that wrote in place; in no order.
+    /// Returns the highest number of a version that is published or being published, 0 if there is none. In a folder,
+    /// numbers of dropped versions count too, since new ones continue from them.
+    ///
+    /// # Errors
+    /// When the store cannot be listed.
+    pub async fn newest_number(&self, name: &ModelName) -> Result<u32> {
+        Ok(self.numbers(name).await?.into_iter().max().unwrap_or(0))
+    }
+
     pub(super) async fn numbers(&self, name: &ModelName) -> Result<Vec<u32>> {
         let directories = self.directories(&self.directory(name)).await?;
         Ok(directories
