@@ -98,7 +98,7 @@ fn is_right(answer: &Result<Vec<String>, String>, right: &[String]) -> bool {
 }
 
 /// Number of times that a query is asked without its mend, until its rows are not right.
-const TIMES: usize = 400;
+const TIMES: usize = 4000;
 /// Number of times with all mends.
 const TIMES_MENDED: usize = 5;
 
