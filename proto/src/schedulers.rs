@@ -47,7 +47,7 @@ impl Schedulers {
     /// Checks that each address has a host and a port, and nothing before them.
     ///
     /// # Errors
-    /// What was expected.
+    /// The form of an address, for text that has another.
     pub fn check(text: &str) -> Result<(), String> {
         if let Some((scheme, _)) = text.split_once("://") {
             let scheme = scheme.rsplit(',').next().unwrap_or(scheme).trim();

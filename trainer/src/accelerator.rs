@@ -85,7 +85,7 @@ struct Subject {
     explanations: Trust,
 }
 
-/// What is known of a model's predictions on the GPUs, or of its explanations.
+/// State of trust in a model's predictions on the GPUs, or in its explanations.
 #[derive(Debug, Default)]
 struct Trust {
     /// The GPU cannot compute them, or not rightly.
@@ -117,7 +117,7 @@ struct Batch<Q> {
     question: Q,
 }
 
-/// What the GPU computes about a batch.
+/// Computation about a batch: outputs or attributions.
 trait Question: fmt::Debug + Send + 'static {
     type Answer: Send + 'static;
 
@@ -126,7 +126,7 @@ trait Question: fmt::Debug + Send + 'static {
     const TRIED: usize;
     /// Fewest rows of a batch on the GPU where the CPU may compute as well.
     const LEAST: usize;
-    /// What the CPU does instead, for the log.
+    /// Verb for the log, with the CPU as its subject.
     const DOES: &'static str;
 
     fn trust(subject: &Subject) -> &Trust;

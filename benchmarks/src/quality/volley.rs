@@ -67,7 +67,7 @@ impl Variant {
 pub(super) struct Predicted {
     pub(super) network: Predictions,
     pub(super) linear: Predictions,
-    /// Of each variant of the network.
+    /// Predictions of each variant of the network.
     pub(super) variants: Vec<Predictions>,
 }
 

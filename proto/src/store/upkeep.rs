@@ -71,7 +71,7 @@ pub enum Comparison {
     Contents,
 }
 
-/// What was done with one version.
+/// Outcome of copying one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionCopy {
     /// The target lacked it.

@@ -57,7 +57,7 @@ enum Seen<'a> {
     Queries,
 }
 
-/// What the holders hold that a reader sees as one.
+/// Total of the holders that a reader sees as one.
 #[derive(Debug, Default)]
 struct Share<'a> {
     /// The holders, with their users.

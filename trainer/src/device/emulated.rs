@@ -79,7 +79,7 @@ pub(crate) struct Emulated {
     queue: RefCell<VecDeque<Queued>>,
     /// Number of parts of the queue that are done.
     done: Cell<u64>,
-    /// What was copied to the host. It must stay until this many parts of the queue are done.
+    /// Copies to the host, each with the number of parts of the queue until whose end its source must not change.
     watched: RefCell<Vec<(u64, Copied)>>,
     collects: Cell<u64>,
     link: RefCell<Option<Link>>,
