@@ -47,7 +47,7 @@ pub(crate) const RETURN: Duration = Duration::from_secs(60);
 /// Time limit for an answer about a job, which the scheduler holds back for at most a second.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two requests to a scheduler that does not answer.
-const REDIAL: Duration = Duration::from_millis(500);
+pub(crate) const REDIAL: Duration = Duration::from_millis(500);
 
 /// Wait for the rest of the answer to a submission.
 const EARLY: Duration = Duration::from_secs(2);
@@ -396,6 +396,46 @@ mod tests {
         assert!(error.to_string().contains("resume = true"), "{error}");
         drop(job);
         assert!(cluster.settle(PATIENCE).await, "there is nothing to cancel");
+        started.stop().await;
+    }
+
+    #[cfg(feature = "standalone")]
+    #[tokio::test]
+    async fn a_submission_sent_again_is_the_same_job() {
+        use crate::standalone::{Standalone, StandaloneConfig};
+        use ballista_core::serde::protobuf::execute_query_params::Query;
+        use datafusion::logical_expr::LogicalPlanBuilder;
+        use datafusion_proto::logical_plan::AsLogicalPlan;
+        use datafusion_proto::protobuf::LogicalPlanNode;
+        use volley_engine::VolleyLogicalCodec;
+        let started = Standalone::start(StandaloneConfig {
+            executors: 1,
+            vcores: 1,
+            ..Default::default()
+        });
+        let started = started.await.unwrap();
+        let address = SchedulerAddress::open(started.scheduler(), None, &Credential::Found);
+        let cluster = Cluster::of(address.unwrap());
+        let plan = LogicalPlanBuilder::empty(true).build().unwrap();
+        let codec = VolleyLogicalCodec::default();
+        let plan = LogicalPlanNode::try_from_logical_plan(&plan, &codec).unwrap();
+        let query = |operation: &str| ExecuteQueryParams {
+            query: Some(Query::LogicalPlan(plan.encode_to_vec())),
+            session_id: "s".to_owned(),
+            operation_id: operation.to_owned(),
+            ..ExecuteQueryParams::default()
+        };
+        let mut ids = Vec::new();
+        for operation in ["a", "a", "b", "a", "", ""] {
+            let grpc = GrpcClientConfig::from(&BallistaConfig::default());
+            let mut job = cluster.submit(query(operation), grpc).await.unwrap();
+            ids.push(job.id().to_owned());
+            // It may have ended, with its rows handed out.
+            job.success(false).await.ok();
+        }
+        assert_eq!([&ids[1], &ids[3]], [&ids[0]; 2], "{ids:?}");
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), 4, "{ids:?}");
         started.stop().await;
     }
 

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use volley_proto::access::Authorized;
 use volley_proto::wire::queries_client::QueriesClient;
 
-pub(crate) use self::job::{RETURN, Submitted, decode};
+pub(crate) use self::job::{REDIAL, RETURN, Submitted, decode};
 pub(crate) use self::rows::{Found, JobRows, Order};
 use crate::{Result, SchedulerAddress};
 

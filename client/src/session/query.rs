@@ -31,6 +31,7 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 use volley_engine::error::External;
 use volley_engine::object_stores::Stores;
@@ -43,7 +44,7 @@ use super::await_scheduler;
 use super::loss::{PlanKind, Verdict, judge};
 use super::{casts, copy, file_names, nesting, settings};
 use crate::Error;
-use crate::cluster::{Cluster, Order, RETURN, Submitted};
+use crate::cluster::{Cluster, Order, REDIAL, RETURN, Submitted};
 
 /// Time that a scheduler which does not take a query is waited for.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -160,14 +161,18 @@ impl ClusterQuery {
         if bytes > limit {
             return Err(Error::QueryTooLarge { bytes, limit });
         }
-        let mut submitted = self.cluster.submit(query.clone(), grpc.clone()).await;
-        if self.kind == PlanKind::Reads && matches!(submitted, Err(Error::Request { .. })) {
-            // The scheduler may be restarting, or another one may take over. If it has taken the query all the
-            // same, it cancels that one, which nobody asks about.
-            await_scheduler(self.cluster.scheduler_address(), AGAIN).await?;
-            submitted = self.cluster.submit(query, grpc).await;
-        }
-        let job = submitted?;
+        let began = Instant::now();
+        let job = loop {
+            match self.cluster.submit(query.clone(), grpc.clone()).await {
+                // The scheduler may be restarting, or another one may take over. If it has taken the query all the
+                // same, it answers with that job.
+                Err(Error::Request { .. }) if began.elapsed() < RETURN => {
+                    await_scheduler(self.cluster.scheduler_address(), AGAIN).await?;
+                    sleep(REDIAL).await;
+                }
+                submitted => break submitted?,
+            }
+        };
         *self.job.lock() = Some(job.id().to_owned());
         Ok(job)
     }

@@ -13,12 +13,12 @@ use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
     CancelJobParams, CancelJobResult, CleanJobDataParams, CleanJobDataResult,
     CreateUpdateSessionParams, CreateUpdateSessionResult, ExecuteQueryParams, ExecuteQueryResult,
-    ExecutorStoppedParams, ExecutorStoppedResult, FailedJob, GetJobMetricsParams,
-    GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult, HeartBeatParams, HeartBeatResult,
-    JobStatus, KeyValuePair, PartitionLocation, PollWorkParams, PollWorkResult,
-    RegisterExecutorParams, RegisterExecutorResult, RemoveSessionParams, RemoveSessionResult,
-    RunningJob, UpdateTaskStatusParams, UpdateTaskStatusResult, execute_query_result, job_status,
-    task_status,
+    ExecuteQuerySuccessResult, ExecutorStoppedParams, ExecutorStoppedResult, FailedJob,
+    GetJobMetricsParams, GetJobMetricsResult, GetJobStatusParams, GetJobStatusResult,
+    HeartBeatParams, HeartBeatResult, JobStatus, KeyValuePair, PartitionLocation, PollWorkParams,
+    PollWorkResult, RegisterExecutorParams, RegisterExecutorResult, RemoveSessionParams,
+    RemoveSessionResult, RunningJob, UpdateTaskStatusParams, UpdateTaskStatusResult,
+    execute_query_result, job_status, task_status,
 };
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use futures::{Stream, TryStreamExt};
@@ -154,13 +154,39 @@ impl JobGateway {
         }
     }
 
-    /// Submits a query, whose client takes rows of small results with the outcome or does not.
+    /// Submits a query, whose client takes rows of small results with the outcome or does not. A submission that its client
+    /// sends again, because it got no answer, is answered with the job that it became.
     pub(super) async fn submit(
         &self,
         mut request: Request<ExecuteQueryParams>,
         small_results: bool,
     ) -> Result<Response<ExecuteQueryResult>, Status> {
         let caller = Caller::of(&request)?;
+        let ExecuteQueryParams {
+            operation_id: operation,
+            session_id,
+            ..
+        } = request.get_ref();
+        let operation = operation.clone();
+        let Some(_under_way) = self.submissions.begin(&operation) else {
+            let reason = "this submission is under way: its answer was lost with a connection";
+            return Err(Status::unavailable(reason));
+        };
+        let owner = &caller.principal.name;
+        let known = |control: &Controller| {
+            let job = control.job_of_operation(owner, &operation);
+            job.map(str::to_owned)
+        };
+        if let Some(job_id) = self.control.look(known) {
+            let accepted = ExecuteQuerySuccessResult {
+                job_id,
+                session_id: session_id.clone(),
+            };
+            return Ok(Response::new(ExecuteQueryResult {
+                operation_id: operation,
+                result: Some(execute_query_result::Result::Success(accepted)),
+            }));
+        }
         check_plan(request.get_ref())?;
         let mut job = job_settings(request.get_ref())?;
         self.check_queue(&job.queue)?;
@@ -186,7 +212,7 @@ impl JobGateway {
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
             let id = success.job_id.clone();
             caller.did("submit", &id);
-            let job = submitted(&id, &caller, job);
+            let job = submitted(&id, operation, &caller, job);
             let outlives_client = !job.ends_with_client();
             if self.record.keeps() {
                 self.record.opened(Submitted {
@@ -371,9 +397,10 @@ pub(super) fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSetting
 }
 
 /// Builds the submission of a caller's job that the engine has accepted.
-fn submitted(id: &str, caller: &Caller, job: JobSettings) -> Submission {
+fn submitted(id: &str, operation: String, caller: &Caller, job: JobSettings) -> Submission {
     Submission {
         job: id.to_owned(),
+        operation,
         owner: caller.principal.name.clone(),
         name: job.name,
         statement: job.statement,

@@ -1,6 +1,6 @@
-//! Submissions of jobs that have not ended, kept for reruns.
+//! Submissions: those under way, and those of jobs that have not ended, kept for reruns.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ballista_core::serde::protobuf::ExecuteQueryParams;
@@ -15,9 +15,34 @@ use crate::record::Kept;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Submissions {
     jobs: Arc<Mutex<HashMap<String, ExecuteQueryParams>>>,
+    /// Ids of submissions under way, as their clients have given them.
+    under_way: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Submission under way, until it is dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    operation: String,
+    under_way: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.under_way.lock().remove(&self.operation);
+    }
 }
 
 impl Submissions {
+    /// Begins a submission; `None` if it is under way, for its client sends it again when it gets no answer. Without an id,
+    /// each is another one.
+    pub(super) fn begin(&self, operation: &str) -> Option<UnderWay> {
+        let is_new = self.under_way.lock().insert(operation.to_owned());
+        (is_new || operation.is_empty()).then(|| UnderWay {
+            operation: operation.to_owned(),
+            under_way: Arc::clone(&self.under_way),
+        })
+    }
+
     pub(super) fn keep(&self, job: &str, submission: ExecuteQueryParams) {
         self.jobs.lock().insert(job.to_owned(), submission);
     }

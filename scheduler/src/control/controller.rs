@@ -243,6 +243,13 @@ impl Controller {
         Some(&job.owner)
     }
 
+    /// Returns the id of the job that an owner's submission became, if it was accepted.
+    pub(crate) fn job_of_operation(&self, owner: &str, operation: &str) -> Option<&str> {
+        let mut newest_first = self.jobs.iter().rev();
+        let job = newest_first.find(|job| job.operation == operation && job.owner == owner)?;
+        (!operation.is_empty()).then_some(&job.id)
+    }
+
     /// Returns the job of a training run.
     pub(crate) fn job_of_run(&self, train: TrainId) -> Option<&Job> {
         self.jobs.iter().find(|job| job.train == Some(train))

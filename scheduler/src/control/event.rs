@@ -128,6 +128,8 @@ pub(crate) enum Topic {
 pub(crate) struct Submission {
     /// Id of the job, and of its first attempt.
     pub(crate) job: String,
+    /// Id that its client gave the submission, the same each time the client sends it; empty if it gave none.
+    pub(crate) operation: String,
     pub(crate) name: String,
     /// Statement that it runs; empty if its client has not sent it.
     pub(crate) statement: String,
@@ -160,6 +162,7 @@ impl Submission {
     pub(crate) fn query(job: &str) -> Self {
         Self {
             job: job.into(),
+            operation: format!("operation of {job}"),
             name: "SELECT 1".into(),
             statement: String::new(),
             owner: "o".into(),

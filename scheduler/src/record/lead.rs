@@ -254,6 +254,7 @@ mod tests {
         };
         assert_eq!(job.attempts, ["j", "k"]);
         assert_eq!((job.futile, &job.end), (2, &None));
+        assert_eq!(job.submission.operation, submission.operation);
         assert_eq!(led.executors, ["a".to_owned()].into());
         assert_eq!(led.kept[0].request, Bytes::from_static(b"plan"));
         assert_eq!(led.kept[0].job, "j");

@@ -112,6 +112,8 @@ pub(super) struct JobRecord {
     kept: Option<KeptRecord>,
     #[prost(string, tag = "16")]
     statement: String,
+    #[prost(string, tag = "17")]
+    operation: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -239,6 +241,7 @@ impl State {
             id: submission.job.clone(),
             name: submission.name.clone(),
             statement: submission.statement.clone(),
+            operation: submission.operation.clone(),
             owner: submission.owner.clone(),
             train: submission.train.map(|train| train.to_string()),
             on_client_loss: submission.on_client_loss.to_string(),
@@ -460,6 +463,7 @@ impl JobRecord {
             job: self.id.clone(),
             name: self.name.clone(),
             statement: self.statement.clone(),
+            operation: self.operation.clone(),
             owner: self.owner.clone(),
             train: self.train.as_deref().map(str::parse).transpose()?,
             on_client_loss: self.on_client_loss.parse()?,

@@ -29,6 +29,10 @@ pub(crate) const FAULTS: &[Fault] = &[
         killed_again_and_again,
     ),
     (
+        "it is killed while a training is submitted",
+        killed_at_submission,
+    ),
+    (
         "it is killed under a job without a client",
         killed_under_a_detached_job,
     ),
@@ -114,6 +118,27 @@ fn killed_again_and_again() {
         cluster.restart_scheduler();
     }
     fit.trained(&cluster);
+    scene::is_well(&cluster, 2);
+}
+
+/// Kills the scheduler before, while and after it accepts a training, whose client may get no answer: it trains once.
+fn killed_at_submission() {
+    let mut cluster = scene::cluster(2);
+    let mut names = Vec::new();
+    for millis in [0, 40, 80, 120, 180, 260, 400] {
+        let name = format!("m{millis}");
+        let fit = setup(&name, "ranks = 2").start(&cluster);
+        std::thread::sleep(Duration::from_millis(millis));
+        cluster.restart_scheduler();
+        fit.trained(&cluster);
+        names.push(name);
+    }
+    for name in names {
+        let models = cluster.query(&format!(
+            "SELECT * FROM volley.models WHERE name = '{name}'"
+        ));
+        assert_eq!(models.len(), 1, "{name} has one version: {models:?}");
+    }
     scene::is_well(&cluster, 2);
 }
 

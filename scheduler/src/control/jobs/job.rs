@@ -40,6 +40,8 @@ const NOTES_RECORDED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) id: String,
+    /// Id that its client gave the submission; empty if it gave none.
+    pub(in crate::control) operation: String,
     pub(crate) name: String,
     pub(crate) statement: String,
     /// User who has submitted it.
@@ -112,6 +114,7 @@ impl Job {
         let ends_with_client = submission.ends_with_client();
         let Submission {
             job: id,
+            operation,
             name,
             statement,
             owner,
@@ -126,6 +129,7 @@ impl Job {
             priority,
             attempts: vec![id.clone()],
             id,
+            operation,
             name,
             statement,
             owner,
