@@ -42,7 +42,7 @@ pub use codec::flight_types::as_planned;
 pub use codec::stores::declared_stores;
 pub use codec::subqueries::unjoined;
 pub use codec::tables::{Files, ROWS_LIMIT, file_name, sendable, table_functions, typed_as};
-pub use codec::task::PrunedExec;
+pub use codec::task::{PrunedExec, TaskPlan};
 #[cfg(test)]
 use codec::verify_sent;
 pub use codec::{VolleyLogicalCodec, VolleyPhysicalCodec};
@@ -54,6 +54,7 @@ pub use files::decompressed::decompressed;
 pub use files::empty_text::EmptyTextMark;
 pub use mends::unnested_keys::forget_keys;
 pub use mends::{MENDS, Mend, Upstream};
+pub use nodes::kept::{KeptExec, KeptPiece, KeptRows};
 pub use nodes::predict::{PredictExec, PredictNode};
 pub use nodes::prepared::PreparedExec;
 pub use nodes::result::ResultExec;

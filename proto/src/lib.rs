@@ -17,6 +17,7 @@ mod secret;
 
 pub mod access;
 pub mod address;
+pub mod attempts;
 pub mod connections;
 pub mod damage;
 pub mod disk;

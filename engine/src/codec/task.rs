@@ -15,6 +15,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{
     AcrossPartitions, ConstExpr, EquivalenceProperties, LexOrdering, Partitioning,
 };
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
@@ -23,6 +24,7 @@ use datafusion::physical_plan::{
 use super::encode_plan;
 use super::stores::declared;
 use crate::error::External;
+use crate::nodes::kept::{KeptExec, KeptRows};
 use crate::nodes::result::ResultExec;
 use crate::object_stores::{Declared, Stores};
 use crate::operator;
@@ -44,6 +46,8 @@ struct TaskHead {
     stores: Vec<Declared>,
     /// Bytes up to which its rows come with its report, if they are the query's result.
     small_result: Option<usize>,
+    /// Rows that it takes in place of computing: the plan that follows tells their columns.
+    kept: Option<KeptRows>,
 }
 
 impl TaskPlan {
@@ -62,18 +66,33 @@ impl TaskPlan {
             Some(stores) => declared(plan, stores)?,
             None => Vec::new(),
         };
-        // Only executors receive this, and decode it before anything inspects the plan.
-        let head = serde_json::to_vec(&TaskHead {
+        let mut message = encoded(&TaskHead {
             stores,
             small_result,
-        });
-        let head = head.map_err(|e| Error::malformed("task", e)).external()?;
-        let mut message = (head.len() as u64).to_le_bytes().to_vec();
-        message.extend_from_slice(&head);
+            kept: None,
+        })?;
         message.extend_from_slice(&encode_plan(plan)?);
         Ok(Self {
             message,
             properties: opaque(EquivalenceProperties::new(plan.schema()), partitions),
+        })
+    }
+
+    /// Encodes a task that takes rows which an earlier attempt has written, in place of running a plan of this schema.
+    ///
+    /// # Errors
+    /// When they cannot be encoded.
+    pub fn keeping(rows: KeptRows, schema: SchemaRef) -> Result<Self> {
+        let mut message = encoded(&TaskHead {
+            stores: Vec::new(),
+            small_result: None,
+            kept: Some(rows),
+        })?;
+        let columns: Arc<dyn ExecutionPlan> = Arc::new(EmptyExec::new(Arc::clone(&schema)));
+        message.extend_from_slice(&encode_plan(&columns)?);
+        Ok(Self {
+            message,
+            properties: opaque(EquivalenceProperties::new(schema), 1),
         })
     }
 
@@ -103,16 +122,27 @@ impl TaskPlan {
         let TaskHead {
             stores,
             small_result,
+            kept,
         } = head.external()?;
         if !stores.is_empty() {
             Stores::of_task(context).external()?.receive(stores);
         }
         let plan = decode_plan(plan)?;
-        Ok(match small_result {
-            Some(small) => Arc::new(ResultExec::new(plan, small)),
-            None => plan,
+        Ok(match (kept, small_result) {
+            (Some(kept), _) => Arc::new(KeptExec::new(kept, plan.schema())),
+            (None, Some(small)) => Arc::new(ResultExec::new(plan, small)),
+            (None, None) => plan,
         })
     }
+}
+
+/// Encodes a head, after its length. Only executors receive it, and decode it before anything inspects the plan.
+fn encoded(head: &TaskHead) -> Result<Vec<u8>> {
+    let head = serde_json::to_vec(head).map_err(|error| Error::malformed("task", error));
+    let head = head.external()?;
+    let mut message = (head.len() as u64).to_le_bytes().to_vec();
+    message.extend_from_slice(&head);
+    Ok(message)
 }
 
 /// Placeholder for a part of a union of which a task has no partitions.

@@ -2,6 +2,7 @@
 //!
 //! They only describe; [`runtime`](crate::runtime) runs training and prediction.
 
+pub(crate) mod kept;
 mod methods;
 pub(crate) mod one_task;
 pub(crate) mod predict;

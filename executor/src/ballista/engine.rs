@@ -45,7 +45,7 @@ use volley_engine::runtime::TaskIdentity;
 use volley_engine::settings::JobSettings;
 use volley_engine::task::{filter, rewrite};
 use volley_engine::{
-    PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file, written_files,
+    KeptExec, PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file, written_files,
 };
 use volley_proto::access::AllowedPaths;
 use volley_proto::failure::{DataLost, TaskFailure, chain};
@@ -54,6 +54,7 @@ use volley_proto::wire::PartitionRows;
 use super::complete::RowsMissing;
 use super::disks::Disks;
 use super::equip::{Equipment, equip};
+use super::kept::KeptFiles;
 use super::local_files::can_be_made;
 use super::small_results::{ReadAhead, SmallResult};
 use super::stop::stop;
@@ -125,10 +126,36 @@ impl VolleyEngine {
             partitions: partitions.clone(),
         };
         let running = self.tasks.begin(&identity);
-        let (mut file, mut targets) = (None, vec![]);
+        let span = span(&identity, session);
+        let mut disks = Disks {
+            executor: self.executor.clone(),
+            work_dir: work_dir.into(),
+            targets: vec![],
+        };
+        if let [input] = plan.children()[..]
+            && let Some(kept) = input.downcast_ref::<KeptExec>()
+        {
+            let files = KeptFiles {
+                rows: kept.rows().clone(),
+                attempt: job_id,
+                stage: stage_id,
+                work_dir: work_dir.into(),
+                executor: self.executor.clone(),
+            };
+            return Ok(VolleyStage {
+                stage: Arc::new(files),
+                below: Arc::clone(input),
+                result: None,
+                running,
+                file: None,
+                disks,
+                span,
+            });
+        }
+        let mut file = None;
         plan.apply(|node| {
             file = file.take().or_else(|| replaces_file(node.as_ref()));
-            targets.extend(written_files(node.as_ref()));
+            disks.targets.extend(written_files(node.as_ref()));
             Ok(TreeNodeRecursion::Continue)
         })?;
         // The root is the stage's writer; its input is the part that can be stopped.
@@ -195,26 +222,25 @@ impl VolleyEngine {
             return internal_err!("{} does not write a stage", writer.name());
         };
         let stage = Arc::new(DefaultQueryStageExec::new(writer));
-        // Everything logged in the span belongs to the job.
-        let attempt = &identity.job_id;
-        let settings = session.options().extensions.get::<JobSettings>();
-        let first = settings.and_then(|settings| settings.first_attempt.clone());
-        let job = first.unwrap_or_else(|| attempt.to_string());
-        let span = tracing::error_span!("task", job, %attempt, stage = stage_id, partitions = ?identity.partitions);
         Ok(VolleyStage {
             stage,
             below,
             result,
             running,
             file,
-            disks: Disks {
-                executor: self.executor.clone(),
-                work_dir: work_dir.into(),
-                targets,
-            },
+            disks,
             span,
         })
     }
+}
+
+/// Returns a task's span: everything logged in it belongs to the job.
+fn span(task: &TaskIdentity, session: &SessionConfig) -> Span {
+    let attempt = &task.job_id;
+    let settings = session.options().extensions.get::<JobSettings>();
+    let first = settings.and_then(|settings| settings.first_attempt.clone());
+    let job = first.unwrap_or_else(|| attempt.to_string());
+    tracing::error_span!("task", job, %attempt, stage = task.stage_id, partitions = ?task.partitions)
 }
 
 impl ExecutionEngine for VolleyEngine {

@@ -7,6 +7,7 @@ mod engine;
 mod equip;
 mod flight;
 mod join_filter;
+mod kept;
 mod local_files;
 mod process;
 mod proof;

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
+use volley_proto::attempts::removed;
 use volley_proto::connections::{self, Listener};
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 
@@ -163,11 +164,15 @@ impl ExecutorGrpc for TaskServer {
             job_id,
             remove_stage_ids,
         } = request.into_inner();
-        let folders = folders(
-            Path::new(self.executor.work_dir()),
-            &job_id,
-            &remove_stage_ids,
-        );
+        let work_dir = Path::new(self.executor.work_dir());
+        let folders = match removed(&job_id) {
+            Some(attempt) => folders(work_dir, attempt, &remove_stage_ids),
+            // The next attempt of the job may take its rows.
+            None if remove_stage_ids.is_empty() => {
+                return Ok(Response::new(RemoveJobDataResult {}));
+            }
+            None => folders(work_dir, &job_id, &remove_stage_ids),
+        };
         let folders = folders
             .ok_or_else(|| Status::invalid_argument(format!("{job_id:?} is not a job's id")))?;
         for folder in folders {

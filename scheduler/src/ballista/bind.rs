@@ -9,6 +9,7 @@ use ballista_scheduler::state::execution_graph::{
 };
 use ballista_scheduler::state::execution_stage::{PendingPartitions, RunningStage};
 use datafusion::physical_plan::replace_children_if_necessary;
+use volley_engine::TaskPlan;
 use volley_engine::object_stores::Stores;
 
 use super::demands::slices;
@@ -93,6 +94,21 @@ fn bind(
     let plan = task_plan(&stage.plan, slice, stores.as_deref(), small_result)
         .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
     task_fits(stage.stage_id, plan.message_bytes())?;
+    let executor = (task.executor.clone(), task.slots);
+    describe(stage, (session_id, job_id), executor, partitions, plan).map(Some)
+}
+
+/// Describes the task of partitions that are taken off the stage, in so many slots of an executor, for launch.
+///
+/// # Errors
+/// When the stage's writer cannot have the plan, with the reason.
+pub(super) fn describe(
+    stage: &mut RunningStage,
+    (session_id, job_id): (&str, &ballista_core::JobId),
+    (executor, slots): (String, usize),
+    partitions: Vec<usize>,
+    plan: TaskPlan,
+) -> Result<BoundTask, String> {
     let plan = replace_children_if_necessary(Arc::clone(&stage.plan), vec![Arc::new(plan)])
         .map_err(|error| error.to_string())?;
     let task_id = stage.task_infos.len();
@@ -100,8 +116,8 @@ fn bind(
         .iter()
         .map(|partition| stage.task_failure_numbers[*partition]);
     let task_attempt = attempts.max().unwrap_or(0);
-    let vcores_consumed = u32::try_from(task.slots).unwrap_or(u32::MAX);
-    let mut info = create_task_info(task.executor.clone(), task_id);
+    let vcores_consumed = u32::try_from(slots).unwrap_or(u32::MAX);
+    let mut info = create_task_info(executor.clone(), task_id);
     info.global_input_partition_ids.clone_from(&partitions);
     info.vcores_consumed = vcores_consumed;
     stage.task_infos.push(info);
@@ -119,7 +135,7 @@ fn bind(
         plan,
         session_config: Arc::clone(&stage.session_config),
     };
-    Ok(Some((task.executor.clone(), description)))
+    Ok((executor, description))
 }
 
 /// Returns a task's share of the bytes of a small result, if the stage is the last one of a query whose client takes
@@ -132,13 +148,13 @@ fn small_result(stage: &RunningStage, partitions: usize) -> Option<usize> {
 }
 
 /// Partitions of a task, and how many of them are put together at a time.
-type Taken = (Vec<usize>, Vec<usize>);
+pub(super) type Taken = (Vec<usize>, Vec<usize>);
 
 /// Takes the wanted partitions off the pending ones, each for itself.
 ///
 /// # Errors
 /// When one is not pending; names it.
-fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Taken, String> {
+pub(super) fn take(pending: &mut PendingPartitions, wanted: &[usize]) -> Result<Taken, String> {
     let all = pending.next_slice(usize::MAX);
     if let Some(missing) = wanted.iter().find(|shard| !all.contains(shard)) {
         pending.reschedule(all);

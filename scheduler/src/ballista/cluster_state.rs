@@ -22,14 +22,17 @@ use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use super::bind::carry_out;
 use super::demands::demands;
+use super::kept::Kept;
 use super::{SharedGraph, losses};
 use crate::control::{Controller, Event, ExecutorEndpoint, Offer};
 use crate::handle::Control;
+use volley_engine::settings::JobSettings;
 
 /// Ballista's in-memory cluster state with the controller's bindings.
 pub(crate) struct VolleyClusterState {
     registered: InMemoryClusterState,
     control: Control,
+    kept: Kept,
     /// Graphs of the last offer; other graphs have no task on any executor.
     offered: Mutex<Vec<Weak<RwLock<ExecutionGraphBox>>>>,
     /// Lock held while an executor comes or goes. Two callers may find at once that an executor is gone, and each
@@ -39,13 +42,31 @@ pub(crate) struct VolleyClusterState {
 }
 
 impl VolleyClusterState {
-    pub(crate) fn new(control: Control) -> Self {
+    pub(super) fn new(control: Control, kept: Kept) -> Self {
         Self {
             registered: InMemoryClusterState::default(),
             control,
+            kept,
             offered: Mutex::default(),
             turnstile: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Binds tasks that take rows of earlier attempts of the graph's job.
+    fn adopt(&self, graph: &mut ExecutionGraphBox) -> Vec<BoundTask> {
+        let config = graph.session_config();
+        let settings = config.options().extensions.get::<JobSettings>();
+        let Some(job) = settings.and_then(|job| job.first_attempt.clone()) else {
+            return Vec::new();
+        };
+        let takes_tasks =
+            |executor: &str| self.control.look(|control| control.takes_tasks(executor));
+        let (bound, taken) = self.kept.adopt(&job, graph, takes_tasks);
+        for taken in taken {
+            let job = job.clone();
+            self.control.on(Event::RowsKept { job, taken });
+        }
+        bound
     }
 
     fn is_ending(&self, attempt: &JobId) -> bool {
@@ -85,12 +106,15 @@ impl ClusterState for VolleyClusterState {
             self.control
                 .ask(|control, now| control.could_regroup(train, now))
         };
+        let mut bound: Vec<_> = graphs
+            .values_mut()
+            .flat_map(|graph| self.adopt(graph))
+            .collect();
         let slots = self.control.look(Controller::query_slots);
         let stages = graphs
             .values()
             .flat_map(|graph| demands(graph, slots, could_regroup));
         let stages = stages.collect();
-        let mut bound = Vec::new();
         let alive = alive.as_ref();
         for binding in self.control.place(Offer { stages, alive }) {
             let attempt = JobId::from(binding.attempt.clone());
@@ -161,8 +185,19 @@ impl ClusterState for VolleyClusterState {
             };
             let mut effects = Vec::new();
             for graph in graphs {
-                effects.extend(losses::effect(&*graph.read().await, executor_id));
+                let graph = graph.read().await;
+                let Some(effect) = losses::effect(&graph, executor_id) else {
+                    continue;
+                };
+                let running = |control: &Controller| control.running_job_of(&effect.attempt);
+                if effect.data.is_some()
+                    && let Some(job) = self.control.look(running)
+                {
+                    self.kept.capture(&job, &graph, executor_id);
+                }
+                effects.push(effect);
             }
+            self.kept.loses(executor_id);
             // Told before Ballista, which then repairs the graphs.
             self.control.on(Event::ExecutorLost { executor, effects });
         }

@@ -13,11 +13,13 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tonic::Request;
+use volley_proto::attempts::removal;
 use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
 use super::gateway::{put_settings, settings_of};
 use super::job_state::{end_of_failure, end_of_success};
+use super::kept::Kept;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::{BallistaScheduler, losses};
@@ -36,6 +38,7 @@ pub(crate) struct Driver {
     pub(super) control: Control,
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
+    pub(super) kept: Kept,
     pub(super) record: Record,
 }
 
@@ -100,7 +103,10 @@ impl Driver {
         match command {
             Command::CancelAttempt { attempt } => self.cancel(&attempt).await,
             Command::Resubmit { job } => self.resubmit(job).await,
-            Command::Release { job } => self.submissions.release(&job),
+            Command::Release { job } => {
+                self.submissions.release(&job);
+                self.kept.release(&job);
+            }
             Command::RemoveRows { attempt } => self.remove_rows(attempt).await,
             Command::RemoveExecutor { executor, reason } => {
                 self.remove_executor(executor, reason).await;
@@ -168,7 +174,7 @@ impl Driver {
             return;
         }
         let executors = &self.ballista.state.executor_manager;
-        executors.clean_up_job_data(JobId::from(attempt));
+        executors.clean_up_job_data(JobId::from(removal(&attempt)));
     }
 
     /// Returns the places of an attempt's result rows; `None` unless it has succeeded.

@@ -29,6 +29,7 @@ use uuid::Uuid;
 use volley_engine::object_stores::Stores;
 use volley_engine::settings::{JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE};
 use volley_proto::access::ClusterSecret;
+use volley_proto::attempts::removal;
 use volley_proto::failure::CANCELLED;
 use volley_proto::nesting;
 use volley_proto::object_stores::redacted;
@@ -564,7 +565,7 @@ impl SchedulerGrpc for JobGateway {
         let mut params = request.into_inner();
         self.check(&caller, "remove", &params.job_id)?;
         caller.did("remove", &params.job_id);
-        params.job_id = self.attempt(params.job_id);
+        params.job_id = removal(&self.attempt(params.job_id));
         SchedulerGrpc::clean_job_data(&self.ballista, Request::new(params)).await
     }
 

@@ -228,7 +228,7 @@ pub(super) fn plan_of(stage: &ExecutionStage) -> &Arc<dyn ExecutionPlan> {
     }
 }
 
-fn tasks_of(stage: &ExecutionStage) -> &[TaskInfo] {
+pub(super) fn tasks_of(stage: &ExecutionStage) -> &[TaskInfo] {
     match stage {
         ExecutionStage::UnResolved(_) | ExecutionStage::Resolved(_) => &[],
         ExecutionStage::Running(stage) => &stage.task_infos,

@@ -21,6 +21,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
 use volley_proto::failure::{CANCELLED, DataLost};
 
+use super::kept::Kept;
 use super::losses::data_loss;
 use super::small_results::SmallResults;
 use crate::control::{AttemptEnd, Controller, Event};
@@ -31,6 +32,7 @@ pub(crate) struct VolleyJobState {
     jobs: InMemoryJobState,
     control: Control,
     small_results: SmallResults,
+    kept: Kept,
     ended: Mutex<Ended>,
 }
 
@@ -46,15 +48,16 @@ struct Ended {
 }
 
 impl VolleyJobState {
-    pub(crate) fn new(
+    pub(super) fn new(
         jobs: InMemoryJobState,
         control: Control,
-        small_results: SmallResults,
+        (small_results, kept): (SmallResults, Kept),
     ) -> Self {
         Self {
             jobs,
             control,
             small_results,
+            kept,
             ended: Mutex::new(Ended {
                 all: Vec::new(),
                 most: 2 * NEWEST_KEPT,
@@ -134,6 +137,13 @@ pub(super) fn end_of_failure(error: &str) -> AttemptEnd {
 impl JobState for VolleyJobState {
     async fn save_job(&self, job_id: &JobId, graph: &ExecutionGraphBox) -> Result<()> {
         if let Some(end) = end_of(graph) {
+            let running = |control: &Controller| control.running_job_of(job_id.as_str());
+            if let AttemptEnd::Lost(lost) = &end
+                && let Some(job) = self.control.look(running)
+            {
+                self.kept
+                    .capture_unreadable(&job, graph, &lost.loss.executor);
+            }
             self.attempt_ended(job_id, end);
             self.jobs.save_job(job_id, graph).await?;
             return self.keep(job_id).await;
@@ -256,7 +266,7 @@ mod tests {
             Arc::new(build),
             Arc::new(default_config_producer),
         );
-        let state = VolleyJobState::new(jobs, control().0, SmallResults::default());
+        let state = VolleyJobState::new(jobs, control().0, Default::default());
         for number in 0..6 * NEWEST_KEPT {
             let job = JobId::from(number.to_string());
             state.accept_job(&job, "a job", 0).unwrap();

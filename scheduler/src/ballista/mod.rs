@@ -9,7 +9,8 @@
 //!     └─► cancels, submits again, removes rows and executors, asks for offers
 //! ```
 //!
-//! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). The module decides
+//! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). An attempt after a loss takes
+//! the rows that are still there ([`kept`]). The module decides
 //! nothing about jobs and executors; [`crate::planning`] turns queries into stages.
 
 mod bind;
@@ -21,6 +22,7 @@ mod gateway;
 mod graphs;
 mod job_ids;
 mod job_state;
+mod kept;
 mod launch;
 mod losses;
 mod nesting;

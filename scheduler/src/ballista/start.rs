@@ -21,6 +21,7 @@ use super::dial::ToExecutors;
 use super::graphs::Graphs;
 use super::job_ids::JobIds;
 use super::job_state::VolleyJobState;
+use super::kept::Kept;
 use super::permissions::Permissions;
 use super::planner::session_builder;
 use super::reading::Reading;
@@ -30,7 +31,7 @@ use super::{BallistaScheduler, Driver, JobGateway};
 use crate::access::Access;
 use crate::control::Event;
 use crate::handle::Control;
-use crate::record::{Kept, Record};
+use crate::record::{self, Record};
 use crate::tables::StageRows;
 use crate::{Error, Result, SchedulerConfig};
 
@@ -53,7 +54,7 @@ pub(crate) async fn start(
     config: &SchedulerConfig,
     (address, access): (SocketAddr, &Access),
     control: &Control,
-    (record, kept): (Record, Vec<Kept>),
+    (record, recorded): (Record, Vec<record::Kept>),
 ) -> Result<Ballista> {
     let timeout = config.executor_timeout.as_secs().max(1);
     let to_executors = ToExecutors {
@@ -103,14 +104,15 @@ pub(crate) async fn start(
     let id = scheduler.scheduler_id.clone();
     let jobs = InMemoryJobState::new(id, sessions, Arc::new(settings));
     let small_results = SmallResults::default();
-    let jobs = VolleyJobState::new(jobs, control.clone(), small_results.clone());
-    let jobs = Arc::new(jobs);
-    let cluster = Arc::new(VolleyClusterState::new(control.clone()));
+    let kept = Kept::default();
+    let of_jobs = (small_results.clone(), kept.clone());
+    let jobs = Arc::new(VolleyJobState::new(jobs, control.clone(), of_jobs));
+    let cluster = Arc::new(VolleyClusterState::new(control.clone(), kept.clone()));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
     let scheduler = create_scheduler(cluster, Arc::new(scheduler)).await;
     let scheduler: BallistaScheduler = scheduler.map_err(Error::Start)?;
     let submissions = Submissions::default();
-    for kept in kept {
+    for kept in recorded {
         let job = kept.job.clone();
         let restored = match kept.wire {
             WIRE => submissions
@@ -143,6 +145,7 @@ pub(crate) async fn start(
             control: control.clone(),
             submissions,
             small_results,
+            kept,
             record,
         },
         stages: Graphs::new(scheduler.clone(), jobs, reading).into_rows(),

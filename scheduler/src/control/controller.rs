@@ -20,7 +20,8 @@ use super::aging::Aging;
 use super::clock::Now;
 use super::devices::{Grant, HostGpu};
 use super::event::{
-    AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Topic,
+    AttemptEnd, BoundTask, Command, DataLoss, Event, GangBinding, LossEffect, Submission, Taken,
+    Topic,
 };
 use super::executors::{Drain, Executors, Presence, Profile, RegisteredExecutor, process};
 use super::jobs::{AttemptOutcome, Death, Job, Jobs, Reading, RetentionPolicy};
@@ -131,6 +132,7 @@ impl Controller {
             Event::AttemptFails { attempt, reason } => {
                 self.end_attempt(&attempt, AttemptEnd::Failed(reason));
             }
+            Event::RowsKept { job, taken } => self.rows_kept(&job, taken, now),
             Event::TasksBound { binding, tasks } => {
                 let (attempt, stage) = (&binding.attempt, binding.stage);
                 self.tasks_bound(attempt, stage, binding.gang.as_deref(), tasks, now);
@@ -496,7 +498,13 @@ impl Controller {
         let run = train.and_then(|train| self.runs.get(&train));
         let steps = run.map_or(0, Run::steps_done);
         let succeeded = matches!(end, AttemptEnd::Succeeded { .. });
-        match self.jobs.attempt_ended(attempt, end, steps, now) {
+        let outcome = self.jobs.attempt_ended(attempt, end, steps, now);
+        let goes_on = self.jobs.get(&job).is_some_and(|job| !job.has_ended());
+        if !succeeded && !goes_on {
+            let attempt = attempt.to_owned();
+            self.command(Command::RemoveRows { attempt });
+        }
+        match outcome {
             AttemptOutcome::Nothing => {}
             AttemptOutcome::JobEnded => {
                 self.job_ended(&job);
@@ -518,6 +526,21 @@ impl Controller {
         }
     }
 
+    fn rows_kept(&mut self, job: &str, taken: Taken, now: Now) {
+        let Taken {
+            stage,
+            partitions,
+            all,
+        } = taken;
+        if let Some(job) = self.jobs.get_mut(job) {
+            let partitions = match partitions == all {
+                true => "all partitions".to_owned(),
+                false => format!("{partitions} of {all} partitions"),
+            };
+            job.note(format!("stage {stage}: {partitions} are still there"), now);
+        }
+    }
+
     /// Fails a running job with an error, or cancels it, and ends its current attempt.
     fn end_job(&mut self, id: &str, error: Option<String>, now: Now) {
         if let Some(attempt) = self.jobs.end(id, error, now) {
@@ -531,6 +554,12 @@ impl Controller {
         let train = self.jobs.get(id).and_then(|job| job.train);
         if let Some(train) = train {
             self.change_run(train, Run::finishes);
+        }
+        // The next attempts may have taken rows of the earlier ones.
+        let attempts = self.jobs.get(id).map(|job| job.attempts.clone());
+        let earlier = attempts.into_iter().flatten().rev().skip(1);
+        for attempt in earlier {
+            self.command(Command::RemoveRows { attempt });
         }
         let job = id.to_owned();
         if let Some(end) = self.jobs.get(id).and_then(Job::end) {
@@ -743,6 +772,17 @@ impl Controller {
     /// Returns what an attending incarnation must do.
     pub(crate) fn presence(&self, executor: &str, incarnation: &str) -> Presence {
         self.executors.presence(executor, incarnation)
+    }
+
+    /// Checks whether tasks may be placed on an executor.
+    pub(crate) fn takes_tasks(&self, executor: &str) -> bool {
+        self.executors.drain(executor) == Some(Drain::No)
+    }
+
+    /// Returns the job of an attempt, if it has not ended.
+    pub(crate) fn running_job_of(&self, attempt: &str) -> Option<String> {
+        let job = self.jobs.get(self.jobs.job_of(attempt))?;
+        (!job.has_ended()).then(|| job.id.clone())
     }
 
     /// Checks whether an executor is registered.

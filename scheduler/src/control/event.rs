@@ -37,6 +37,8 @@ pub(crate) enum Event {
     ClientAsked { job: String },
     /// An attempt has ended in the engine.
     AttemptEnded { attempt: String, end: AttemptEnd },
+    /// Partitions of a stage of a job that runs again need not be computed: their rows are still there.
+    RowsKept { job: String, taken: Taken },
     /// An attempt cannot continue, and must end.
     AttemptFails { attempt: String, reason: String },
     /// Tasks have been bound as ordered, and are about to be sent.
@@ -186,6 +188,15 @@ pub(crate) enum AttemptEnd {
     Failed(String),
     /// Loss of data that cannot be recovered.
     Lost(DataLoss),
+}
+
+/// Partitions of a stage that need not be computed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) stage: usize,
+    pub(crate) partitions: usize,
+    /// Number of all partitions of the stage.
+    pub(crate) all: usize,
 }
 
 /// Data of an attempt that was lost.

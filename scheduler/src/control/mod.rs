@@ -48,7 +48,7 @@ pub(crate) use controller::{Controller, Policy};
 pub(crate) use devices::DeviceRequest;
 pub(crate) use event::{
     AttemptEnd, Binding, BoundTask, Command, DataLoss, Event, Gang, GangStage, LossEffect, Offer,
-    Stage, Submission, Topic, Work,
+    Stage, Submission, Taken, Topic, Work,
 };
 pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};

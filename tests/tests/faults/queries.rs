@@ -91,6 +91,10 @@ fn lose(phase: Phase, loss: Loss, attempts: RangeInclusive<usize>) {
         question.answered_again(&cluster)
     };
     assert!(attempts.contains(&job.attempts.len()), "{job:?}");
+    if phase == Phase::Shuffle && matches!(loss, Loss::Kill) {
+        let log = cluster.manage_jobs(&["logs", &job.id]).stdout;
+        assert!(log.contains("partitions are still there"), "{log}");
+    }
     loss.make_up(&mut cluster, victim);
     scene::is_well(&cluster, 3);
 }

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::PreparedExec;
 use crate::codec::task::{PrunedExec, TaskPlan};
 use crate::object_stores::Stores;
+use crate::{KeptRows, PreparedExec};
 use datafusion::common::{internal_err, not_impl_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
@@ -51,6 +51,17 @@ pub fn task_plan(
     let plan = merge(plan, sizes)?;
     check(&plan)?;
     TaskPlan::try_new(&stage.resolve(plan)?, stores, small_result)
+}
+
+/// Returns the plan of a task that takes rows which an earlier attempt has written, below its writer.
+///
+/// # Errors
+/// When it cannot be sent.
+pub fn kept_plan(writer: &Arc<dyn ExecutionPlan>, rows: KeptRows) -> Result<TaskPlan> {
+    let [plan] = writer.children()[..] else {
+        return internal_err!("a stage is written by an operator with one input");
+    };
+    TaskPlan::keeping(rows, plan.schema())
 }
 
 pub(super) fn restrict(

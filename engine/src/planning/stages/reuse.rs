@@ -103,7 +103,7 @@ impl Exchanges {
 }
 
 /// Returns the columns that rows are hashed by: `Some(None)` without hashing, `None` for keys that are not columns.
-fn hashed_by(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
+pub(super) fn hashed_by(partitioning: &Partitioning) -> Option<Option<(Vec<usize>, usize)>> {
     let Partitioning::Hash(keys, count) = partitioning else {
         return Some(None);
     };

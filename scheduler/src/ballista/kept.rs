@@ -1,0 +1,345 @@
+//! Rows that lost attempts of jobs have left on executors, so that the next attempt computes only what was lost.
+//!
+//! ```text
+//!   an executor is lost ─► capture: the tasks that have succeeded elsewhere, by stage
+//!   the job runs again  ─► adopt: a stage that begins takes their rows, by a task where they are that computes nothing
+//! ```
+//!
+//! A task's rows may take their place in another attempt if its stage computes the same over the same rows. So each
+//! stage of an attempt has a [`Version`]: a number for what it computes, made of its plan and of the rows of the stages
+//! that it reads, and one for its rows. Where a task has the same rows each time, both are equal in all attempts, and any
+//! task's rows may be taken. Elsewhere the rows are those of one attempt: all of its tasks' rows are taken, or none, and
+//! then no later stage that has read them is.
+//!
+//! Not here: which rows repeat ([`StageIdentity`]), what runs again, and whether it does, which the controller decides.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ballista_core::serde::protobuf::SuccessfulTask;
+use ballista_core::serde::protobuf::task_status::Status;
+use ballista_scheduler::cluster::BoundTask;
+use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
+use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage};
+use parking_lot::Mutex;
+use volley_engine::stages::{StageIdentity, kept_plan};
+use volley_engine::{KeptPiece, KeptRows, TaskPlan};
+
+use super::bind::{describe, take};
+use super::graphs::{plan_of, tasks_of};
+use super::launch::task_fits;
+use crate::control::Taken;
+
+/// Kept rows of jobs that have not ended; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept {
+    jobs: Arc<Mutex<HashMap<String, KeptJob>>>,
+}
+
+/// Kept rows of a job.
+#[derive(Debug, Default)]
+struct KeptJob {
+    outputs: Vec<Output>,
+    /// Attempt that was captured last.
+    captured: String,
+    /// Attempt that takes them.
+    taker: String,
+    /// Its stages that have begun.
+    begun: HashMap<usize, Version>,
+    /// True once it has taken any.
+    has_taken: bool,
+}
+
+/// Numbers of a stage of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    /// Stands for what it computes, over the rows of the stages that it reads.
+    computes: u64,
+    /// Stands for its rows.
+    rows: u64,
+}
+
+/// Rows of a task.
+#[derive(Debug, Clone)]
+struct Output {
+    stage: usize,
+    version: Version,
+    attempt: String,
+    /// Partitions of the stage that the task computed.
+    partitions: Vec<usize>,
+    done: SuccessfulTask,
+}
+
+impl Kept {
+    /// Keeps the rows of an attempt that an executor's loss ends, but for those on that executor.
+    pub(super) fn capture(&self, job: &str, graph: &ExecutionGraphBox, lost: &str) {
+        let mut jobs = self.jobs.lock();
+        let kept = jobs.entry(job.to_owned()).or_default();
+        kept.capture(graph);
+        kept.loses(lost);
+    }
+
+    /// Keeps the rows of an attempt that could not read rows of `executor`, but for those. If it had taken kept rows, these
+    /// may be what cannot be read: then nothing is kept.
+    pub(super) fn capture_unreadable(&self, job: &str, graph: &ExecutionGraphBox, executor: &str) {
+        let mut jobs = self.jobs.lock();
+        let kept = jobs.entry(job.to_owned()).or_default();
+        if kept.has_taken && kept.taker == graph.job_id().as_str() {
+            *kept = KeptJob::default();
+            return;
+        }
+        kept.capture(graph);
+        kept.loses(executor);
+    }
+
+    /// Forgets the rows that an executor held.
+    pub(super) fn loses(&self, executor: &str) {
+        let mut jobs = self.jobs.lock();
+        jobs.values_mut().for_each(|kept| kept.loses(executor));
+    }
+
+    /// Forgets the rows of a job that has ended.
+    pub(super) fn release(&self, job: &str) {
+        self.jobs.lock().remove(job);
+    }
+
+    /// Binds tasks that take kept rows to the stages of an attempt that have begun since the last call, where the rows'
+    /// executors take tasks.
+    pub(super) fn adopt(
+        &self,
+        job: &str,
+        graph: &mut ExecutionGraphBox,
+        takes_tasks: impl Fn(&str) -> bool,
+    ) -> (Vec<BoundTask>, Vec<Taken>) {
+        let mut jobs = self.jobs.lock();
+        match jobs.get_mut(job) {
+            Some(kept) => kept.adopt(graph, takes_tasks),
+            None => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+impl KeptJob {
+    fn loses(&mut self, executor: &str) {
+        let is_elsewhere = |output: &Output| output.done.executor_id != executor;
+        self.outputs.retain(is_elsewhere);
+    }
+
+    fn capture(&mut self, graph: &ExecutionGraphBox) {
+        let attempt = graph.job_id().as_str();
+        if self.captured == attempt {
+            return;
+        }
+        let mut versions = match self.taker == attempt {
+            true => std::mem::take(&mut self.begun),
+            false => HashMap::new(),
+        };
+        let mut stages: Vec<_> = graph.stages().iter().collect();
+        // A stage has a higher number than those that it reads.
+        stages.sort_by_key(|(id, _)| **id);
+        let mut outputs = Vec::new();
+        for (id, stage) in stages {
+            let version = versions.get(id).copied().or_else(|| {
+                let identity = StageIdentity::of(plan_of(stage))?;
+                Version::of(&identity, &versions, attempt)
+            });
+            let Some(version) = version else {
+                continue;
+            };
+            versions.insert(*id, version);
+            // The last stage's rows are the query's.
+            if stage.output_links().is_empty() {
+                continue;
+            }
+            for task in tasks_of(stage) {
+                let Status::Successful(done) = &task.task_status else {
+                    continue;
+                };
+                // What the next stage adds up would be missing.
+                let is_all = done.window_state.is_empty() && done.runtime_stats.is_empty();
+                if is_all && done.partitions.iter().all(|piece| piece.file_id.is_some()) {
+                    outputs.push(Output {
+                        stage: *id,
+                        version,
+                        attempt: attempt.to_owned(),
+                        partitions: task.global_input_partition_ids.clone(),
+                        done: done.clone(),
+                    });
+                }
+            }
+        }
+        let newer: HashSet<_> = outputs.iter().flat_map(Output::computed).collect();
+        let is_newer =
+            |output: &Output| output.computed().any(|computed| newer.contains(&computed));
+        self.outputs.retain(|output| !is_newer(output));
+        self.outputs.extend(outputs);
+        attempt.clone_into(&mut self.captured);
+    }
+
+    fn adopt(
+        &mut self,
+        graph: &mut ExecutionGraphBox,
+        takes_tasks: impl Fn(&str) -> bool,
+    ) -> (Vec<BoundTask>, Vec<Taken>) {
+        let attempt = graph.job_id().to_string();
+        if self.taker != attempt {
+            (self.has_taken, self.taker) = (false, attempt.clone());
+            self.begun.clear();
+        }
+        let (mut bound, mut taken) = (Vec::new(), Vec::new());
+        let mut running = graph.running_stages();
+        running.sort_unstable();
+        for id in running {
+            let Some(ExecutionStage::Running(stage)) = graph.stages().get(&id) else {
+                continue;
+            };
+            if self.begun.contains_key(&id) {
+                continue;
+            }
+            let identity = StageIdentity::of(&stage.plan);
+            let versions = identity.and_then(|identity| {
+                let version = Version::of(&identity, &self.begun, &attempt)?;
+                Some((identity, version))
+            });
+            let Some((identity, mut version)) = versions else {
+                continue;
+            };
+            let there = self.outputs.iter().filter(|output| {
+                output.stage == id
+                    && output.version.computes == version.computes
+                    && takes_tasks(&output.done.executor_id)
+            });
+            let chosen = match identity.repeats {
+                true => there.filter_map(|output| planned(stage, output)).collect(),
+                false => whole(there, stage),
+            };
+            if !identity.repeats
+                && let Some((output, _)) = chosen.first()
+            {
+                version = output.version;
+            }
+            self.begun.insert(id, version);
+            let all = stage.partitions;
+            let (tasks, partitions) = bind(graph, id, chosen);
+            if tasks.is_empty() {
+                continue;
+            }
+            self.has_taken = true;
+            taken.push(Taken {
+                stage: id,
+                partitions,
+                all,
+            });
+            bound.extend(tasks);
+        }
+        (bound, taken)
+    }
+}
+
+impl Version {
+    /// Returns the version of a stage of an attempt that computes it; `None` if it reads a stage without one.
+    fn of(
+        identity: &StageIdentity,
+        versions: &HashMap<usize, Self>,
+        attempt: &str,
+    ) -> Option<Self> {
+        let inputs = identity.reads.iter();
+        let inputs = inputs.map(|stage| Some(versions.get(stage)?.rows));
+        let computes = identity.over(&inputs.collect::<Option<Vec<_>>>()?);
+        let rows = match identity.repeats {
+            true => computes,
+            false => {
+                let mut hasher = DefaultHasher::new();
+                (computes, attempt).hash(&mut hasher);
+                hasher.finish()
+            }
+        };
+        Some(Self { computes, rows })
+    }
+}
+
+impl Output {
+    /// Returns the partitions of the job's stages that it has.
+    fn computed(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.partitions
+            .iter()
+            .map(|partition| (self.stage, *partition))
+    }
+
+    fn rows(&self) -> KeptRows {
+        let pieces = self.done.partitions.iter().map(|written| KeptPiece {
+            partition: written.partition_id,
+            file: written.file_id.unwrap_or_default(),
+            is_sorted: written.is_sort_shuffle,
+            batches: written.num_batches,
+            rows: written.num_rows,
+            bytes: written.num_bytes,
+        });
+        KeptRows {
+            attempt: self.attempt.clone(),
+            pieces: pieces.collect(),
+        }
+    }
+}
+
+/// Returns rows with the plan of the task that takes them; `None` if it cannot be sent.
+fn planned(stage: &RunningStage, output: &Output) -> Option<(Output, TaskPlan)> {
+    let plan = kept_plan(&stage.plan, output.rows()).ok()?;
+    task_fits(stage.stage_id, plan.message_bytes()).ok()?;
+    Some((output.clone(), plan))
+}
+
+/// Returns rows of one version that are all of a stage's; none if some are missing.
+fn whole<'a>(
+    outputs: impl Iterator<Item = &'a Output>,
+    stage: &RunningStage,
+) -> Vec<(Output, TaskPlan)> {
+    let mut versions: HashMap<u64, Vec<&Output>> = HashMap::new();
+    for output in outputs {
+        let of_version = versions.entry(output.version.rows).or_default();
+        of_version.push(output);
+    }
+    let is_whole = |outputs: &Vec<&Output>| {
+        let computed = outputs.iter().flat_map(|output| output.computed());
+        computed.collect::<HashSet<_>>().len() == stage.partitions
+    };
+    let outputs = versions.into_values().find(is_whole).unwrap_or_default();
+    let outputs = outputs.into_iter().map(|output| planned(stage, output));
+    outputs.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// Binds tasks that take these rows to a running stage. Returns them, and the number of their partitions.
+fn bind(
+    graph: &mut ExecutionGraphBox,
+    id: usize,
+    outputs: Vec<(Output, TaskPlan)>,
+) -> (Vec<BoundTask>, usize) {
+    let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
+    let running = graph.running_stages().into_iter();
+    let others: Vec<_> = running.filter(|other| *other != id).collect();
+    let (mut bound, mut count) = (Vec::new(), 0);
+    let Some(stage) = graph.fetch_running_stage(&others) else {
+        return (bound, count);
+    };
+    for (output, plan) in outputs {
+        // Nothing of the stage is bound yet, and no two tasks have the same partition.
+        let Ok((partitions, _)) = take(&mut stage.pending, &output.partitions) else {
+            continue;
+        };
+        let executor = (output.done.executor_id, 1);
+        match describe(stage, (&session_id, &job_id), executor, partitions, plan) {
+            Ok(task) => bound.push(task),
+            Err(error) => {
+                tracing::error!(attempt = %job_id, stage = id, error, "kept rows cannot be taken");
+                stage.pending.reschedule(output.partitions);
+                continue;
+            }
+        }
+        count += output.partitions.len();
+    }
+    (bound, count)
+}
+
+#[cfg(test)]
+mod tests;

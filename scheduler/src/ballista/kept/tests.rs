@@ -1,0 +1,248 @@
+//! Attempts of a query whose stages are run by hand: which rows the next attempt takes.
+
+use std::collections::BTreeMap;
+
+use ballista_core::JobId;
+use ballista_core::serde::protobuf::{ShuffleWritePartition, TaskStatus};
+use ballista_core::serde::scheduler::{
+    ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
+};
+use ballista_scheduler::planner::DefaultDistributedPlanner;
+use ballista_scheduler::state::execution_graph::StaticExecutionGraph;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::SessionContext;
+use tempfile::TempDir;
+use volley_engine::settings::{JOB, session_config};
+use volley_engine::stages::{reuse_exchanges, stages};
+use volley_engine::{VolleyQueryPlanner, with_rules};
+
+use super::*;
+
+/// Query whose second stage groups by the exact count of the first one's groups, in two exchanges.
+const EXACT: &str =
+    "SELECT n, count(*) FROM (SELECT v, count(*) AS n FROM a GROUP BY v) GROUP BY n";
+/// The same with sums of floating-point numbers.
+const SUMS: &str =
+    "SELECT n, count(*) FROM (SELECT v, sum(k * 0.1e0) AS n FROM a GROUP BY v) GROUP BY n";
+
+/// Session with a table `a` of three files, and exchanges in spite of its size.
+async fn session() -> (SessionContext, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    for file in 0..3 {
+        let rows: String = (0..5).map(|k| format!("{k},{}\n", k % 2)).collect();
+        std::fs::write(
+            dir.path().join(format!("{file}.csv")),
+            format!("k,v\n{rows}"),
+        )
+        .unwrap();
+    }
+    let config = session_config()
+        .with_target_partitions(3)
+        .set_str(JOB, r#"{"single_task_bytes": 0}"#);
+    let state = SessionStateBuilder::new_with_default_features()
+        .with_config(config)
+        .with_query_planner(Arc::new(VolleyQueryPlanner))
+        .build();
+    let session = SessionContext::new_with_state(with_rules(state).build());
+    let create = format!(
+        "CREATE EXTERNAL TABLE a (k INT, v INT) STORED AS CSV LOCATION '{}/' OPTIONS ('format.has_header' 'true')",
+        dir.path().display()
+    );
+    session.sql(&create).await.unwrap();
+    (session, dir)
+}
+
+/// Plans an attempt.
+async fn attempt(session: &SessionContext, id: &str, query: &str) -> ExecutionGraphBox {
+    let plan = session.sql(query).await.unwrap();
+    let plan = plan.create_physical_plan().await.unwrap();
+    let plan = reuse_exchanges(stages(plan, None, &session.task_ctx()).unwrap()).unwrap();
+    let mut graph = StaticExecutionGraph::new(
+        "scheduler",
+        &JobId::from(id.to_owned()),
+        query,
+        "session",
+        plan,
+        0,
+        Arc::new(session.copied_config()),
+        &mut DefaultDistributedPlanner::new(),
+        None,
+    )
+    .unwrap();
+    graph.revive();
+    Box::new(graph)
+}
+
+fn executor(id: &str) -> ExecutorMetadata {
+    ExecutorMetadata {
+        id: id.to_owned(),
+        host: "127.0.0.1".to_owned(),
+        port: 1,
+        grpc_port: 2,
+        specification: ExecutorSpecification::default(),
+        os_info: ExecutorOperatingSystemSpecification::default(),
+    }
+}
+
+/// Reports that a bound task has written a row for each partition of its exchange.
+fn succeed(graph: &mut ExecutionGraphBox, (on, task): &BoundTask) {
+    let partitions = (0..3).map(|partition| ShuffleWritePartition {
+        partition_id: partition,
+        num_batches: 1,
+        num_rows: 1,
+        num_bytes: 8,
+        file_id: Some(task.key.task_id as u64),
+        is_sort_shuffle: true,
+    });
+    let done = SuccessfulTask {
+        executor_id: on.clone(),
+        partitions: partitions.collect(),
+        ..SuccessfulTask::default()
+    };
+    let status = TaskStatus {
+        task_id: task.key.task_id as u32,
+        job_id: graph.job_id().to_string(),
+        stage_id: task.key.stage_id as u32,
+        status: Some(Status::Successful(done)),
+        ..TaskStatus::default()
+    };
+    graph
+        .update_task_status(&executor(on), vec![status], 4, 4)
+        .unwrap();
+    graph.revive();
+}
+
+/// Computes a partition of a running stage on an executor.
+fn compute(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str) {
+    let running = graph.running_stages().into_iter();
+    let others: Vec<_> = running.filter(|other| *other != id).collect();
+    let stage = graph.fetch_running_stage(&others).unwrap();
+    assert_eq!(stage.stage_id, id);
+    let rows = KeptRows {
+        attempt: String::new(),
+        pieces: Vec::new(),
+    };
+    let plan = kept_plan(&stage.plan, rows).unwrap();
+    let (partitions, _) = take(&mut stage.pending, &[partition]).unwrap();
+    let of = ("session", &JobId::from("any".to_owned()));
+    let task = describe(stage, of, (on.to_owned(), 1), partitions, plan).unwrap();
+    succeed(graph, &task);
+}
+
+/// Computes all partitions of a stage, each on its executor.
+fn compute_all(graph: &mut ExecutionGraphBox, id: usize, on: [&str; 3]) {
+    for (partition, on) in on.into_iter().enumerate() {
+        compute(graph, id, partition, on);
+    }
+}
+
+/// Takes what is kept, and reports that the tasks have succeeded. Returns the number of partitions of each stage.
+fn adopt(kept: &Kept, graph: &mut ExecutionGraphBox) -> BTreeMap<usize, usize> {
+    let (bound, taken) = kept.adopt("j", graph, |executor| executor != "drains");
+    for task in &bound {
+        succeed(graph, task);
+    }
+    let taken = taken.into_iter();
+    taken.map(|taken| (taken.stage, taken.partitions)).collect()
+}
+
+fn pending(graph: &ExecutionGraphBox, id: usize) -> Vec<usize> {
+    match &graph.stages()[&id] {
+        ExecutionStage::Running(stage) => {
+            let mut pending = stage.pending.clone().next_slice(usize::MAX);
+            pending.sort_unstable();
+            pending
+        }
+        other => panic!("stage {id} does not run: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_is_taken_and_the_rest_computed() {
+    let (session, _dir) = session().await;
+    let kept = Kept::default();
+    let mut first = attempt(&session, "j", EXACT).await;
+    compute_all(&mut first, 1, ["e0", "e1", "e0"]);
+    compute_all(&mut first, 2, ["e1", "e0", "e0"]);
+    kept.capture("j", &first, "e1");
+    let mut next = attempt(&session, "k", EXACT).await;
+    assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
+    assert_eq!(pending(&next, 1), [1]);
+    assert!(adopt(&kept, &mut next).is_empty(), "once for each stage");
+    compute(&mut next, 1, 1, "e0");
+    assert_eq!(adopt(&kept, &mut next), [(2, 2)].into());
+    assert_eq!(pending(&next, 2), [0]);
+    // The next one has all of both attempts, but what another executor held.
+    kept.capture("j", &next, "e2");
+    let mut last = attempt(&session, "l", EXACT).await;
+    assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
+    assert_eq!(adopt(&kept, &mut last), [(2, 2)].into());
+    let mut other = attempt(&session, "m", SUMS).await;
+    assert!(adopt(&kept, &mut other).is_empty());
+    kept.release("j");
+    assert!(adopt(&kept, &mut attempt(&session, "n", EXACT).await).is_empty());
+}
+
+#[tokio::test]
+async fn rows_that_do_not_repeat_are_taken_whole_or_not_at_all() {
+    let (session, _dir) = session().await;
+    for (second, due) in [(["e0", "e0", "e0"], Some(3)), (["e0", "e1", "e0"], None)] {
+        let kept = Kept::default();
+        let mut first = attempt(&session, "j", SUMS).await;
+        compute_all(&mut first, 1, ["e0", "e1", "e0"]);
+        compute_all(&mut first, 2, second);
+        kept.capture("j", &first, "e1");
+        let mut next = attempt(&session, "k", SUMS).await;
+        // States of sums, which repeat as far as their readers can tell.
+        assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
+        compute(&mut next, 1, 1, "e0");
+        assert_eq!(adopt(&kept, &mut next).get(&2).copied(), due, "{second:?}");
+    }
+}
+
+#[tokio::test]
+async fn rows_over_other_rows_are_not_taken() {
+    let (session, _dir) = session().await;
+    let query = format!("SELECT n + 1, count(*) FROM ({SUMS}) GROUP BY n + 1");
+    let kept = Kept::default();
+    let mut first = attempt(&session, "j", &query).await;
+    compute_all(&mut first, 1, ["e0", "e0", "e0"]);
+    compute_all(&mut first, 2, ["e1", "e0", "e0"]);
+    compute_all(&mut first, 3, ["e0", "e0", "e0"]);
+    kept.capture("j", &first, "e1");
+    let mut next = attempt(&session, "k", &query).await;
+    assert_eq!(adopt(&kept, &mut next), [(1, 3)].into());
+    assert!(
+        adopt(&kept, &mut next).is_empty(),
+        "a part of the sums is lost"
+    );
+    compute_all(&mut next, 2, ["e0", "e0", "e0"]);
+    // Their digits may differ from those that the third stage has read.
+    assert!(adopt(&kept, &mut next).is_empty());
+    // The attempt's own rows are what its next one takes.
+    kept.capture("j", &next, "e1");
+    let mut last = attempt(&session, "l", &query).await;
+    assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
+    assert_eq!(adopt(&kept, &mut last), [(2, 3)].into());
+    assert!(adopt(&kept, &mut last).is_empty());
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_read_are_not_taken_twice() {
+    let (session, _dir) = session().await;
+    let kept = Kept::default();
+    let mut first = attempt(&session, "j", EXACT).await;
+    compute_all(&mut first, 1, ["e0", "drains", "e0"]);
+    kept.capture_unreadable("j", &first, "that a task read from");
+    let mut next = attempt(&session, "k", EXACT).await;
+    assert_eq!(
+        adopt(&kept, &mut next),
+        [(1, 2)].into(),
+        "not of one that drains"
+    );
+    compute(&mut next, 1, 1, "e0");
+    kept.capture_unreadable("j", &next, "that a task read from");
+    let mut last = attempt(&session, "l", EXACT).await;
+    assert!(adopt(&kept, &mut last).is_empty());
+    kept.loses("e0");
+}
