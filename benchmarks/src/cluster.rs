@@ -87,11 +87,9 @@ impl Cluster {
     pub(crate) fn start_with(dir: &Path, layout: Layout<'_>) -> anyhow::Result<Self> {
         let Layout {
             executors,
-            slots,
-            options,
             scheduler_options,
+            ..
         } = layout;
-        let slots = slots.to_string();
         let address_file = dir.join("address");
         let mut cluster = Self {
             address: String::new(),
@@ -115,35 +113,68 @@ impl Cluster {
             }
         };
         for number in 0..executors {
-            let id = format!("executor-{number}");
-            let mut executor = Command::new(binary("volley-executor")?);
-            executor
-                .args([
-                    "--scheduler",
-                    &cluster.address,
-                    "--vcores",
-                    &slots,
-                    "--id",
-                    &id,
-                    "--work-dir",
-                ])
-                .arg(dir.join(&id))
-                .args(options);
-            cluster.spawn(&id, &mut executor)?;
+            cluster.start_executor(number, &layout)?;
         }
-        // The cluster is ready when the scheduler has logged every executor.
+        cluster.await_executors(executors)?;
+        Ok(cluster)
+    }
+
+    /// Starts another executor, and waits until it is registered.
+    pub(crate) fn add_executor(
+        &mut self,
+        number: usize,
+        layout: &Layout<'_>,
+    ) -> anyhow::Result<()> {
+        let registered = self.registered();
+        self.start_executor(number, layout)?;
+        self.await_executors(registered + 1)
+    }
+
+    fn start_executor(&mut self, number: usize, layout: &Layout<'_>) -> anyhow::Result<()> {
+        let id = format!("executor-{number}");
+        let slots = layout.slots.to_string();
+        let mut executor = Command::new(binary("volley-executor")?);
+        executor
+            .args([
+                "--scheduler",
+                &self.address,
+                "--vcores",
+                &slots,
+                "--id",
+                &id,
+                "--work-dir",
+            ])
+            .arg(self.dir.join(&id))
+            .args(layout.options);
+        self.spawn(&id, &mut executor)
+    }
+
+    /// Waits until the scheduler has logged so many executors.
+    fn await_executors(&self, count: usize) -> anyhow::Result<()> {
         let started = Instant::now();
         while started.elapsed() < START {
-            let registered = cluster
-                .log("scheduler")
-                .matches("executor registered")
-                .count();
-            if registered == executors {
-                return Ok(cluster);
+            if self.registered() == count {
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        bail!("{executors} executors did not register within {START:?}")
+        bail!("{count} executors did not register within {START:?}")
+    }
+
+    /// Returns the number of executors that have registered so far.
+    fn registered(&self) -> usize {
+        let log = self.log("scheduler");
+        log.matches("executor registered").count()
+    }
+
+    /// Kills a process.
+    pub(crate) fn kill(&mut self, name: &str) -> anyhow::Result<()> {
+        let mut processes = self.processes.iter_mut();
+        let found = processes.find(|(process, _)| process == name);
+        let (_, child) = found.with_context(|| format!("there is no process {name}"))?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
     }
 
     /// Runs `volley` against the cluster, with rows printed as lines of JSON.

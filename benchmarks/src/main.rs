@@ -16,6 +16,7 @@ mod gpu;
 mod growth;
 mod latency;
 mod load;
+mod losses;
 mod machine;
 mod peers;
 mod prediction;
@@ -77,6 +78,8 @@ enum Command {
     Latency(latency::Args),
     /// Many clients at once: lost queries, wrong answers, and the time of `SELECT 1`
     Load(load::Args),
+    /// A long query while executors are killed and replaced
+    Losses(losses::Args),
     /// Cost of the scheduler's decisions for a thousand executors and a hundred jobs, in virtual time
     Simulation(simulation::Args),
 }
@@ -100,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         Command::Tpcds(args) => tpc::run(&tpc::TPCDS, &args, &results),
         Command::Latency(args) => latency::run(&args, &results),
         Command::Load(args) => load::run(&args, &results),
+        Command::Losses(args) => losses::run(&args, &results),
         Command::Simulation(args) => simulation::run(&args, &results),
     }
 }
