@@ -155,7 +155,7 @@ pub struct JobSettings {
     pub memory: Option<MemoryLimit>,
 }
 
-/// The limit `query_memory` of a role, as it applies to one job.
+/// The limit `query_memory` or `memory` of a role, as it applies to one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryLimit {
@@ -163,9 +163,12 @@ pub struct MemoryLimit {
     pub role: String,
     /// Bytes that its tasks may hold together.
     pub bytes: u64,
-    /// Bytes that a task may hold per slot: the job's limit divided by the slots that the cluster had when it was
-    /// submitted.
+    /// Bytes that a task may hold per slot: the limit `query_memory` divided by the slots that the cluster had when the job
+    /// was submitted, or the limit `memory`.
     pub per_slot: u64,
+    /// True for the limit `memory`, on all queries of the job's owner together.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_owner: bool,
 }
 
 impl Default for JobSettings {

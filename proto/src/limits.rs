@@ -1,5 +1,5 @@
-//! Limits on messages between processes, in size and nesting, the interval of a reading client's sign of life, and sizes in
-//! options.
+//! Limits on messages between processes, in size and nesting, the interval of a reading client's sign of life, the days of a
+//! window of usage, and sizes in options.
 
 use std::time::Duration;
 
@@ -39,6 +39,9 @@ pub const UNION_BRANCHES: usize = 2000;
 
 /// Bytes of address space for the stack of a thread that plans or computes; memory is committed as it is used.
 pub const STACK: usize = 64 * 1024 * 1024;
+
+/// Most days of a window in which usage counts, and for which the scheduler keeps it apart.
+pub const USAGE_DAYS: u32 = 92;
 
 /// Interval at which a client that reads a job's rows reports that it is alive.
 pub const READER_SIGN: Duration = Duration::from_secs(10);

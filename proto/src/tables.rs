@@ -46,7 +46,7 @@ pub enum Table {
     TrainingSteps,
     /// Events, as [`Line`]s in the order of time.
     Log,
-    /// [`Usage`] of each user since the scheduler started.
+    /// [`Usage`] of each user.
     Usage,
     /// [`PreparedRows`] that executors keep, the last used first.
     Prepared,
@@ -446,7 +446,7 @@ rows! {
         text: String = Utf8,
     }
 
-    /// Usage of the cluster by a user since the scheduler started.
+    /// Usage of the cluster by a user, and the limits of the user's newest job; absent limits do not limit.
     #[derive(Default)]
     Usage of Usage {
         /// Token name of the user.
@@ -467,6 +467,20 @@ rows! {
         rank_seconds: f64 = Float64,
         /// GPUs, times the seconds for which ranks held them.
         gpu_seconds: f64 = Float64,
+        /// Time since which all of these count.
+        since: Option<u64> = time(),
+        /// Limit `jobs`: most jobs that have not ended.
+        jobs_limit: Option<u64> = UInt64,
+        /// Memory that running tasks of its queries may hold.
+        memory_bytes: Option<u64> = UInt64,
+        /// Limit `memory` on that.
+        memory_limit_bytes: Option<u64> = UInt64,
+        /// GPU hours in the window of the limit `gpu_hours`, if there is one.
+        gpu_hours: Option<f64> = Float64,
+        /// Limit `gpu_hours` on these.
+        gpu_hours_limit: Option<f64> = Float64,
+        /// Days of the window, of which the current one (UTC) is the last.
+        gpu_hours_days: Option<u64> = UInt64,
     }
 
     /// Encoded rows of a training's query, which executors keep for the next training on the same rows.

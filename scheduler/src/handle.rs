@@ -130,6 +130,14 @@ impl Control {
         }
     }
 
+    /// Holds attempts of jobs that are not known yet back, until the answer is dropped: their quotas are not known either.
+    pub(crate) fn opens(&self) -> Opening {
+        self.ask(|control, _| control.opens());
+        Opening {
+            control: self.clone(),
+        }
+    }
+
     /// Returns the figures of the record's writer; `None` where jobs are not recorded.
     pub(crate) fn record_figures(&self) -> Option<WriterFigures> {
         self.shared.record.figures()
@@ -161,6 +169,17 @@ impl Control {
                 }
             }
         }
+    }
+}
+
+/// Submission whose job is not known yet.
+pub(crate) struct Opening {
+    control: Control,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.control.ask(|control, _| control.opened());
     }
 }
 

@@ -35,7 +35,7 @@ pub mod simulation;
 mod tables;
 mod web;
 
-pub use access::{JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
+pub use access::{GpuHours, JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
 pub use config::SchedulerConfig;
 pub use control::Queue;
 pub use error::{Error, Result};

@@ -93,8 +93,8 @@ struct Args {
         default_value = "role"
     )]
     jwt_role_claim: String,
-    /// Limit of a role, such as read:query_time=10min; NAME is message_bytes, plan_depth, jobs, query_memory, query_time
-    /// or result_rows; may be given several times
+    /// Limit of a role, such as read:query_time=10min or run:gpu_hours=40/30d; NAME is message_bytes, plan_depth, jobs,
+    /// memory, query_memory, query_time, result_rows or gpu_hours; may be given several times
     #[arg(long = "limit", value_name = "ROLE:NAME=VALUE")]
     limits: Vec<String>,
     /// Listen without TLS on an address that other hosts can reach; without --tokens, everyone who reaches the

@@ -102,10 +102,14 @@ impl TaskPool {
     fn allowance(&self) -> String {
         let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let share = match &self.limit {
-            Some(MemoryLimit { role, bytes, .. }) => format!(
-                "its share of {}, the limit query_memory of the role {role}",
-                size(*bytes)
-            ),
+            Some(limit) => {
+                let (part, name) = match limit.of_owner {
+                    true => ("all", "memory"),
+                    false => ("its share", "query_memory"),
+                };
+                let (bytes, role) = (size(limit.bytes), &limit.role);
+                format!("{part} of {bytes}, the limit {name} of the role {role}")
+            }
             None => "its share of the executor's --memory".to_owned(),
         };
         let per_slot = size(self.per_slot);

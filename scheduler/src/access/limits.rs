@@ -4,9 +4,11 @@
 //!   message_bytes   a request, before it is decoded            grpc
 //!   plan_depth      a query's plan, before it is planned       ballista
 //!   jobs            a principal's jobs that have not ended     ballista
+//!   memory          a principal's running tasks of queries     control, executors
 //!   query_memory    a job's tasks, while they compute          executors
 //!   query_time      a job, from submission to end              control
 //!   result_rows     the rows of a job that has succeeded       control
+//!   gpu_hours       a principal's ranks, in a window of days   ballista, control
 //! ```
 //!
 //! This module reads the limits; the parts on the right enforce them. Limits belong to a role; queues limit a user's
@@ -20,7 +22,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use volley_proto::Error;
 use volley_proto::access::Role;
-use volley_proto::limits::{MESSAGE_LIMIT, NESTED_OPERATORS, memory};
+use volley_proto::limits::{MESSAGE_LIMIT, NESTED_OPERATORS, USAGE_DAYS, memory};
 
 /// Limits on the requests and jobs of one role; `None` means that the role adds no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,12 +33,44 @@ pub struct RoleLimits {
     pub plan_depth: Option<usize>,
     /// Jobs of one principal that have not ended.
     pub jobs: Option<usize>,
+    /// Memory of all running tasks of a principal's queries together, in bytes.
+    pub memory: Option<u64>,
     /// Memory of all tasks of a job together, in bytes.
     pub query_memory: Option<u64>,
     /// Duration of a job.
     pub query_time: Option<Duration>,
     /// Rows of a job's result.
     pub result_rows: Option<u64>,
+    /// GPU hours of a principal's trainings.
+    pub gpu_hours: Option<GpuHours>,
+}
+
+/// GPU hours in a window of days: `HOURS/DAYSd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuHours {
+    /// GPUs, times the time for which ranks hold them.
+    pub time: Duration,
+    /// Days of the window, of which the current one (UTC) is the last.
+    pub days: u32,
+}
+
+impl FromStr for GpuHours {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || "expected HOURS/DAYSd, such as 40/30d".to_owned();
+        let (hours, days) = text.split_once('/').ok_or_else(form)?;
+        let hours: f64 = hours.parse().map_err(|_| form())?;
+        let days = days.strip_suffix('d').ok_or_else(form)?;
+        let days: u32 = days.parse().map_err(|_| form())?;
+        if !(1..=USAGE_DAYS).contains(&days) {
+            return Err(format!("expected a window of 1d to {USAGE_DAYS}d"));
+        }
+        let time = Duration::try_from_secs_f64(hours * 3600.0).ok();
+        let time = time.filter(|time| *time > Duration::ZERO);
+        let time = time.ok_or_else(|| "expected a number of hours above 0".to_owned())?;
+        Ok(Self { time, days })
+    }
 }
 
 /// Limits of all roles.
@@ -47,7 +81,8 @@ pub struct Limits {
 }
 
 /// Names of the limits.
-const NAMES: &str = "message_bytes, plan_depth, jobs, query_memory, query_time or result_rows";
+const NAMES: &str =
+    "message_bytes, plan_depth, jobs, memory, query_memory, query_time, result_rows or gpu_hours";
 
 impl Limits {
     /// Parses texts of the form `ROLE:NAME=VALUE`.
@@ -94,6 +129,7 @@ impl Limits {
                 0 => Err("expected a number of jobs, from 1".to_owned()),
                 jobs => set(&mut limits.jobs, jobs),
             },
+            "memory" => set(&mut limits.memory, memory(value)?.as_u64()),
             "query_memory" => {
                 let bytes = memory(value)?.as_u64();
                 set(&mut limits.query_memory, bytes)
@@ -105,6 +141,10 @@ impl Limits {
                 set(&mut limits.query_time, time)
             }
             "result_rows" => set(&mut limits.result_rows, number(value)?),
+            "gpu_hours" if !role.may(Role::Run) => {
+                Err(format!("the role {role} trains nothing: expected run or administer"))
+            }
+            "gpu_hours" => set(&mut limits.gpu_hours, value.parse()?),
             _ => Err(format!("unknown limit {name:?}: expected {NAMES}")),
         }
     }
@@ -148,23 +188,32 @@ mod tests {
             "read:message_bytes=1MiB",
             "read:plan_depth=40",
             "read:jobs=3",
+            "read:memory=16GiB",
             "read:query_memory=4GiB",
             "read:query_time=10min",
             "read:result_rows=1000000",
             "run:query_time=2h",
+            "run:gpu_hours=1.5/30d",
         ]);
         let limits = limits.unwrap();
         let read = RoleLimits {
             message_bytes: Some(1 << 20),
+            memory: Some(16 << 30),
             query_memory: Some(4 << 30),
             plan_depth: Some(40),
             jobs: Some(3),
             query_time: Some(Duration::from_secs(600)),
             result_rows: Some(1_000_000),
+            gpu_hours: None,
         };
         assert_eq!(limits.of(Role::Read), read);
-        let run = limits.of(Role::Run).query_time;
-        assert_eq!(run, Some(Duration::from_secs(7200)));
+        let run = limits.of(Role::Run);
+        assert_eq!(run.query_time, Some(Duration::from_secs(7200)));
+        let hours = GpuHours {
+            time: Duration::from_secs(5400),
+            days: 30,
+        };
+        assert_eq!(run.gpu_hours, Some(hours));
         for role in [Role::Administer, Role::Executor] {
             assert_eq!(limits.of(role), RoleLimits::default(), "{role}");
         }
@@ -186,6 +235,17 @@ mod tests {
             ("read:query_memory=0", "expected 64KiB at least"),
             ("read:query_memory=4", "this is 4 bytes; did you mean 4GiB?"),
             ("read:query_memory=lots", "expected a size such as 4GiB"),
+            ("read:memory=16", "this is 16 bytes; did you mean 16GiB?"),
+            ("run:gpu_hours=40", "expected HOURS/DAYSd, such as 40/30d"),
+            ("run:gpu_hours=40/30", "expected HOURS/DAYSd"),
+            ("run:gpu_hours=many/30d", "expected HOURS/DAYSd"),
+            ("run:gpu_hours=40/1.5d", "expected HOURS/DAYSd"),
+            ("run:gpu_hours=40/0d", "expected a window of 1d to 92d"),
+            ("run:gpu_hours=40/93d", "expected a window of 1d to 92d"),
+            ("run:gpu_hours=0/1d", "expected a number of hours above 0"),
+            ("run:gpu_hours=-1/1d", "expected a number of hours above 0"),
+            ("run:gpu_hours=inf/1d", "expected a number of hours above 0"),
+            ("read:gpu_hours=40/30d", "the role read trains nothing"),
         ] {
             let error = limits(&[text]).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains(text), "{error}");

@@ -35,7 +35,7 @@ pub(crate) use self::counts::AccessCounts;
 pub(crate) use self::gate::{Caller, OnRefusal, admit, is_grpc};
 pub use self::jwt::{JwtConfig, KeySetLocation};
 use self::jwt::{JwtVerifier, Refused, Verified};
-pub use self::limits::{Limits, RoleLimits};
+pub use self::limits::{GpuHours, Limits, RoleLimits};
 use self::login::Logins;
 pub(crate) use self::login::routes;
 #[cfg(test)]

@@ -143,6 +143,7 @@ impl Driver {
         self.record.submits(&job).await;
         let mut request = Request::new(submission);
         insert_version_header(request.metadata_mut());
+        let _opening = self.control.opens();
         let submitted = SchedulerGrpc::execute_query(&self.ballista, request).await;
         let error = match submitted.map(|response| response.into_inner().result) {
             Ok(Some(execute_query_result::Result::Success(success))) => {

@@ -42,8 +42,10 @@ use super::reading::Reading;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::task_metrics::keep_metrics_of_stage;
-use crate::access::{Caller, RoleLimits};
-use crate::control::{Controller, Event, Job, JobLimits, Submission, Task, Topic};
+use crate::access::{Caller, GpuHours, RoleLimits};
+use crate::control::{
+    Controller, Event, GpuQuota, Job, JobLimits, MemoryQuota, Submission, Task, Topic,
+};
 use crate::handle::Control;
 use crate::record::{Record, Submitted};
 
@@ -115,21 +117,57 @@ impl JobGateway {
     /// # Errors
     /// When there is no slot yet to share the limit.
     fn memory_limit(&self, caller: &Caller) -> Result<Option<MemoryLimit>, Status> {
-        let Some(bytes) = caller.limits.query_memory else {
-            return Ok(None);
-        };
         let role = caller.principal.role.to_string();
+        // A task that may hold more for a slot than its owner's queries together would never start.
+        let of_owner = caller.limits.memory.map(|bytes| MemoryLimit {
+            role: role.clone(),
+            bytes,
+            per_slot: bytes,
+            of_owner: true,
+        });
+        let Some(bytes) = caller.limits.query_memory else {
+            return Ok(of_owner);
+        };
         match self.control.look(Controller::query_slots) {
             0 => Err(Status::failed_precondition(format!(
                 "no executor for queries has registered yet, and the limit query_memory of the role {role} is \
                  shared among their \
                  slots: try again when one is"
             ))),
-            slots => Ok(Some(MemoryLimit {
-                role,
-                bytes,
-                per_slot: bytes / slots as u64,
-            })),
+            slots => {
+                let of_query = MemoryLimit {
+                    role,
+                    bytes,
+                    per_slot: bytes / slots as u64,
+                    of_owner: false,
+                };
+                let limits = [Some(of_query), of_owner].into_iter().flatten();
+                Ok(limits.min_by_key(|limit| limit.per_slot))
+            }
+        }
+    }
+
+    /// # Errors
+    /// When the query trains where GPUs may be taken, and the caller's trainings have used up their GPU hours.
+    fn check_gpu_hours(&self, caller: &Caller, query: &ExecuteQueryParams) -> Result<(), Status> {
+        let Some(quota) = gpu_quota(caller) else {
+            return Ok(());
+        };
+        let (user, role) = (&caller.principal.name, caller.principal.role);
+        let spent = self
+            .control
+            .ask(|control, now| control.spent_gpu_hours(user, (role, quota), now));
+        let Some(spent) = spent else {
+            return Ok(());
+        };
+        let devices = self.permissions.devices(query)?;
+        let takes_gpus = self.control.look(|control| {
+            let mut devices = devices.iter();
+            devices.any(|device| control.may_take_gpus(*device))
+        });
+        match takes_gpus {
+            true => Err(Status::resource_exhausted(spent.to_string())),
+            false => Ok(()),
         }
     }
 
@@ -193,6 +231,7 @@ impl JobGateway {
         self.check_queue(&job.queue)?;
         self.check_jobs(&caller)?;
         self.permissions.check(&caller, request.get_ref())?;
+        self.check_gpu_hours(&caller, request.get_ref())?;
         let stores =
             serde_json::to_vec(&job.stores).map_err(|error| Status::internal(error.to_string()))?;
         self.receive_stores(&caller, &mut job)?;
@@ -209,6 +248,11 @@ impl JobGateway {
             self.check_jobs(&caller)?;
         }
         let submission = request.get_ref().clone();
+        let RoleLimits {
+            memory, gpu_hours, ..
+        } = caller.limits;
+        let has_quotas = memory.is_some() || gpu_hours.is_some();
+        let opening = has_quotas.then(|| self.control.opens());
         let response = SchedulerGrpc::execute_query(&self.ballista, request).await?;
         if let Some(execute_query_result::Result::Success(success)) = &response.get_ref().result {
             let id = success.job_id.clone();
@@ -225,6 +269,7 @@ impl JobGateway {
             }
             self.submissions.keep(&id, submission);
             self.control.on(Event::JobSubmitted(job));
+            drop(opening);
             if outlives_client && let Err(error) = self.record.written().await {
                 let reason = format!("the job is refused, because it cannot be recorded: {error}");
                 self.control.on(Event::AttemptFails {
@@ -325,15 +370,32 @@ impl JobGateway {
     }
 }
 
-/// Returns the limits on a job by its owner's role, if there are any.
-fn job_limits(caller: &Caller) -> Option<JobLimits> {
+/// Returns the limits on a job and on its owner's other jobs by their role, if there are any; a task of the job may hold
+/// `slot` bytes for each of its slots.
+fn job_limits(caller: &Caller, slot: Option<u64>) -> Option<JobLimits> {
     let RoleLimits {
         query_time: time,
         result_rows: rows,
+        memory: limit,
+        jobs,
         ..
     } = caller.limits;
     let role = caller.principal.role;
-    (time.is_some() || rows.is_some()).then_some(JobLimits { role, time, rows })
+    let limits = JobLimits {
+        role,
+        time,
+        rows,
+        jobs: jobs.map(|jobs| jobs as u64),
+        memory: MemoryQuota { limit, slot },
+        gpus: gpu_quota(caller),
+    };
+    (limits != JobLimits::none(role)).then_some(limits)
+}
+
+/// Returns the quota of a caller's GPU hours, if there is one.
+fn gpu_quota(caller: &Caller) -> Option<GpuQuota> {
+    let GpuHours { time, days } = caller.limits.gpu_hours?;
+    Some(GpuQuota { time, days })
 }
 
 /// Reads a job's settings from its client's submission.
@@ -407,7 +469,7 @@ fn submitted(id: &str, operation: String, caller: &Caller, job: JobSettings) -> 
         statement: job.statement,
         train: job.train_id,
         on_client_loss: job.on_client_loss,
-        limits: job_limits(caller),
+        limits: job_limits(caller, job.memory.map(|memory| memory.per_slot)),
         queue: job.queue,
         priority: job.priority,
     }
@@ -480,11 +542,11 @@ impl SchedulerGrpc for JobGateway {
         mut request: Request<ExecuteQueryParams>,
     ) -> Result<Response<Self::ExecuteQueryPushStream>, Status> {
         let caller = Caller::of(&request)?;
-        if job_limits(&caller).is_some() || caller.limits.jobs.is_some() {
+        if job_limits(&caller, None).is_some() {
             let role = caller.principal.role;
             let reason = format!(
-                "the role {role} has limits of jobs, query_time or result_rows, which are kept for jobs whose client asks \
-                 for their status: set ballista.client.pull to true"
+                "the role {role} has limits of jobs, memory, query_time, result_rows or gpu_hours, which are kept for jobs \
+                 whose client asks for their status: set ballista.client.pull to true"
             );
             return Err(caller.refused("submit", "a job whose states are pushed", &reason));
         }

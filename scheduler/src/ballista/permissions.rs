@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ballista_core::serde::protobuf::ExecuteQueryParams;
 use ballista_core::serde::protobuf::execute_query_params::Query;
 use ballista_scheduler::scheduler_server::SessionBuilder;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::LogicalPlan;
@@ -13,12 +14,14 @@ use datafusion_proto::logical_plan::AsLogicalPlan;
 use datafusion_proto::protobuf::LogicalPlanNode;
 use tonic::Status;
 use volley_engine::settings::session_config;
-use volley_engine::{Effects, VolleyLogicalCodec};
+use volley_engine::{Effects, TrainNode, VolleyLogicalCodec};
 use volley_proto::access::{AllowedPaths, Principal, Role};
 use volley_proto::nesting;
 
+use super::demands::gang;
 use super::nesting::is_deeper;
 use crate::access::Caller;
+use crate::control::DeviceRequest;
 
 /// Checks of plans before they are accepted.
 pub(super) struct Permissions {
@@ -59,18 +62,37 @@ impl Permissions {
         if caller.principal.role.may(Role::Run) && !self.paths.is_restricted() && most.is_none() {
             return Ok(());
         }
-        let unreadable = |error: DataFusionError| {
-            Status::invalid_argument(format!(
-                "the plan cannot be read: {}",
-                error.strip_backtrace()
-            ))
-        };
         let plan = self.decode(plan).map_err(unreadable)?;
         within_depth(&caller.principal, most, &plan)
             .map_err(|reason| caller.refused("submit", "query", &reason))?;
         let effects = Effects::of_query(&plan).map_err(unreadable)?;
         allowed(&caller.principal, &self.paths, &effects)
             .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
+    }
+
+    /// Returns the devices that the trainings of a query request; none where it is only explained.
+    ///
+    /// # Errors
+    /// When the plan cannot be read.
+    pub(super) fn devices(&self, query: &ExecuteQueryParams) -> Result<Vec<DeviceRequest>, Status> {
+        let Some(Query::LogicalPlan(plan)) = &query.query else {
+            return Ok(Vec::new());
+        };
+        let plan = self.decode(plan).map_err(unreadable)?;
+        let mut devices = Vec::new();
+        let looked = plan.apply(|node| {
+            let node = match node {
+                LogicalPlan::Explain(_) => return Ok(TreeNodeRecursion::Stop),
+                LogicalPlan::Extension(extension) => extension.node.as_any(),
+                _ => return Ok(TreeNodeRecursion::Continue),
+            };
+            if let Some(train) = node.downcast_ref::<TrainNode>() {
+                devices.push(gang(train.spec()).device);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+        looked.map_err(unreadable)?;
+        Ok(devices)
     }
 
     /// # Errors
@@ -92,6 +114,15 @@ impl Permissions {
         let plan: LogicalPlanNode = nesting::decode(plan).map_err(DataFusionError::External)?;
         plan.try_into_logical_plan(&self.context, &self.codec)
     }
+}
+
+/// Returns the error about a plan that cannot be decoded.
+#[allow(clippy::needless_pass_by_value)] // it converts errors
+fn unreadable(error: DataFusionError) -> Status {
+    Status::invalid_argument(format!(
+        "the plan cannot be read: {}",
+        error.strip_backtrace()
+    ))
 }
 
 /// # Errors

@@ -9,7 +9,7 @@
 //! This file handles executors, tasks, and the ends of attempts and jobs; [`super::gangs`] handles training, and
 //! [`super::offers`] placement.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -30,6 +30,7 @@ use super::offers::unknown_account;
 use super::placement::{Pool, WaitReason};
 use super::prepared::Prepared;
 use super::queues::Queues;
+use super::quotas::MemoryQuota;
 use super::recorded::{Change, EXECUTORS_PATIENCE, FUTILE, Recorded, Recovery};
 use super::retained::Ends;
 use super::slots::{Claim, Holder, Slots, Task};
@@ -80,6 +81,12 @@ pub(crate) struct Controller {
     empty_since: Option<Instant>,
     /// Last refusal of an executor at the door, and its reason.
     refused: Option<(Instant, &'static str)>,
+    /// Number of submissions that the engine may have accepted, and whose jobs are not known yet.
+    pub(super) opening: usize,
+    /// Day on which the last offer left a training waiting for GPU hours.
+    pub(super) awaits_day: Option<u32>,
+    /// Time when usage was last recorded.
+    pub(super) usage_recorded: Option<Instant>,
     /// Jobs of an earlier scheduler that have not been submitted again.
     recovery: Option<Recovery>,
     /// Commands that have not been taken yet.
@@ -103,6 +110,9 @@ impl Controller {
             notices: NoticeLog::default(),
             empty_since: None,
             refused: None,
+            opening: 0,
+            awaits_day: None,
+            usage_recorded: None,
             recovery: None,
             commands: Vec::new(),
         }
@@ -110,7 +120,7 @@ impl Controller {
 
     /// Handles an event. Returns the commands to carry out.
     pub(crate) fn on(&mut self, event: Event, now: Now) -> Vec<Command> {
-        self.slots.pass(now.instant);
+        self.slots.pass(now);
         match event {
             Event::Tick => self.tick(now),
             Event::Resumed => {
@@ -290,44 +300,6 @@ impl Controller {
             }
         }
         all
-    }
-
-    /// Returns the rows of the table of usage, of a user or of all. Brings the time held up to now.
-    pub(crate) fn usage_rows(&mut self, owner: Option<&str>, now: Now) -> Vec<tables::Usage> {
-        self.slots.pass(now.instant);
-        let mut rows: BTreeMap<&str, tables::Usage> = BTreeMap::new();
-        for (user, totals) in self.jobs.totals_by_owner() {
-            let row = rows.entry(user).or_default();
-            (row.jobs, row.succeeded) = (totals.submitted, totals.succeeded);
-            (row.failed, row.cancelled) = (totals.failed, totals.cancelled);
-        }
-        for (user, held) in self.slots.ledger().users() {
-            let row = rows.entry(user).or_default();
-            row.slot_seconds = held.slot_seconds;
-            row.rank_seconds = held.rank_seconds;
-            row.gpu_seconds = held.gpu_seconds;
-        }
-        for job in self.jobs.iter().filter(|job| !job.has_ended()) {
-            rows.entry(&job.owner).or_default().running += 1;
-        }
-        let wanted = rows.into_iter();
-        // Slots of jobs without an owner are nobody's.
-        let wanted = wanted.filter(|(user, _)| match owner {
-            Some(owner) => owner == *user,
-            None => !user.is_empty(),
-        });
-        let named = wanted.map(|(user, row)| tables::Usage {
-            owner: user.to_owned(),
-            ..row
-        });
-        named.collect()
-    }
-
-    /// Counts a user's jobs that have not ended.
-    pub(crate) fn running_jobs(&self, owner: &str) -> usize {
-        let jobs = self.jobs.iter();
-        jobs.filter(|job| job.owner == owner && !job.has_ended())
-            .count()
     }
 
     fn job_submitted(&mut self, submission: Submission, now: Now) {
@@ -605,9 +577,10 @@ impl Controller {
         for attempt in ending {
             self.command(Command::CancelAttempt { attempt });
         }
-        if self.time_matters(now) {
+        if self.time_matters(now) || self.gpu_hours_come_back(now) {
             self.command(Command::Offer);
         }
+        self.record_usage_in_time(now);
         self.remove_silent_executors(now);
         self.cancel_abandoned(now);
         self.end_overrun(now);
@@ -893,6 +866,8 @@ impl Controller {
     ) {
         let id = self.jobs.job_of(attempt).to_owned();
         let job = self.jobs.get(&id);
+        let limits = job.and_then(Job::limits);
+        let memory = limits.map_or_else(MemoryQuota::default, |limits| limits.memory);
         let (holder, account) = match gang {
             Some(GangBinding { gang, .. }) => (Holder::Training(gang.model.to_string()), None),
             None => {
@@ -914,11 +889,14 @@ impl Controller {
                 train,
                 shares,
             };
+            let share = self.executors.slot_memory(&task.executor);
+            let of_slot = account.as_ref().map_or(0, |_| memory.of_slot(share));
             let claim = Claim {
                 holder: holder.clone(),
                 account: account.clone(),
                 rank_of: rank_of.clone(),
                 gpu: of_run.zip(task.gpu.as_ref()).map(grant),
+                memory: of_slot.saturating_mul(task.slots as u64),
             };
             self.slots.bind(&task.executor, held, task.slots, claim);
             self.refresh(&task.executor);

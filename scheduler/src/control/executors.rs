@@ -398,6 +398,14 @@ impl Executors {
         profile.map_or(ExecutorRole::default(), |profile| profile.role)
     }
 
+    /// Returns the bytes of memory that queries may hold for each slot of an executor, which divides its memory in the same
+    /// way; 0, if unknown.
+    pub(crate) fn slot_memory(&self, executor: &str) -> u64 {
+        let slots = self.slots_of(executor).unwrap_or(1).max(1) as u64;
+        let profile = self.profile(executor);
+        profile.map_or(0, |profile| profile.memory_bytes / slots)
+    }
+
     /// Returns the bytes of memory that an executor offers each of its ranks: unlimited, if unknown.
     pub(crate) fn rank_memory(&self, executor: &str) -> u64 {
         let profile = self.profile(executor);

@@ -9,6 +9,7 @@
 //!        queues      weighted fair sharing of slots: queues, users, caps, priorities
 //!        aging       queries that a gang's reservation starves, promoted ahead of it after a while
 //!        ledger      for how long each user's tasks have held slots and GPUs
+//!        quotas      what all jobs of a user may take together: memory, GPU hours
 //!        slots       which task holds which slots and GPU, until it has ended
 //!        devices     which GPUs a rank may take
 //!        executors   attendance, registration, roles and resources
@@ -35,6 +36,7 @@ mod offers;
 mod placement;
 mod prepared;
 mod queues;
+mod quotas;
 mod recorded;
 mod retained;
 #[cfg(test)]
@@ -42,6 +44,7 @@ mod scripts;
 mod slots;
 mod training;
 mod unmet;
+mod usage;
 
 pub(crate) use clock::Now;
 pub(crate) use controller::{Controller, Policy};
@@ -52,11 +55,13 @@ pub(crate) use event::{
 };
 pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
+pub(crate) use ledger::Held;
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
 pub use queues::Queue;
 pub(crate) use queues::Queues;
-pub(crate) use recorded::{Change, JobEnd, Recorded};
+pub(crate) use quotas::{GpuDays, GpuQuota, MemoryQuota};
+pub(crate) use recorded::{Change, JobEnd, Recorded, RecordedUsage, UserUsage};
 pub(crate) use slots::Task;
 pub(crate) use training::{
     Failure, Generation, Membership, RankProgress, Resolution, RunEvent, Shown, StepReport,

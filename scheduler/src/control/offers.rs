@@ -115,6 +115,7 @@ impl Controller {
         });
         let mut running = Vec::new();
         self.early.clear();
+        self.awaits_day = None;
         let mut asked = Vec::with_capacity(stages.len());
         for stage in stages {
             asked.extend(self.demand(stage, &mut running, now));
@@ -128,6 +129,7 @@ impl Controller {
         let shares = Shares {
             queues: &self.policy.queues,
             usage: self.slots.usage(),
+            memory: self.slots.memory(),
             gpus: self.slots.gpus(),
         };
         let Placed { decisions, starved } = place(&mut self.pool, &demands, shares);
@@ -164,7 +166,8 @@ impl Controller {
         self.take_commands()
     }
 
-    /// Returns the demand of a stage; `None` if its attempt must end, or all ranks of its gang run.
+    /// Returns the demand of a stage; `None` if its attempt must end, all ranks of its gang run, or it waits for its job to be
+    /// known or for GPU hours.
     fn demand(
         &mut self,
         stage: Stage,
@@ -176,9 +179,19 @@ impl Controller {
             stage,
             work,
         } = stage;
-        let (job, account, priority) = match self.jobs.of_live_attempt(&attempt)? {
-            Some(job) => (job.id.clone(), job.account.clone(), job.priority),
-            None => (attempt.clone(), unknown_account(), 0),
+        let (job, account, priority, limits) = match self.jobs.of_live_attempt(&attempt)? {
+            Some(job) => (
+                job.id.clone(),
+                job.account.clone(),
+                job.priority,
+                job.limits(),
+            ),
+            // Its quotas are not known either.
+            None if self.opening > 0 => {
+                self.early.insert(attempt);
+                return None;
+            }
+            None => (attempt.clone(), unknown_account(), 0, None),
         };
         let mut asked = Asked {
             attempt: attempt.clone(),
@@ -206,6 +219,13 @@ impl Controller {
                 let holders = prepared.map_or_else(Vec::new, |id| self.prepared.holders(id));
                 let run = self.runs.entry(&gang.train);
                 run.is_of(&gang);
+                let begins = pending && !run.has_begun();
+                if let Some(limits) = limits.filter(|_| begins)
+                    && self.awaits_gpu_hours(&gang, (&job, &account.user), limits, now)
+                {
+                    return None;
+                }
+                let run = self.runs.entry(&gang.train);
                 if pending && let Some(end) = run.misses_a_rank(&attempt, now) {
                     self.commands.push(Command::Wake(Topic::Run(gang.train)));
                     if let Some(reason) = end {
@@ -251,6 +271,7 @@ impl Controller {
             stage,
             account,
             priority,
+            limits,
             runs: self.slots.runs(&attempt),
             kind,
         };
@@ -363,6 +384,7 @@ impl Controller {
             slots,
             held: self.slots.held_by(executor),
             role: self.executors.role(executor),
+            slot_memory: self.executors.slot_memory(executor),
             rank_memory: self.executors.rank_memory(executor),
             device,
             gpus,

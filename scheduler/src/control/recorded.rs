@@ -1,4 +1,4 @@
-//! Recorded state of jobs: the changes that the record keeps, and the jobs that a scheduler restores from it.
+//! Recorded state of jobs and usage: the changes that the record keeps, and what a scheduler restores from it.
 //!
 //! Not here: how and where they are kept, and the submissions of jobs, which the core does not know.
 
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use volley_proto::tables::JobState;
 
 use super::event::Submission;
-use super::jobs::Note;
+use super::jobs::{Note, Totals};
+use super::ledger::Held;
 
 /// Time that the jobs of an earlier scheduler wait for executors.
 pub(super) const EXECUTORS_PATIENCE: Duration = Duration::from_secs(10 * 60);
@@ -33,6 +34,24 @@ pub(crate) enum Change {
     Ended { job: String, end: JobEnd },
     /// These executors are registered.
     Executors(BTreeSet<String>),
+    /// The usage of these users, as far as it has changed.
+    Usage(RecordedUsage),
+}
+
+/// Usage of the cluster by users.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RecordedUsage {
+    /// Time since which it counts.
+    pub(crate) since: SystemTime,
+    pub(crate) users: Vec<UserUsage>,
+}
+
+/// Usage of the cluster by a user.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct UserUsage {
+    pub(crate) owner: String,
+    pub(crate) jobs: Totals,
+    pub(crate) held: Held,
 }
 
 /// End of a job.

@@ -19,9 +19,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::clock::Now;
 use super::devices::{Grant, HeldGpus, HostGpu};
 use super::ledger::{Holding, Ledger};
 use super::queues::{Account, Usage};
+use super::quotas::HeldMemory;
 
 /// Time after which a task that was to end and still runs is logged.
 const STUBBORN: Duration = Duration::from_secs(10);
@@ -98,6 +100,8 @@ pub(crate) struct Claim {
     pub(crate) rank_of: Option<Arc<str>>,
     /// GPU that a rank was dealt.
     pub(crate) gpu: Option<Grant>,
+    /// Bytes that a query's task may hold; 0 for ranks.
+    pub(crate) memory: u64,
 }
 
 #[derive(Debug)]
@@ -130,6 +134,7 @@ pub(crate) struct Slots {
     /// Number of tasks of each attempt, by executor.
     attempts: HashMap<String, BTreeMap<String, usize>>,
     usage: Usage,
+    memory: HeldMemory,
     /// Holdings of each user's ranks.
     ranks: BTreeMap<Arc<str>, Holding>,
     gpus: HeldGpus,
@@ -138,7 +143,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Lets time pass: what users hold counts up to now.
-    pub(crate) fn pass(&mut self, now: Instant) {
+    pub(crate) fn pass(&mut self, now: Now) {
         let queries = self.usage.users().map(|(user, slots)| {
             let holding = Holding {
                 slots,
@@ -153,6 +158,10 @@ impl Slots {
     /// Returns the time for which each user's tasks have held slots and GPUs.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    pub(crate) fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
     }
 
     /// Adds an executor; tasks that ran there before are removed.
@@ -192,6 +201,7 @@ impl Slots {
         self.remove(executor, &task);
         if let Some(account) = &claim.account {
             self.usage.add(account, slots);
+            self.memory.add(&account.user, claim.memory);
         }
         if let Some(Grant { gpu, shares, .. }) = &claim.gpu {
             self.gpus.take(gpu, *shares);
@@ -224,6 +234,7 @@ impl Slots {
         known.held -= held.slots;
         if let Some(account) = &held.claim.account {
             self.usage.remove(account, held.slots);
+            self.memory.remove(&account.user, held.claim.memory);
         }
         if let Some(grant) = &held.claim.gpu {
             self.gpus.give_back(&grant.gpu);
@@ -272,7 +283,7 @@ impl Slots {
     /// Marks the running tasks of an attempt as ending. Returns whether there are any.
     pub(crate) fn attempt_ends(&mut self, attempt: &str, now: Instant) -> bool {
         let (since, said) = (now, false);
-        self.each_of(attempt, |held, _| {
+        self.each_of(attempt, |held, _, _| {
             held.ending.get_or_insert(Ending { since, said });
         });
         self.runs(attempt)
@@ -281,19 +292,25 @@ impl Slots {
     /// Counts an attempt's slots to this account, whatever account they were counted to when bound: the engine may
     /// begin with a job before its owner is known.
     pub(crate) fn count_to(&mut self, attempt: &str, account: &Account) {
-        self.each_of(attempt, |held, usage| {
+        self.each_of(attempt, |held, usage, memory| {
             let counted = held.claim.account.as_mut();
             let counted = counted.filter(|counted| *counted != account);
             if let Some(counted) = counted {
                 usage.remove(counted, held.slots);
                 usage.add(account, held.slots);
+                memory.remove(&counted.user, held.claim.memory);
+                memory.add(&account.user, held.claim.memory);
                 *counted = account.clone();
             }
         });
     }
 
     /// Visits the holdings of each task of an attempt, with the sums that include them.
-    fn each_of(&mut self, attempt: &str, mut visit: impl FnMut(&mut Held, &mut Usage)) {
+    fn each_of(
+        &mut self,
+        attempt: &str,
+        mut visit: impl FnMut(&mut Held, &mut Usage, &mut HeldMemory),
+    ) {
         let first = Task {
             attempt: attempt.to_owned(),
             stage: 0,
@@ -306,7 +323,7 @@ impl Slots {
             };
             let tasks = known.tasks.range_mut::<Task, _>(&first..);
             for (_, held) in tasks.take_while(|(task, _)| task.attempt == attempt) {
-                visit(held, &mut self.usage);
+                visit(held, &mut self.usage, &mut self.memory);
             }
         }
     }
@@ -377,6 +394,11 @@ impl Slots {
     /// Returns the slots that the queries of queues and users hold.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// Returns the memory that the queries of users may hold.
+    pub(crate) fn memory(&self) -> &HeldMemory {
+        &self.memory
     }
 
     /// Returns the GPUs that ranks hold.
@@ -543,6 +565,7 @@ mod tests {
             account: Some(account()),
             rank_of: None,
             gpu: None,
+            memory: 10,
         }
     }
 
@@ -635,8 +658,9 @@ mod tests {
             account: None,
             rank_of: Some("o".into()),
             gpu: None,
+            memory: 0,
         };
-        let start = Instant::now();
+        let start = Now::read();
         slots.pass(start);
         slots.bind("a", task("j", 0), 1, training());
         slots.pass(start + Duration::from_secs(3));
@@ -668,6 +692,7 @@ mod tests {
             account: None,
             rank_of: Some("o".into()),
             gpu: None,
+            memory: 0,
         };
         slots.bind("a", task("t", 0), 2, training);
         for (number, job) in ["x", "y", "z"].into_iter().enumerate() {
@@ -720,13 +745,17 @@ mod tests {
                 account: None,
                 rank_of: None,
                 gpu: None,
+                memory: 0,
             },
         );
+        assert_eq!((slots.memory().of("u"), slots.memory().of("v")), (20, 0));
         slots.count_to("k", &other);
         assert_eq!((user(&slots), slots.usage().of_user(&other)), (0, 4));
+        assert_eq!((slots.memory().of("u"), slots.memory().of("v")), (0, 20));
         slots.leaves("a");
         slots.leaves("b");
         assert_eq!(slots.usage().of_user(&other), 0);
+        assert_eq!(slots.memory().of("v"), 0);
         assert_eq!((user(&slots), slots.usage().of_queue("default")), (0, 0));
         assert!(!slots.runs("k"));
         assert!(slots.attempts.is_empty());

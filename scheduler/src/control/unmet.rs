@@ -23,7 +23,9 @@ impl Unmet {
                 tasks.iter().map(|task| task.partitions).sum()
             }
             // More slots would not help.
-            Decision::Wait(WaitReason::Cap { .. }) => return Self::default(),
+            Decision::Wait(WaitReason::Cap { .. } | WaitReason::MemoryQuota { .. }) => {
+                return Self::default();
+            }
             Decision::Wait(_) => 0,
             // The stage is over.
             Decision::Fail(_) | Decision::Rerun(_) => return Self::default(),
@@ -78,6 +80,7 @@ mod tests {
             stage: 1,
             account: crate::control::offers::unknown_account(),
             priority: 0,
+            limits: None,
             promoted: false,
             runs: false,
             kind,

@@ -291,6 +291,11 @@ impl Job {
         self.ends_with_client
     }
 
+    /// Returns the limits on it and on its owner's other jobs, if there are any.
+    pub(in crate::control) fn limits(&self) -> Option<JobLimits> {
+        self.limits
+    }
+
     /// Returns the error that ends a job beyond its time limit, if it is.
     pub(in crate::control) fn overrun(&self, now: Now) -> Option<String> {
         let limits = self.limits.filter(|_| !self.is_over())?;

@@ -1,12 +1,14 @@
 //! Limits on a job by its owner's role: pure decisions when time passes and when a job has succeeded.
 //!
 //! Limits are known when a job is submitted, and hold for all of its attempts together. Other code checks the content
-//! of requests.
+//! of requests; [quotas](crate::control::quotas) are kept where tasks are placed.
 
 use std::time::Duration;
 
 use humantime::format_duration;
 use volley_proto::access::Role;
+
+use crate::control::quotas::{GpuQuota, MemoryQuota};
 
 /// Limits of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,9 +19,30 @@ pub(crate) struct JobLimits {
     pub(crate) time: Option<Duration>,
     /// Most rows of the result.
     pub(crate) rows: Option<u64>,
+    /// Most jobs of its owner that have not ended, when another one is submitted.
+    pub(crate) jobs: Option<u64>,
+    /// Limits on the memory of its owner's queries.
+    pub(crate) memory: MemoryQuota,
+    /// Limit on the GPU hours of its owner's trainings.
+    pub(crate) gpus: Option<GpuQuota>,
 }
 
 impl JobLimits {
+    /// Returns limits of a role that limit nothing.
+    pub(crate) const fn none(role: Role) -> Self {
+        Self {
+            role,
+            time: None,
+            rows: None,
+            jobs: None,
+            memory: MemoryQuota {
+                limit: None,
+                slot: None,
+            },
+            gpus: None,
+        }
+    }
+
     /// Returns the error of a job that has run for too long, if it has.
     pub(super) fn overrun(&self, ran: Duration) -> Option<String> {
         let most = self.time.filter(|most| ran >= *most)?;
@@ -56,9 +79,9 @@ mod tests {
     use super::*;
 
     const LIMITS: JobLimits = JobLimits {
-        role: Role::Read,
         time: Some(Duration::from_secs(600)),
         rows: Some(1000),
+        ..JobLimits::none(Role::Read)
     };
 
     #[test]

@@ -3,12 +3,13 @@
 //! The intended end of an attempt is recorded before the engine ends it, because the engine reports one word for all
 //! of them. From then on nothing of the attempt is started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 use volley_proto::tables::JobState;
 
 use super::job::Job;
+use super::limits::JobLimits;
 use crate::control::Now;
 use crate::control::event::AttemptEnd;
 use crate::control::retained::{Ends, Retained};
@@ -28,8 +29,18 @@ pub(crate) struct Jobs {
     /// Attempts by id, in the order in which they were made.
     attempts: IndexMap<String, Attempt>,
     totals: Totals,
-    /// Numbers of each user's jobs.
-    owners: BTreeMap<String, Totals>,
+    owners: BTreeMap<String, OfOwner>,
+    /// Users whose numbers have changed since they were last recorded.
+    changed: BTreeSet<String>,
+}
+
+/// Jobs of a user.
+#[derive(Debug, Default)]
+pub(in crate::control) struct OfOwner {
+    /// Numbers of jobs, since the first scheduler on the record.
+    pub(in crate::control) totals: Totals,
+    /// Limits of the newest job.
+    pub(in crate::control) limits: Option<JobLimits>,
 }
 
 /// Job of the engine.
@@ -85,9 +96,26 @@ impl Totals {
 }
 
 impl Jobs {
-    /// Returns the numbers of each user's jobs since the scheduler started.
-    pub(in crate::control) fn totals_by_owner(&self) -> &BTreeMap<String, Totals> {
+    /// Returns the jobs of each user.
+    pub(in crate::control) fn owners(&self) -> &BTreeMap<String, OfOwner> {
         &self.owners
+    }
+
+    /// Restores the numbers of a user's jobs from an earlier scheduler.
+    pub(in crate::control) fn restore_totals(&mut self, owner: String, totals: Totals) {
+        self.owners.entry(owner).or_default().totals = totals;
+    }
+
+    /// Takes the users whose numbers have changed since the last call.
+    pub(in crate::control) fn take_changed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Notes the limits of a user's newest job; users who share an entry have none.
+    fn note_limits(&mut self, owner: &str, limits: Option<JobLimits>) {
+        if let Some(of_owner) = self.owners.get_mut(owner) {
+            of_owner.limits = limits;
+        }
     }
 
     /// Counts the end of a job.
@@ -102,7 +130,10 @@ impl Jobs {
             true => owner,
             false => OTHERS,
         };
-        self.owners.entry(owner.to_owned()).or_default()
+        if !self.changed.contains(owner) {
+            self.changed.insert(owner.to_owned());
+        }
+        &mut self.owners.entry(owner.to_owned()).or_default().totals
     }
 
     /// Returns the numbers of jobs since the scheduler started.
@@ -140,6 +171,7 @@ impl Jobs {
         let id = job.id.clone();
         self.totals.submitted += 1;
         self.of_owner(&job.owner).submitted += 1;
+        self.note_limits(&job.owner, job.limits());
         self.jobs.add(id.clone(), job);
         self.assign(&id, &id)
     }
@@ -151,6 +183,7 @@ impl Jobs {
             known.job = Some(job.id.clone());
             known.state = AttemptState::Ended;
         }
+        self.note_limits(&job.owner, job.limits());
         self.jobs.add(job.id.clone(), job);
     }
 

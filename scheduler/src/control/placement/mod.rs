@@ -42,7 +42,9 @@ pub(crate) use reason::WaitReason;
 pub(crate) use round::{Placed, Shares, place};
 
 use super::devices::{DeviceRequest, HostGpu};
+use super::jobs::JobLimits;
 use super::queues::Account;
+use super::quotas::MemoryQuota;
 
 /// Role of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,11 +86,20 @@ pub(crate) struct Demand {
     pub(crate) account: Account,
     /// Priority of the job among its user's in the queue; the highest comes first.
     pub(crate) priority: i32,
+    /// Limits of the job, if there are any.
+    pub(crate) limits: Option<JobLimits>,
     /// True if it has been promoted ahead of gangs that came before it.
     pub(crate) promoted: bool,
     /// True if a task of its job runs.
     pub(crate) runs: bool,
     pub(crate) kind: Kind,
+}
+
+impl Demand {
+    /// Returns the limits on the memory of its user's queries.
+    fn memory(&self) -> MemoryQuota {
+        self.limits.map_or_else(MemoryQuota::default, |limits| limits.memory)
+    }
 }
 
 /// Request of a stage.

@@ -23,6 +23,8 @@ pub(crate) struct Capacity {
     /// Slots that tasks hold.
     pub(crate) held: usize,
     pub(crate) role: ExecutorRole,
+    /// Memory that queries may hold for each slot, in bytes.
+    pub(crate) slot_memory: u64,
     /// Memory that it offers each of its ranks, in bytes.
     pub(crate) rank_memory: u64,
     /// Default device of its ranks.
@@ -256,7 +258,7 @@ impl Pool {
     }
 
     /// Checks whether GPUs may limit where ranks with this request run.
-    pub(super) fn deals_gpus(&self, request: DeviceRequest) -> bool {
+    pub(crate) fn deals_gpus(&self, request: DeviceRequest) -> bool {
         request.needs_gpu() || !request.takes_no_gpu() && self.index.with_gpus > 0
     }
 
@@ -270,6 +272,12 @@ impl Pool {
     pub(super) fn first_open(&self) -> Option<Arc<str>> {
         let (.., id) = self.index.queries.first()?;
         Some(Arc::clone(id))
+    }
+
+    /// Returns the bytes that queries may hold for each slot of an executor.
+    pub(super) fn slot_memory(&self, id: &str) -> u64 {
+        let executor = self.executors.get(id);
+        executor.map_or(0, |executor| executor.capacity.slot_memory)
     }
 
     /// Takes a slot in this offer.

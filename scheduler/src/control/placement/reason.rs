@@ -6,9 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
+use volley_proto::access::Role;
 
 use super::GpuCount;
 use crate::control::queues::Account;
+use crate::control::quotas::SpentGpuHours;
 
 /// Reason why a stage waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,15 @@ pub(crate) enum WaitReason {
         held: usize,
         cap: usize,
     },
+    /// Running tasks of the user's queries may hold as much memory as a quota leaves, with less left than a slot's share.
+    MemoryQuota {
+        user: Arc<str>,
+        role: Role,
+        held: u64,
+        limit: u64,
+    },
+    /// The user's trainings have used up the quota of GPU hours.
+    GpuHours(SpentGpuHours),
     /// There are enough executors, but other tasks hold their slots.
     Slots {
         needed: usize,
@@ -105,6 +116,22 @@ impl fmt::Display for WaitReason {
                     "user {user} holds {held} slot{s}, and the cap of queue {queue} is {cap}"
                 )
             }
+            Self::MemoryQuota {
+                user,
+                role,
+                held,
+                limit,
+            } => {
+                let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+                write!(
+                    f,
+                    "running tasks of user {user} may hold {} of memory, and the limit memory of the role {role} is {}: \
+                     there is no slot's share left",
+                    size(*held),
+                    size(*limit)
+                )
+            }
+            Self::GpuHours(spent) => write!(f, "{spent}"),
             Self::Slot { ahead: None } => f.write_str("needs a free slot"),
             Self::Slot { ahead: Some(job) } => {
                 write!(f, "slots are reserved for the training of job {job}")

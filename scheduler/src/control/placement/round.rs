@@ -19,12 +19,14 @@ use super::{Decision, Demand, Kind, Pool, Task, WaitReason};
 use crate::control::aging::Starved;
 use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queues, Turns, Usage, Waiting};
+use crate::control::quotas::HeldMemory;
 
-/// Sharing of slots, and the slots and GPUs in use.
+/// Sharing of slots, and the slots, memory and GPUs in use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<'a> {
     pub(crate) queues: &'a Queues,
     pub(crate) usage: &'a Usage,
+    pub(crate) memory: &'a HeldMemory,
     pub(crate) gpus: &'a HeldGpus,
 }
 
@@ -111,7 +113,11 @@ struct Round<'a> {
     demands: &'a [Demand],
     queues: &'a Queues,
     usage: Usage,
+    /// Memory that users' queries may hold; `None` while no demand has a quota.
+    memory: Option<HeldMemory>,
     gpus: HeldGpus,
+    /// For each demand, true if its user's quota of memory keeps it from a free slot.
+    full: Vec<bool>,
     /// Slots that each demand still asks for; 0 for gangs.
     left: Vec<usize>,
     given: Vec<Vec<Task>>,
@@ -131,7 +137,12 @@ impl<'a> Round<'a> {
             demands,
             queues: shares.queues,
             usage: shares.usage.clone(),
+            memory: demands
+                .iter()
+                .any(|demand| demand.memory().limit.is_some())
+                .then(|| shares.memory.clone()),
             gpus: shares.gpus.clone(),
+            full: vec![false; demands.len()],
             left: left.collect(),
             given: vec![Vec::new(); demands.len()],
             growing: HashMap::new(),
@@ -158,18 +169,43 @@ impl<'a> Round<'a> {
             let Some(executor) = self.pool.first_open() else {
                 break;
             };
+            let Some(bytes) = self.hold(position, &executor) else {
+                turns.skip();
+                continue;
+            };
             self.pool.take(&executor);
             self.left[position] -= 1;
             turns.take(self.left[position] > 0);
             match keeps(position) {
                 true => self.keep(position, executor),
-                false => claimed.push((position, executor)),
+                false => claimed.push((position, executor, bytes)),
             }
         }
-        for (position, executor) in claimed {
+        for (position, executor, bytes) in claimed {
             self.pool.give_back(&executor);
             self.left[position] += 1;
+            if let Some(memory) = &mut self.memory {
+                memory.remove(&self.demands[position].account.user, bytes);
+            }
         }
+    }
+
+    /// Takes the memory of a slot of an executor for a demand. Returns its bytes; `None` if the user's quota has too
+    /// little left.
+    fn hold(&mut self, position: usize, executor: &Arc<str>) -> Option<u64> {
+        let Some(memory) = &mut self.memory else {
+            return Some(0);
+        };
+        let demand = &self.demands[position];
+        let (quota, user) = (demand.memory(), &demand.account.user);
+        let bytes = quota.of_slot(self.pool.slot_memory(executor));
+        let after = memory.of(user).saturating_add(bytes);
+        if quota.limit.is_some_and(|limit| after > limit) {
+            self.full[position] = true;
+            return None;
+        }
+        memory.add(user, bytes);
+        Some(bytes)
     }
 
     /// Gives a demand a slot: another partition for its task there, or another task.
@@ -228,6 +264,10 @@ impl<'a> Round<'a> {
                 decisions.push(Decision::Tasks(tasks));
                 continue;
             }
+            if let Some(reason) = self.is_full(position) {
+                decisions.push(Decision::Wait(reason));
+                continue;
+            }
             let cap = self.queues.cap(&demand.account.queue);
             let capped = cap.map(|cap| (cap, self.usage.of_user(&demand.account)));
             let ahead = reserving.filter(|gang| *gang < position && !demand.promoted);
@@ -253,6 +293,19 @@ impl<'a> Round<'a> {
             decisions.push(Decision::Wait(reason));
         }
         Placed { decisions, starved }
+    }
+
+    /// Returns the reason why a query waits if its user's quota of memory keeps it from a free slot.
+    fn is_full(&self, position: usize) -> Option<WaitReason> {
+        let demand = &self.demands[position];
+        let limits = demand.limits.filter(|_| self.full[position])?;
+        let user = Arc::clone(&demand.account.user);
+        Some(WaitReason::MemoryQuota {
+            role: limits.role,
+            held: self.memory.as_ref().map_or(0, |memory| memory.of(&user)),
+            limit: limits.memory.limit?,
+            user,
+        })
     }
 
     /// Sums the weights of the queues that have slots or wait for some, if there are several.

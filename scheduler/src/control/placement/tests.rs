@@ -11,6 +11,7 @@ use volley_proto::spec::{Device, RankMemory};
 use super::*;
 use crate::control::devices::HeldGpus;
 use crate::control::queues::{Queue, Queues, Usage};
+use crate::control::quotas::HeldMemory;
 
 /// Request for a GPU if the executor has a free one.
 const ON_ANY: DeviceRequest = DeviceRequest {
@@ -26,6 +27,7 @@ fn cluster_with(free: &[usize], change: impl Fn(usize, &mut Capacity)) -> Pool {
             slots: free + 1,
             held: 1,
             role: ExecutorRole::Any,
+            slot_memory: 1 << 30,
             rank_memory: u64::MAX,
             device: Device::Auto,
             gpus: Arc::default(),
@@ -47,6 +49,7 @@ fn demand(job: &str, kind: Kind) -> Demand {
         stage: 1,
         account: Account::new(QUEUE_DEFAULT, "u"),
         priority: 0,
+        limits: None,
         promoted: false,
         runs: false,
         kind,
@@ -117,6 +120,7 @@ fn decide(mut executors: Pool, demands: &[Demand]) -> Vec<Decision> {
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
+        memory: &HeldMemory::default(),
         gpus: &HeldGpus::default(),
     };
     place(&mut executors, demands, shares).decisions

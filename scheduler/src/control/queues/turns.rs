@@ -152,6 +152,19 @@ impl Turns {
         self.enter(at);
     }
 
+    /// Leaves out the stage whose turn it is: it cannot take the slot.
+    pub(crate) fn skip(&mut self) {
+        let Some(Load { queue: at, .. }) = self.order.pop_first() else {
+            return;
+        };
+        let queue = &mut self.queues[at];
+        if let Some((.., user)) = queue.order.pop_first() {
+            queue.users[user].waiting.pop_first();
+            queue.enter(user);
+        }
+        self.enter(at);
+    }
+
     /// Puts a queue into the order if any of its users is in its own order.
     fn enter(&mut self, queue: usize) {
         let QueueTurns {

@@ -47,6 +47,7 @@ fn a_job_that_needs_shuffle_data_of_a_lost_executor_ends_before_it_runs_again() 
         account: Some(account),
         rank_of: None,
         gpu: None,
+        memory: 0,
     };
     slots.bind("b", task("j", 1), 1, claim);
     script.controller.refresh("b");
@@ -236,6 +237,7 @@ fn other_losses_are_no_evidence_against_a_stage() {
                         account: Some(queues::Account::new("default", "o")),
                         rank_of: None,
                         gpu: None,
+                        memory: 0,
                     };
                     script
                         .controller

@@ -6,9 +6,9 @@ use super::*;
 
 /// Limits of ten seconds and a hundred rows.
 const LIMITS: Option<JobLimits> = Some(JobLimits {
-    role: access::Role::Read,
     time: Some(Duration::from_secs(10)),
     rows: Some(100),
+    ..JobLimits::none(access::Role::Read)
 });
 
 fn limited(job: &str) -> Submission {

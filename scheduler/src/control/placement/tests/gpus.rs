@@ -61,6 +61,7 @@ fn dealt(mut executors: Pool, held: &HeldGpus, demands: &[Demand]) -> Vec<String
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
+        memory: &HeldMemory::default(),
         gpus: held,
     };
     let decisions = place(&mut executors, demands, shares).decisions;

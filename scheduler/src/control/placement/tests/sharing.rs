@@ -1,7 +1,11 @@
 //! Scripts of slots that queues, users and gangs want at once.
 
+use volley_proto::access::Role;
+
 use super::*;
 use crate::control::aging::Starved;
+use crate::control::jobs::JobLimits;
+use crate::control::quotas::MemoryQuota;
 
 fn queues(texts: &[&str]) -> Queues {
     let queues: Vec<Queue> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -29,6 +33,7 @@ fn share(queues: &Queues, free: &[usize], demands: &[Demand]) -> Vec<String> {
         Shares {
             queues,
             usage,
+            memory: &HeldMemory::default(),
             gpus: &HeldGpus::default(),
         },
     ))
@@ -63,6 +68,86 @@ fn a_user_waits_at_the_cap_and_is_told_so() {
     );
 }
 
+/// Builds slices of a user whose queries may hold this much memory, in GiB; each slot of the cluster has one.
+fn of_quota(user: &str, job: &str, pending: usize, gib: u64) -> Demand {
+    let memory = MemoryQuota {
+        limit: Some(gib << 30),
+        slot: None,
+    };
+    Demand {
+        limits: Some(JobLimits {
+            memory,
+            ..JobLimits::none(Role::Run)
+        }),
+        ..of((QUEUE_DEFAULT, user), job, pending)
+    }
+}
+
+#[test]
+fn a_user_waits_at_the_quota_of_memory_and_others_do_not() {
+    let demands = [
+        of_quota("bob", "a", 9, 3),
+        of_quota("bob", "b", 1, 3),
+        of((QUEUE_DEFAULT, "alice"), "c", 9),
+    ];
+    assert_eq!(
+        share(&Queues::default(), &[8], &demands),
+        [
+            "tasks e0:3",
+            "wait: running tasks of user bob may hold 3.0 GiB of memory, and the limit memory of the role run is 3.0 GiB: \
+             there is no slot's share left",
+            "tasks e0:5"
+        ]
+    );
+}
+
+#[test]
+fn memory_that_is_held_and_a_slots_share_count_for_the_quota() {
+    let decide = |demand: Demand, held: u64| {
+        let mut memory = HeldMemory::default();
+        memory.add(&"bob".into(), held << 30);
+        let shares = Shares {
+            queues: &Queues::default(),
+            usage: &Usage::default(),
+            memory: &memory,
+            gpus: &HeldGpus::default(),
+        };
+        // A slot of the first executor has 4 GiB, one of the second 1 GiB.
+        let mut executors = cluster_with(&[4, 2], |number, executor| {
+            executor.slot_memory = if number == 0 { 4 << 30 } else { 1 << 30 };
+        });
+        scripts(&place(&mut executors, &[demand], shares)).remove(0)
+    };
+    let waits = |decision: String| decision.starts_with("wait: running tasks of user bob");
+    assert_eq!(decide(of_quota("bob", "a", 9, 9), 0), "tasks e0:2");
+    assert!(waits(decide(of_quota("bob", "a", 9, 9), 6)));
+    let small = |gib| {
+        let mut demand = of_quota("bob", "a", 9, gib);
+        if let Some(limits) = &mut demand.limits {
+            limits.memory.slot = Some(2 << 30);
+        }
+        demand
+    };
+    // The job's own limit makes its slots smaller.
+    assert_eq!(decide(small(9), 5), "tasks e0:2");
+    assert!(waits(decide(small(9), 8)));
+    // A job without a quota takes what is free.
+    assert_eq!(decide(of((QUEUE_DEFAULT, "bob"), "a", 9), 99), "tasks e0:4 e1:2");
+}
+
+#[test]
+fn a_gang_counts_for_no_quota_and_queries_ahead_of_it_do() {
+    let demands = [
+        of_quota("bob", "a", 9, 1),
+        gang("t", Ranks::Exactly(2)),
+        of_quota("bob", "b", 1, 1),
+    ];
+    assert_eq!(
+        share(&Queues::default(), &[2, 1], &demands)[..2],
+        ["tasks e0:1", "start e0:5 e1:5"]
+    );
+}
+
 #[test]
 fn who_waits_for_a_queues_turn_is_told_its_share() {
     let queues = queues(&["etl=1"]);
@@ -77,6 +162,7 @@ fn who_waits_for_a_queues_turn_is_told_its_share() {
     let shares = Shares {
         queues: &queues,
         usage: &usage,
+        memory: &HeldMemory::default(),
         gpus: &HeldGpus::default(),
     };
     let placed = place(&mut executors, &demands, shares);
@@ -157,6 +243,7 @@ fn starved(free: &[usize], demands: &[Demand]) -> (Option<Starved>, Vec<String>)
     let shares = Shares {
         queues: &Queues::default(),
         usage: &Usage::default(),
+        memory: &HeldMemory::default(),
         gpus: &HeldGpus::default(),
     };
     let placed = place(&mut cluster(free), demands, shares);
