@@ -39,6 +39,7 @@ use crate::{Error, Result, SchedulerConfig, web};
 pub struct Scheduler {
     address: String,
     serving: JoinSet<Result<()>>,
+    control: Control,
     /// Writer of the record of jobs.
     writer: Option<JoinHandle<Result<()>>>,
     stop: CancellationToken,
@@ -95,9 +96,13 @@ impl Scheduler {
                 writer,
                 jobs,
                 executors,
+                usage,
                 kept,
                 ..
             }) => {
+                if let Some(usage) = usage {
+                    control.ask(|control, _| control.restore_usage(usage));
+                }
                 control.ask(|control, now| control.restore(jobs, executors, now));
                 (Some(writer), kept)
             }
@@ -117,7 +122,7 @@ impl Scheduler {
             access,
             prober: Prober::new(control.clone(), address.clone(), config.tls.clone()),
             tables: Tables::new(control.clone(), stages),
-            control,
+            control: control.clone(),
             ballista: scheduler,
             gateway,
         };
@@ -142,6 +147,7 @@ impl Scheduler {
         Ok(Self {
             address,
             serving,
+            control,
             writer,
             stop,
         })
@@ -172,6 +178,7 @@ impl Scheduler {
             Some(Ok(ended)) = self.serving.join_next() => ended,
             ended = superseded => return ended,
         };
+        self.control.ask(|control, now| control.record_usage(now));
         self.stop.cancel();
         if let Some(writer) = writer {
             // It writes what is left, within a deadline.

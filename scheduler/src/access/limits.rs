@@ -141,9 +141,9 @@ impl Limits {
                 set(&mut limits.query_time, time)
             }
             "result_rows" => set(&mut limits.result_rows, number(value)?),
-            "gpu_hours" if !role.may(Role::Run) => {
-                Err(format!("the role {role} trains nothing: expected run or administer"))
-            }
+            "gpu_hours" if !role.may(Role::Run) => Err(format!(
+                "the role {role} trains nothing: expected run or administer"
+            )),
             "gpu_hours" => set(&mut limits.gpu_hours, value.parse()?),
             _ => Err(format!("unknown limit {name:?}: expected {NAMES}")),
         }

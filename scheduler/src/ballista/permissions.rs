@@ -117,7 +117,6 @@ impl Permissions {
 }
 
 /// Returns the error about a plan that cannot be decoded.
-#[allow(clippy::needless_pass_by_value)] // it converts errors
 fn unreadable(error: DataFusionError) -> Status {
     Status::invalid_argument(format!(
         "the plan cannot be read: {}",

@@ -85,7 +85,7 @@ impl Controller {
         let RecordedUsage { since, users } = usage;
         let held = users.into_iter().map(|user| {
             let UserUsage { owner, jobs, held } = user;
-            let user = Arc::from(owner.as_str());
+            let user: Arc<str> = owner.as_str().into();
             self.jobs.restore_totals(owner, jobs);
             (user, held)
         });
@@ -105,7 +105,11 @@ impl Controller {
             return;
         };
         let users = changed.into_iter().map(|owner| UserUsage {
-            jobs: self.jobs.owners().get(&owner).map_or_else(Default::default, |of| of.totals),
+            jobs: self
+                .jobs
+                .owners()
+                .get(&owner)
+                .map_or_else(Default::default, |of| of.totals),
             held: ledger.users().get(&*owner).cloned().unwrap_or_default(),
             owner,
         });

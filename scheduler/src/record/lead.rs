@@ -25,7 +25,7 @@ use volley_proto::{Error, Result};
 use super::Record;
 use super::state::{Kept, Segment, State};
 use super::writer::Writer;
-use crate::control::Recorded;
+use crate::control::{Recorded, RecordedUsage};
 
 /// Time without a change of the pulse after which a leader is gone.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
@@ -58,6 +58,7 @@ pub(crate) struct Led {
     pub(crate) writer: Writer,
     pub(crate) jobs: Vec<Recorded>,
     pub(crate) executors: BTreeSet<String>,
+    pub(crate) usage: Option<RecordedUsage>,
     pub(crate) kept: Vec<Kept>,
 }
 
@@ -130,6 +131,7 @@ pub(crate) async fn lead(
         let id = me.id.clone();
         state.leader = Some(me);
         let (jobs, executors, kept) = state.restored();
+        let usage = state.usage();
         let record = Record::of(state);
         let writer = Writer::new(log, replay.next + 1, (id, record.clone()));
         return Ok(Led {
@@ -137,6 +139,7 @@ pub(crate) async fn lead(
             writer,
             jobs,
             executors,
+            usage,
             kept,
         });
     }
@@ -189,9 +192,13 @@ async fn until_still(log: &Log, lease: Duration, leader: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use volley_proto::access::Role;
     use volley_proto::tables::JobState;
 
-    use crate::control::{Change, JobEnd, Submission};
+    use crate::control::{
+        Change, GpuDays, GpuQuota, Held, JobEnd, JobLimits, MemoryQuota, Submission, Totals,
+        UserUsage,
+    };
     use crate::record::Submitted;
     use std::time::SystemTime;
     use tempfile::TempDir;
@@ -258,6 +265,97 @@ mod tests {
         assert_eq!(led.executors, ["a".to_owned()].into());
         assert_eq!(led.kept[0].request, Bytes::from_static(b"plan"));
         assert_eq!(led.kept[0].job, "j");
+    }
+
+    fn usage(owner: &str, gpu_seconds: f64) -> UserUsage {
+        UserUsage {
+            owner: owner.to_owned(),
+            jobs: Totals {
+                submitted: 4,
+                reruns: 0,
+                succeeded: 3,
+                failed: 2,
+                cancelled: 1,
+            },
+            held: Held {
+                slot_seconds: 1.5,
+                rank_seconds: 2.5,
+                gpu_seconds,
+                gpu_days: GpuDays::restored([(20_000, gpu_seconds), (20_001, 1.0)]),
+            },
+        }
+    }
+
+    #[tokio::test]
+    async fn usage_outlives_the_scheduler_and_a_snapshot() {
+        let dir = tempfile::tempdir().unwrap();
+        let Led {
+            record,
+            writer,
+            usage: none,
+            ..
+        } = led(&dir, ended()).await;
+        assert_eq!(none, None);
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        let change =
+            |users: Vec<UserUsage>| record.change(Change::Usage(RecordedUsage { since, users }));
+        change(vec![usage("alice", 1.0), usage("bob", 2.0)]);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(writer.run(async {
+            stopped.await.ok();
+        }));
+        record.written().await.unwrap();
+        // The newest counts, also if it is the last that a scheduler writes.
+        change(vec![usage("alice", 3.0)]);
+        stop.send(()).unwrap();
+        assert!(running.await.unwrap());
+        let users = vec![usage("alice", 3.0), usage("bob", 2.0)];
+        let kept = Some(RecordedUsage { since, users });
+        let second = led(&dir, ended()).await;
+        assert_eq!(second.usage, kept);
+        let state = State::of(&log(&dir).read().await.unwrap()).unwrap();
+        let snapshot = state.clone().snapshot().unwrap();
+        let replay = Replay {
+            snapshot: Some(snapshot.encode_to_vec().into()),
+            segments: Vec::new(),
+            next: 1,
+        };
+        assert_eq!(State::of(&replay).unwrap().usage(), kept);
+    }
+
+    #[tokio::test]
+    async fn limits_of_a_job_outlive_the_scheduler() {
+        let dir = tempfile::tempdir().unwrap();
+        let Led { record, writer, .. } = led(&dir, ended()).await;
+        tokio::spawn(writer.run(std::future::pending()));
+        let limits = JobLimits {
+            role: Role::Run,
+            time: Some(Duration::from_secs(3)),
+            rows: Some(4),
+            jobs: Some(5),
+            memory: MemoryQuota {
+                limit: Some(6),
+                slot: Some(7),
+            },
+            gpus: Some(GpuQuota {
+                time: Duration::from_secs(8),
+                days: 9,
+            }),
+        };
+        for (job, limits) in [("j", limits), ("k", JobLimits::none(Role::Read))] {
+            let limits = Some(limits);
+            open(
+                &record,
+                &Submission {
+                    limits,
+                    ..Submission::query(job)
+                },
+            );
+        }
+        record.written().await.unwrap();
+        let jobs = led(&dir, ended()).await.jobs;
+        let kept: Vec<_> = jobs.iter().map(|job| job.submission.limits).collect();
+        assert_eq!(kept, [Some(limits), Some(JobLimits::none(Role::Read))]);
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@
 //!
 //! A change is written within a second, together with others, and at once where somebody waits for it: a job that goes on
 //! without its client is accepted once it is recorded. So a small query costs no write of its own: if it has ended by
-//! then, its plan is not written at all. The newest jobs that have ended are kept, as the controller keeps them.
+//! then, its plan is not written at all. The newest jobs that have ended are kept, as the controller keeps them, and what
+//! users have used.
 //!
 //! [`state`] is the content of the record, [`writer`] writes it, [`lead`] elects the scheduler that writes. Not here:
 //! recovery of the restored jobs, which the controller decides.
@@ -28,7 +29,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::lead::{LEASE, Leader, Led, lead};
-use self::state::State;
+use self::state::{Changed, State};
 pub(crate) use self::state::{Kept, Submitted};
 use crate::control::Change;
 
@@ -186,10 +187,12 @@ impl Record {
         shared.change(|pending| {
             pending.urgent |= pending.state.is_urgent(&change);
             match pending.state.apply(change) {
-                Some(job) => {
+                Changed::Job(job) => {
                     pending.changed.insert(job);
                 }
-                None => pending.executors = true,
+                Changed::Executors => pending.executors = true,
+                // The state knows whose.
+                Changed::Usage => {}
             }
         });
     }

@@ -1,10 +1,10 @@
-//! Content of the record: jobs, the registered executors, and the leader.
+//! Content of the record: jobs, the registered executors, usage, and the leader.
 //!
-//! A segment of the log has the jobs that have changed, whole but for their submissions, which are written once. So
-//! reading is taking the last of each. The encoding is that of protocol buffers: fields that a build does not know are
+//! A segment of the log has the jobs that have changed, whole but for their submissions, which are written once, and the
+//! usage of users for whom it has changed, whole. So reading is taking the last of each. The encoding is that of protocol buffers: fields that a build does not know are
 //! skipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -17,7 +17,10 @@ use volley_proto::version::WIRE;
 use volley_proto::{Error, Result};
 
 use super::Leader;
-use crate::control::{Change, JobEnd, JobLimits, Note, Recorded, Submission};
+use crate::control::{
+    Change, GpuDays, GpuQuota, Held, JobEnd, JobLimits, MemoryQuota, Note, Recorded, RecordedUsage,
+    Submission, Totals, UserUsage,
+};
 
 /// Version of the encoding that this build writes and reads.
 const FORMAT: u32 = 1;
@@ -65,6 +68,37 @@ pub(super) struct Segment {
     /// Id of the scheduler that writes.
     #[prost(string, tag = "6")]
     pub(super) writer: String,
+    /// Users whose usage has changed.
+    #[prost(message, repeated, tag = "7")]
+    pub(super) usage: Vec<UsageRecord>,
+    /// Time since which usage counts, in milliseconds since 1970; 0 in a segment without any.
+    #[prost(uint64, tag = "8")]
+    pub(super) usage_since: u64,
+}
+
+/// Usage of a user.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct UsageRecord {
+    #[prost(string, tag = "1")]
+    owner: String,
+    /// Numbers of jobs, in all and by their end.
+    #[prost(uint64, tag = "2")]
+    jobs: u64,
+    #[prost(uint64, tag = "3")]
+    succeeded: u64,
+    #[prost(uint64, tag = "4")]
+    failed: u64,
+    #[prost(uint64, tag = "5")]
+    cancelled: u64,
+    #[prost(double, tag = "6")]
+    slot_seconds: f64,
+    #[prost(double, tag = "7")]
+    rank_seconds: f64,
+    #[prost(double, tag = "8")]
+    gpu_seconds: f64,
+    /// GPU seconds by the number of the day since 1970.
+    #[prost(btree_map = "uint32, double", tag = "9")]
+    gpu_days: BTreeMap<u32, f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -124,6 +158,18 @@ struct LimitsRecord {
     time_ms: Option<u64>,
     #[prost(uint64, optional, tag = "3")]
     rows: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    jobs: Option<u64>,
+    /// Memory of its owner's queries, and of a task of the job for each of its slots.
+    #[prost(uint64, optional, tag = "5")]
+    memory: Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    slot_memory: Option<u64>,
+    /// GPU time of its owner's trainings, in a window of days.
+    #[prost(uint64, optional, tag = "7")]
+    gpu_ms: Option<u64>,
+    #[prost(uint32, tag = "8")]
+    gpu_days: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -156,6 +202,14 @@ struct KeptRecord {
     wire: u32,
 }
 
+/// Part of the state that a change has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Changed {
+    Job(String),
+    Executors,
+    Usage,
+}
+
 /// Change of a job's record.
 type Update = Box<dyn FnOnce(&mut JobRecord)>;
 
@@ -164,6 +218,11 @@ type Update = Box<dyn FnOnce(&mut JobRecord)>;
 pub(super) struct State {
     jobs: IndexMap<String, Entry>,
     executors: BTreeSet<String>,
+    usage: BTreeMap<String, UsageRecord>,
+    /// Time since which usage counts, in milliseconds since 1970; 0 if there is none.
+    usage_since: u64,
+    /// Users whose usage is not written yet.
+    unwritten_usage: BTreeSet<String>,
     /// Scheduler that writes; `None` if the last one has given it up.
     pub(super) leader: Option<Leader>,
 }
@@ -208,6 +267,12 @@ impl State {
         if let Some(executors) = segment.executors {
             self.executors = executors.ids.into_iter().collect();
         }
+        if segment.usage_since > 0 {
+            self.usage_since = segment.usage_since;
+        }
+        for usage in segment.usage {
+            self.usage.insert(usage.owner.clone(), usage);
+        }
         for mut job in segment.jobs {
             let before = self.jobs.get_mut(&job.id);
             if job.end.is_none() && job.kept.is_none() {
@@ -232,11 +297,7 @@ impl State {
             request,
             stores,
         } = submitted;
-        let limits = submission.limits.map(|limits| LimitsRecord {
-            role: limits.role.to_string(),
-            time_ms: limits.time.map(|time| time.as_millis() as u64),
-            rows: limits.rows,
-        });
+        let limits = submission.limits.map(LimitsRecord::from);
         let job = JobRecord {
             id: submission.job.clone(),
             name: submission.name.clone(),
@@ -284,16 +345,27 @@ impl State {
                 let known = self.jobs.get(job);
                 known.is_some_and(|entry| entry.maybe_written)
             }
-            Change::Attempt { .. } | Change::Planned { .. } | Change::Executors(_) => false,
+            Change::Attempt { .. }
+            | Change::Planned { .. }
+            | Change::Executors(_)
+            | Change::Usage(_) => false,
         }
     }
 
-    /// Applies a change. Returns the job that has changed, if one has.
-    pub(super) fn apply(&mut self, change: Change) -> Option<String> {
+    /// Applies a change. Returns what has changed.
+    pub(super) fn apply(&mut self, change: Change) -> Changed {
         let (id, change): (String, Update) = match change {
             Change::Executors(executors) => {
                 self.executors = executors;
-                return None;
+                return Changed::Executors;
+            }
+            Change::Usage(RecordedUsage { since, users }) => {
+                self.usage_since = millis(since);
+                for user in users {
+                    self.unwritten_usage.insert(user.owner.clone());
+                    self.usage.insert(user.owner.clone(), user.into());
+                }
+                return Changed::Usage;
             }
             Change::Attempt { job, attempt } => {
                 (job, Box::new(|record| record.attempts.push(attempt)))
@@ -321,7 +393,12 @@ impl State {
         if let Some(entry) = self.jobs.get_mut(&id) {
             change(&mut entry.job);
         }
-        Some(id)
+        Changed::Job(id)
+    }
+
+    /// Checks whether there is usage that is not written yet.
+    pub(super) fn has_unwritten_usage(&self) -> bool {
+        !self.unwritten_usage.is_empty()
     }
 
     /// Drops the oldest of too many jobs that have ended. One whose end is not written stays if the record has it, because
@@ -342,13 +419,17 @@ impl State {
         }
     }
 
-    /// Returns a segment with these jobs, as far as they are still there, and the executors if they have changed.
+    /// Returns a segment with these jobs, as far as they are still there, the usage that is not written, and the executors if
+    /// they have changed.
     pub(super) fn segment(&mut self, changed: &BTreeSet<String>, executors: bool) -> Segment {
         for id in changed {
             if let Some(entry) = self.jobs.get_mut(id) {
                 entry.maybe_written = true;
             }
         }
+        let users = std::mem::take(&mut self.unwritten_usage);
+        let usage = users.iter().filter_map(|user| self.usage.get(user));
+        let usage: Vec<_> = usage.cloned().collect();
         let jobs = changed.iter().filter_map(|id| self.jobs.get(id));
         let jobs = jobs.map(|entry| {
             let kept = entry.job.kept.clone().filter(|_| !entry.kept_is_written);
@@ -360,8 +441,20 @@ impl State {
         Segment {
             jobs: jobs.collect(),
             executors: executors.then(|| self.executors()),
+            usage_since: if usage.is_empty() {
+                0
+            } else {
+                self.usage_since
+            },
+            usage,
             ..Segment::new()
         }
+    }
+
+    /// Records that a segment is not written.
+    pub(super) fn unwrote(&mut self, segment: Segment) {
+        let users = segment.usage.into_iter().map(|usage| usage.owner);
+        self.unwritten_usage.extend(users);
     }
 
     /// Records that the submissions of these jobs are written.
@@ -387,6 +480,8 @@ impl State {
             leader,
             jobs: jobs.map(|entry| entry.job.clone()).collect(),
             executors: Some(self.executors()),
+            usage: self.usage.values().cloned().collect(),
+            usage_since: self.usage_since,
             ..Segment::new()
         })
     }
@@ -395,6 +490,14 @@ impl State {
         Executors {
             ids: self.executors.iter().cloned().collect(),
         }
+    }
+
+    /// Returns the usage of all users, if there is any.
+    pub(super) fn usage(&self) -> Option<RecordedUsage> {
+        (self.usage_since > 0).then(|| RecordedUsage {
+            since: time(self.usage_since),
+            users: self.usage.values().map(UserUsage::from).collect(),
+        })
     }
 
     /// Returns the jobs and executors for the controller, and what is needed to submit unfinished jobs again. A job that a
@@ -449,16 +552,7 @@ impl Segment {
 
 impl JobRecord {
     fn recorded(&self) -> Result<Recorded> {
-        let limits = self.limits.as_ref().map(|limits| {
-            Ok::<_, Error>(JobLimits {
-                role: limits
-                    .role
-                    .parse()
-                    .map_err(|error: String| Error::malformed("record of jobs", error))?,
-                time: limits.time_ms.map(Duration::from_millis),
-                rows: limits.rows,
-            })
-        });
+        let limits = self.limits.as_ref().map(LimitsRecord::recorded);
         let submission = Submission {
             job: self.id.clone(),
             name: self.name.clone(),
@@ -479,6 +573,100 @@ impl JobRecord {
             generation: (self.generation > 0).then_some((self.generation, self.ranks as usize)),
             end: self.end.as_ref().map(EndRecord::recorded).transpose()?,
         })
+    }
+}
+
+impl LimitsRecord {
+    fn recorded(&self) -> Result<JobLimits> {
+        let role = self.role.parse();
+        let gpus = self.gpu_ms.map(|time| GpuQuota {
+            time: Duration::from_millis(time),
+            days: self.gpu_days,
+        });
+        Ok(JobLimits {
+            role: role.map_err(|error: String| Error::malformed("record of jobs", error))?,
+            time: self.time_ms.map(Duration::from_millis),
+            rows: self.rows,
+            jobs: self.jobs,
+            memory: MemoryQuota {
+                limit: self.memory,
+                slot: self.slot_memory,
+            },
+            gpus,
+        })
+    }
+}
+
+impl From<JobLimits> for LimitsRecord {
+    fn from(limits: JobLimits) -> Self {
+        let JobLimits {
+            role,
+            time,
+            rows,
+            jobs,
+            memory:
+                MemoryQuota {
+                    limit: memory,
+                    slot: slot_memory,
+                },
+            gpus,
+        } = limits;
+        Self {
+            role: role.to_string(),
+            time_ms: time.map(|time| time.as_millis() as u64),
+            rows,
+            jobs,
+            memory,
+            slot_memory,
+            gpu_ms: gpus.map(|gpus| gpus.time.as_millis() as u64),
+            gpu_days: gpus.map_or(0, |gpus| gpus.days),
+        }
+    }
+}
+
+impl From<UserUsage> for UsageRecord {
+    fn from(usage: UserUsage) -> Self {
+        let UserUsage { owner, jobs, held } = usage;
+        let Totals {
+            submitted,
+            reruns: _,
+            succeeded,
+            failed,
+            cancelled,
+        } = jobs;
+        Self {
+            owner,
+            jobs: submitted,
+            succeeded,
+            failed,
+            cancelled,
+            slot_seconds: held.slot_seconds,
+            rank_seconds: held.rank_seconds,
+            gpu_seconds: held.gpu_seconds,
+            gpu_days: held.gpu_days.iter().collect(),
+        }
+    }
+}
+
+impl From<&UsageRecord> for UserUsage {
+    fn from(record: &UsageRecord) -> Self {
+        let days = record.gpu_days.iter();
+        Self {
+            owner: record.owner.clone(),
+            jobs: Totals {
+                submitted: record.jobs,
+                reruns: 0,
+                succeeded: record.succeeded,
+                failed: record.failed,
+                cancelled: record.cancelled,
+            },
+            held: Held {
+                slot_seconds: record.slot_seconds,
+                rank_seconds: record.rank_seconds,
+                gpu_seconds: record.gpu_seconds,
+                gpu_days: GpuDays::restored(days.map(|(day, seconds)| (*day, *seconds))),
+            },
+        }
     }
 }
 

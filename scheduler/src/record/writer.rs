@@ -118,7 +118,9 @@ impl Writer {
             let (has_changed, is_urgent) = {
                 let pending = shared.pending.lock();
                 (
-                    !pending.changed.is_empty() || pending.executors,
+                    !pending.changed.is_empty()
+                        || pending.executors
+                        || pending.state.has_unwritten_usage(),
                     pending.urgent,
                 )
             };
@@ -155,7 +157,8 @@ impl Writer {
             writer: self.id.clone(),
             ..segment
         };
-        let is_empty = segment.jobs.is_empty() && !executors && !resigns;
+        let has_content = !segment.jobs.is_empty() || !segment.usage.is_empty();
+        let is_empty = !has_content && !executors && !resigns;
         let appended = timeout(WRITE, self.append(&segment, is_empty)).await;
         let error = match appended {
             Ok(Ok(true)) => {
@@ -183,6 +186,7 @@ impl Writer {
         let mut pending = shared.pending.lock();
         pending.changed.extend(changed);
         pending.executors |= executors;
+        pending.state.unwrote(segment);
         drop(pending);
         shared.written.send_modify(|written| {
             written.error = Some(error);

@@ -98,7 +98,8 @@ pub(crate) struct Demand {
 impl Demand {
     /// Returns the limits on the memory of its user's queries.
     fn memory(&self) -> MemoryQuota {
-        self.limits.map_or_else(MemoryQuota::default, |limits| limits.memory)
+        self.limits
+            .map_or_else(MemoryQuota::default, |limits| limits.memory)
     }
 }
 

@@ -6,6 +6,7 @@ mod gangs;
 mod gpus;
 mod jobs;
 mod limits;
+mod quotas;
 mod recovery;
 mod sharing;
 

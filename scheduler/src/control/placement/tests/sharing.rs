@@ -132,7 +132,10 @@ fn memory_that_is_held_and_a_slots_share_count_for_the_quota() {
     assert_eq!(decide(small(9), 5), "tasks e0:2");
     assert!(waits(decide(small(9), 8)));
     // A job without a quota takes what is free.
-    assert_eq!(decide(of((QUEUE_DEFAULT, "bob"), "a", 9), 99), "tasks e0:4 e1:2");
+    assert_eq!(
+        decide(of((QUEUE_DEFAULT, "bob"), "a", 9), 99),
+        "tasks e0:4 e1:2"
+    );
 }
 
 #[test]
