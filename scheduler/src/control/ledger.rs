@@ -13,7 +13,7 @@ use super::quotas::{GpuDays, day_of};
 /// Most users with an entry of their own; with tokens of an identity provider, anybody may come.
 const MOST: usize = 10_000;
 /// Name of the entry of all other users.
-pub(super) const OTHERS: &str = "(others)";
+const OTHERS: &str = "(others)";
 
 /// Time for which one user's tasks have held something.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,12 +1,14 @@
 //! Limits of a role, each exceeded by a principal of that role and not by one of another role.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::runtime::Runtime;
+use volley_proto::store::{Log, log_url};
 use volley_tests::{Setup, binary, eventually};
 
 use crate::access::{Guarded, said};
-use crate::fails;
+use crate::{create_model, fails, write_table};
 
 /// Time limit for what is to happen soon.
 const SOON: Duration = Duration::from_secs(60);
@@ -128,10 +130,128 @@ fn a_querys_memory_is_limited_for_the_role_that_has_a_limit() {
     assert_eq!(run.rows(), [serde_json::json!({"n": 999_990})]);
 }
 
+/// Returns a user's row of the table of usage.
+fn usage(guarded: &Guarded, owner: &str) -> Option<serde_json::Value> {
+    let sql = format!("SELECT * FROM volley.usage WHERE owner = '{owner}'");
+    let run = guarded.run("root", &sql);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    run.rows().into_iter().next()
+}
+
+/// Encodes a segment of the record that says that alice has used this many GPU hours today.
+fn used_by_alice(hours: f64) -> Vec<u8> {
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut day = today.as_secs() / (24 * 60 * 60);
+    let seconds = (hours * 3600.0).to_le_bytes();
+    let mut of_day = vec![0x08];
+    while day >= 0x80 {
+        of_day.push(day as u8 | 0x80);
+        day >>= 7;
+    }
+    of_day.extend([day as u8, 0x11]);
+    of_day.extend(seconds);
+    let mut user = b"\x0a\x05alice\x41".to_vec();
+    user.extend(seconds);
+    user.extend([0x4a, of_day.len() as u8]);
+    user.extend(of_day);
+    [vec![0x08, 1, 0x3a, user.len() as u8], user].concat()
+}
+
+/// Tasks of a user wait for memory, and trainings on GPUs are refused. No executor has a GPU, so the record says that some
+/// were used.
+#[test]
+fn quotas_hold_over_all_jobs_of_a_principal_and_usage_over_a_restart() {
+    let limits = [
+        "--limit",
+        "read:memory=300MiB",
+        "--limit",
+        "run:gpu_hours=1/30d",
+    ];
+    let mut guarded = Guarded::start_with(Setup {
+        executors: 3,
+        scheduler_args: limits.map(str::to_owned).into(),
+        executor_args: ["--memory", "256MiB"].map(str::to_owned).into(),
+        ..Setup::default()
+    });
+    let slot = 256_u64 << 20;
+    let mut endless = guarded.spawn("rita", ENDLESS);
+    eventually("the query to hold memory", SOON, || {
+        let rita = usage(&guarded, "rita")?;
+        (rita["memory_bytes"] == slot).then_some(())
+    });
+    // Two slots are free, and she may hold no other.
+    let second = guarded.spawn("rita", "SELECT sum(value) AS s FROM range(1000)");
+    eventually("the second query to wait for memory", SOON, || {
+        let waiting = "SELECT waits FROM volley.jobs WHERE owner = 'rita' AND waits IS NOT NULL";
+        let jobs = guarded.run("root", waiting).rows();
+        let waits = jobs.first()?["waits"].as_str()?;
+        let limit = "the limit memory of the role read is 300.0 MiB";
+        waits.contains(limit).then_some(())
+    });
+    let run = guarded.run("alice", "SELECT sum(value) AS s FROM range(1000)");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(usage(&guarded, "rita").unwrap()["memory_bytes"], slot);
+    endless.process().terminate();
+    let run = second.wait(SOON);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+
+    // A scheduler that is killed loses what it has not recorded.
+    let runtime = Runtime::new().unwrap();
+    let record = log_url(guarded.cluster.record().to_str().unwrap()).unwrap();
+    let log = Log::open(&record).unwrap();
+    let both = b"\x0a\x04rita\x10\x02\x18\x01\x28\x01";
+    eventually("usage to be recorded", SOON, || {
+        let replay = runtime.block_on(log.read()).ok()?;
+        let mut parts = replay.snapshot.iter().chain(&replay.segments);
+        let has_both = parts.any(|part| part.windows(both.len()).any(|bytes| bytes == both));
+        has_both.then_some(())
+    });
+    let before = usage(&guarded, "rita").unwrap();
+    assert_eq!(before["memory_bytes"], 0);
+    guarded.cluster.scheduler().kill();
+    runtime.block_on(async {
+        let next = log.read().await.unwrap().next;
+        let used = used_by_alice(2.0).into();
+        assert!(log.append(next, &used).await.unwrap());
+    });
+    guarded.cluster.restart_scheduler();
+    let after = usage(&guarded, "rita").unwrap();
+    assert_eq!(after, before);
+    assert_eq!(
+        (&after["jobs"], &after["cancelled"]),
+        (&2.into(), &1.into())
+    );
+    assert_eq!(after["memory_limit_bytes"], 300_u64 << 20);
+    assert!(after["since"].is_string(), "{after}");
+
+    guarded.cluster.await_executors(3);
+    let table = write_table(guarded.cluster.dir(), 50);
+    let on_cpu = format!("{table} {}", create_model("m", ", epochs = 1"));
+    let on_gpus = on_cpu.replace("device = 'cpu'", "device = 'cuda'");
+    let run = guarded.run("alice", &on_gpus);
+    let used = "trainings of alice have used 2.00 GPU hours in the last 30 days";
+    said(
+        &run,
+        &[used, "the limit gpu_hours of the role run is 1/30d"],
+    );
+    // Hers are not his.
+    let run = guarded.run("bob", &on_gpus);
+    assert!(!run.error().contains("gpu_hours"), "{}", run.stderr);
+    let run = guarded.run("alice", &on_cpu);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let alice = usage(&guarded, "alice").unwrap();
+    assert_eq!(
+        (&alice["gpu_hours"], &alice["gpu_hours_limit"]),
+        (&2.0.into(), &1.0.into())
+    );
+}
+
 #[test]
 fn a_limit_that_there_is_not_is_refused_at_the_start() {
     for (limit, part) in [
         ("read:query_memory=much", "query_memory"),
+        ("run:gpu_hours=40", "expected HOURS/DAYSd, such as 40/30d"),
+        ("read:gpu_hours=40/30d", "the role read trains nothing"),
         ("read:rows=7", "unknown limit"),
         ("everybody:query_time=1s", "not a role"),
     ] {
