@@ -264,7 +264,7 @@ impl<'a> Round<'a> {
                 decisions.push(Decision::Tasks(tasks));
                 continue;
             }
-            if let Some(reason) = self.is_full(position) {
+            if let Some(reason) = self.beyond_quota(position) {
                 decisions.push(Decision::Wait(reason));
                 continue;
             }
@@ -296,7 +296,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the reason why a query waits if its user's quota of memory keeps it from a free slot.
-    fn is_full(&self, position: usize) -> Option<WaitReason> {
+    fn beyond_quota(&self, position: usize) -> Option<WaitReason> {
         let demand = &self.demands[position];
         let limits = demand.limits.filter(|_| self.full[position])?;
         let user = Arc::clone(&demand.account.user);
