@@ -1,7 +1,7 @@
 //! Everything that crosses a process boundary in Volley.
 //!
-//! Wire messages, ids, the training [`spec`], the model [`store`]'s layout, tables, access and TLS, on Arrow, tonic and
-//! object_store. Both sides of every boundary depend on this crate and on nothing of each other. It is not the place
+//! Wire messages, ids, the training [`spec`], the model [`store`]'s layout, tables, access, TLS and [`traces`] for a collector,
+//! on Arrow, tonic and object_store. Both sides of every boundary depend on this crate and on nothing of each other. It is not the place
 //! for behaviour, and names no query engine: plan nodes and their encoding are in `volley-engine`, training is in
 //! `volley-trainer`.
 
@@ -37,6 +37,7 @@ pub mod stack;
 pub mod store;
 pub mod tables;
 pub mod tls;
+pub mod traces;
 pub mod version;
 pub mod wire;
 
