@@ -6,6 +6,7 @@ use url::Url;
 use volley_proto::access::AllowedPaths;
 use volley_proto::address::ListenAddress;
 use volley_proto::tls::Tls;
+use volley_proto::traces::OtlpEndpoint;
 
 use crate::access::{JwtConfig, Limits, Tokens};
 use crate::control::Queue;
@@ -42,6 +43,8 @@ pub struct SchedulerConfig {
     pub allowed_paths: AllowedPaths,
     /// TLS certificates and key; connections are in the clear without.
     pub tls: Option<Tls>,
+    /// Collector that traces of jobs are sent to, if any is.
+    pub otlp: Option<OtlpEndpoint>,
 }
 
 impl Default for SchedulerConfig {
@@ -61,6 +64,7 @@ impl Default for SchedulerConfig {
             insecure: false,
             allowed_paths: AllowedPaths::default(),
             tls: None,
+            otlp: None,
         }
     }
 }

@@ -8,7 +8,7 @@
 //!                                           └─ the rest ─────► the driver, in order
 //! ```
 //!
-//! The handle decides nothing.
+//! The [traces](crate::traces) of jobs follow events and commands here, if there are any. The handle decides nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,9 +18,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
+use volley_proto::traces::Traces;
 
 use crate::control::{Binding, Command, Controller, Event, Now, Offer, Policy, Topic};
 use crate::record::{Record, WriterFigures};
+use crate::traces::JobTraces;
 
 /// Handle to the controller; cheap to clone.
 #[derive(Clone)]
@@ -33,6 +35,7 @@ struct Shared {
     topics: Mutex<HashMap<Topic, watch::Sender<()>>>,
     commands: mpsc::UnboundedSender<Command>,
     record: Record,
+    traces: Option<JobTraces>,
 }
 
 impl fmt::Debug for Control {
@@ -43,13 +46,18 @@ impl fmt::Debug for Control {
 
 impl Control {
     /// Creates an empty controller, and the receiver of its commands but those that are for the record.
-    pub(crate) fn new(policy: Policy, record: Record) -> (Self, mpsc::UnboundedReceiver<Command>) {
+    pub(crate) fn new(
+        policy: Policy,
+        record: Record,
+        traces: Option<Traces>,
+    ) -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let shared = Shared {
             controller: Mutex::new(Controller::new(policy)),
             topics: Mutex::default(),
             commands,
             record,
+            traces: traces.map(JobTraces::new),
         };
         let shared = Arc::new(shared);
         (Self { shared }, receiver)
@@ -59,8 +67,14 @@ impl Control {
     pub(crate) fn on(&self, event: Event) {
         let commands = {
             let mut controller = self.shared.controller.lock();
-            let commands = controller.on(event, Now::read());
-            self.record(commands)
+            let now = Now::read();
+            let traces = self.shared.traces.as_ref();
+            let seen = traces.and_then(|traces| Some((traces, JobTraces::sees(&event)?)));
+            let commands = controller.on(event, now);
+            if let Some((traces, seen)) = seen {
+                traces.follows(seen, &controller, now.time);
+            }
+            self.record(commands, &controller, now)
         };
         self.send(commands);
     }
@@ -69,8 +83,9 @@ impl Control {
     pub(crate) fn place(&self, offer: Offer<'_>) -> Vec<Binding> {
         let commands = {
             let mut controller = self.shared.controller.lock();
-            let commands = controller.place(offer, Now::read());
-            self.record(commands)
+            let now = Now::read();
+            let commands = controller.place(offer, now);
+            self.record(commands, &controller, now)
         };
         let mut bindings = Vec::new();
         let rest = commands.into_iter().filter_map(|command| match command {
@@ -89,8 +104,10 @@ impl Control {
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&mut Controller, Now) -> T) -> T {
         let (answer, commands) = {
             let mut controller = self.shared.controller.lock();
-            let answer = question(&mut controller, Now::read());
-            (answer, self.record(controller.take_commands()))
+            let now = Now::read();
+            let answer = question(&mut controller, now);
+            let commands = controller.take_commands();
+            (answer, self.record(commands, &controller, now))
         };
         self.send(commands);
         answer
@@ -143,8 +160,21 @@ impl Control {
         self.shared.record.figures()
     }
 
+    /// Returns the handle by which spans are sent; `None` where jobs are not traced.
+    pub(crate) fn traces(&self) -> Option<&Traces> {
+        self.shared.traces.as_ref().map(JobTraces::traces)
+    }
+
     /// Records changes, in the order in which the controller decided them: under its lock. Returns the other commands.
-    fn record(&self, mut commands: Vec<Command>) -> Vec<Command> {
+    fn record(
+        &self,
+        mut commands: Vec<Command>,
+        controller: &Controller,
+        now: Now,
+    ) -> Vec<Command> {
+        if let Some(traces) = &self.shared.traces {
+            traces.decided(&commands, controller, now.time);
+        }
         let recorded = commands.extract_if(.., |command| matches!(command, Command::Record(_)));
         for command in recorded {
             if let Command::Record(change) = command {
@@ -231,7 +261,7 @@ pub(crate) mod testing {
             queues: Queues::default(),
             reservation_limit: LONG,
         };
-        Control::new(policy, Record::default())
+        Control::new(policy, Record::default(), None)
     }
 }
 

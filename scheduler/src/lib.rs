@@ -14,7 +14,7 @@
 //!                └── facts of graphs, offers ─── ballista ─── planning (queries to stages)
 //! ```
 //!
-//! `record` keeps the record of jobs for a restarted scheduler. `simulation` drives `control` alone, in virtual time,
+//! `record` keeps the record of jobs for a restarted scheduler, and `traces` builds their spans for a collector. `simulation` drives `control` alone, in virtual time,
 //! for benchmarks.
 //!
 //! The scheduler decides where tasks run and who belongs to a generation. It never touches rows or gradients and
@@ -33,6 +33,7 @@ mod server;
 #[doc(hidden)]
 pub mod simulation;
 mod tables;
+mod traces;
 mod web;
 
 pub use access::{GpuHours, JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};

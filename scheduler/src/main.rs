@@ -20,6 +20,7 @@ use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
 use volley_proto::store::{ModelStore, log_url};
 use volley_proto::tls::Tls;
+use volley_proto::traces::OtlpEndpoint;
 use volley_proto::version::Version;
 use volley_scheduler::{JwtConfig, Limits, Queue, Scheduler, SchedulerConfig, Tokens};
 
@@ -113,6 +114,9 @@ struct Args {
     /// Its private key, PEM
     #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Collector to send traces of jobs to, by OTLP over gRPC, such as http://collector:4317 [default: none]
+    #[arg(long, env = "VOLLEY_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<OtlpEndpoint>,
     /// File to write HOST:PORT to once the scheduler listens
     #[arg(long)]
     address_file: Option<PathBuf>,
@@ -199,6 +203,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         insecure: args.insecure,
         allowed_paths: AllowedPaths::new(&args.allowed_paths)?,
         tls: Tls::member_from_options(args.tls_ca, args.tls_cert, args.tls_key)?,
+        otlp: args.otlp_endpoint,
     };
     let version = Version::own();
     tracing::info!(
@@ -209,6 +214,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokens = config.tokens.name(),
         tls = config.tls.is_some(),
         insecure = config.insecure,
+        otlp_endpoint = config.otlp.as_ref().map(OtlpEndpoint::to_string),
         executor_timeout = %format_duration(config.executor_timeout),
         client_timeout = %format_duration(config.client_timeout),
         rows_timeout = %format_duration(config.rows_timeout),

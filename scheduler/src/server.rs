@@ -19,6 +19,7 @@ use volley_proto::disk::make_private;
 use volley_proto::limits::MESSAGE_LIMIT;
 use volley_proto::store::Log;
 use volley_proto::tls::{ClientCertificate, Tls};
+use volley_proto::traces::{Exporter, Service};
 use volley_proto::wire::queries_server::QueriesServer;
 use volley_proto::wire::tasks_server::TasksServer;
 
@@ -42,6 +43,8 @@ pub struct Scheduler {
     control: Control,
     /// Writer of the record of jobs.
     writer: Option<JoinHandle<Result<()>>>,
+    /// Exporter of traces of jobs, if there is one.
+    exporter: Option<Exporter>,
     stop: CancellationToken,
 }
 
@@ -57,8 +60,8 @@ impl Scheduler {
     /// Starts a scheduler; it listens when this returns.
     ///
     /// # Errors
-    /// When the scheduler cannot or may not listen on the address, when tokens, keys or queues are invalid, or when
-    /// Ballista's scheduler does not start.
+    /// When the scheduler cannot or may not listen on the address, when tokens, keys or queues are invalid, when traces
+    /// cannot be sent as configured, or when Ballista's scheduler does not start.
     pub async fn start(config: SchedulerConfig) -> Result<Self> {
         let bind = |source| Error::Bind {
             address: config.listen.to_string(),
@@ -90,7 +93,14 @@ impl Scheduler {
             queues: Queues::new(&config.queues).map_err(Error::Queues)?,
             reservation_limit: config.reservation_limit,
         };
-        let (control, commands) = Control::new(policy, record.clone());
+        let exporter = config.otlp.as_ref().map(|to| {
+            let instance = address.clone();
+            let name = "volley-scheduler";
+            Exporter::start(to, &Service { name, instance })
+        });
+        let exporter = exporter.transpose().map_err(Error::Traces)?;
+        let traces = exporter.as_ref().map(|exporter| exporter.traces().clone());
+        let (control, commands) = Control::new(policy, record.clone(), traces);
         let (writer, kept) = match led {
             Some(Led {
                 writer,
@@ -149,6 +159,7 @@ impl Scheduler {
             serving,
             control,
             writer,
+            exporter,
             stop,
         })
     }
@@ -163,6 +174,15 @@ impl Scheduler {
     /// # Errors
     /// When serving ends before `told` does, with the cause.
     pub async fn run_until(mut self, told: impl Future<Output = ()>) -> Result<()> {
+        let exporter = self.exporter.take();
+        let ended = self.run(told).await;
+        if let Some(exporter) = exporter {
+            exporter.finish().await;
+        }
+        ended
+    }
+
+    async fn run(mut self, told: impl Future<Output = ()>) -> Result<()> {
         let mut writer = self.writer.take();
         let superseded = async {
             match &mut writer {

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use url::Url;
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Executor, Job, JobState, Model, Run, Stage, Table};
+use volley_proto::traces::Traces;
 use volley_proto::{ModelName, TrainId};
 
 use crate::control::{Controller, JobsFilter};
@@ -78,10 +79,12 @@ pub(crate) struct Figures {
     pub(crate) runs: Vec<Run>,
     /// Writer of the record of jobs; `None` where jobs are not recorded.
     pub(crate) record: Option<WriterFigures>,
+    /// Spans of jobs; `None` where jobs are not traced.
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Figures {
-    fn of(control: &Controller, record: Option<WriterFigures>) -> Self {
+    fn of(control: &Controller, (record, traces): (Option<WriterFigures>, Option<Traces>)) -> Self {
         let active = JobsFilter::default();
         let jobs = control.jobs().wanted(&active);
         let jobs = jobs.filter(|job| !job.state.has_ended());
@@ -93,6 +96,7 @@ impl Figures {
             executors: control.executor_rows(None),
             runs: control.runs().run_rows(None),
             record,
+            traces,
         }
     }
 }
@@ -227,7 +231,8 @@ impl Tables {
     /// Returns the figures of the cluster.
     pub(crate) fn figures(&self) -> Figures {
         let record = self.control.record_figures();
-        self.control.look(|control| Figures::of(control, record))
+        let beside = (record, self.control.traces().cloned());
+        self.control.look(|control| Figures::of(control, beside))
     }
 
     fn stores(&self) -> Vec<Url> {

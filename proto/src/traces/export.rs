@@ -85,6 +85,13 @@ impl Counts {
 }
 
 impl Traces {
+    /// Returns a handle, and the receiver of its spans, of which so many may wait.
+    pub fn channel(waiting: usize) -> (Self, mpsc::Receiver<Span>) {
+        let (spans, queue) = mpsc::channel(waiting);
+        let counts = Arc::default();
+        (Self { spans, counts }, queue)
+    }
+
     /// Sends a span. It is dropped if too many wait.
     pub fn send(&self, span: Span) {
         if self.spans.try_send(span).is_err() {
@@ -138,11 +145,7 @@ impl Exporter {
     /// When the endpoint is `https` and the system trusts no authority.
     pub fn start(to: &OtlpEndpoint, service: &Service) -> Result<Self> {
         let endpoint = to.endpoint()?.connect_timeout(CONNECT).timeout(ANSWER);
-        let (spans, queue) = mpsc::channel(QUEUE);
-        let traces = Traces {
-            spans,
-            counts: Arc::default(),
-        };
+        let (traces, queue) = Traces::channel(QUEUE);
         let sender = Sender {
             endpoint: to.to_string(),
             client: TraceServiceClient::new(endpoint.connect_lazy()),

@@ -150,6 +150,19 @@ impl Span {
             .maybe(key, own)
     }
 
+    /// Returns its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the error with which it failed.
+    pub fn error(&self) -> Option<&str> {
+        match &self.outcome {
+            Outcome::Failed(error) => Some(error),
+            Outcome::Ended | Outcome::Succeeded => None,
+        }
+    }
+
     /// Adds an attribute.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {

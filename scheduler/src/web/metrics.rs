@@ -28,6 +28,9 @@ impl Figures {
         if let Some(writer) = &self.record {
             of_record(writer, &mut metrics);
         }
+        if let Some(traces) = &self.traces {
+            traces.count(&mut metrics);
+        }
         metrics.process();
         let label = |name, value: &str| vec![(name, value.to_owned())];
         let jobs = metrics.gauges(
@@ -298,6 +301,8 @@ pub(super) async fn metrics(
 mod tests {
     use std::time::Duration;
 
+    use volley_proto::traces::Traces;
+
     use super::*;
 
     #[test]
@@ -323,6 +328,7 @@ mod tests {
                 failing: true,
                 silence: Duration::from_millis(2500),
             }),
+            traces: Some(Traces::channel(1).0),
         };
         let counts = AccessCounts::default();
         counts.refused_logins.add_one();
@@ -345,6 +351,7 @@ mod tests {
             "volley_record_write_failures_total 1",
             "volley_record_failing 1.0",
             "volley_record_silence_seconds 2.5",
+            "volley_trace_spans_total{outcome=\"sent\"} 0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");

@@ -162,7 +162,8 @@ const SCHEDULER: Inside = Inside {
         ("access", &[]),
         ("control", &[]),
         ("record", &["control"]),
-        ("handle", &["control", "record"]),
+        ("traces", &["control"]),
+        ("handle", &["control", "record", "traces"]),
         ("listing", &[]),
         ("tables", &["control", "handle", "listing", "record"]),
         ("grpc", &["access", "control", "handle", "tables"]),
@@ -215,6 +216,10 @@ const SCHEDULER: Inside = Inside {
         ),
         (
             "tables",
+            &["ballista_core", "ballista_scheduler", "datafusion"],
+        ),
+        (
+            "traces",
             &["ballista_core", "ballista_scheduler", "datafusion"],
         ),
         (

@@ -458,7 +458,7 @@ impl Run {
     }
 
     /// Returns why the current generation has ended, if it has.
-    pub(super) fn over(&self) -> Option<&str> {
+    pub(crate) fn over(&self) -> Option<&str> {
         self.over.as_deref()
     }
 
