@@ -175,8 +175,10 @@ impl RankTask {
 /// Identity of the task that a plan runs in: its job, stage and number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskIdentity {
-    /// Id of the job.
+    /// Id of the job as the engine has it, which is that of the attempt.
     pub job_id: String,
+    /// Id of the job in lists and logs, which is that of its first attempt.
+    pub first_attempt: String,
     /// Id of the stage.
     pub stage_id: usize,
     /// Number of the task within its stage.

@@ -23,6 +23,7 @@ use volley_proto::schedulers::Schedulers;
 use volley_proto::scratch::Scratch;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
+use volley_proto::traces::OtlpEndpoint;
 use volley_proto::version::Version;
 use volley_trainer::custom::CustomLayers;
 
@@ -120,6 +121,9 @@ struct Args {
         requires = "metrics"
     )]
     metrics_tokens: Vec<TokenHash>,
+    /// Collector to send traces of jobs to, by OTLP over gRPC, such as http://collector:4317 [default: none]
+    #[arg(long, env = "VOLLEY_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<OtlpEndpoint>,
     /// Form of the log on standard error: a line of text or a JSON object for each event
     #[arg(long, env = "VOLLEY_LOG_FORMAT", value_parser = ["text", "json"], default_value = "text")]
     log_format: String,
@@ -208,6 +212,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
             listen,
             tokens: args.metrics_tokens,
         }),
+        otlp: args.otlp_endpoint,
     };
     let version = Version::own();
     tracing::info!(
@@ -225,6 +230,7 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         device = %config.device,
         tls = config.tls.is_some(),
         metrics = config.metrics.as_ref().map(|metrics| metrics.listen.to_string()),
+        otlp_endpoint = config.otlp.as_ref().map(OtlpEndpoint::to_string),
         "starting"
     );
     tracing::debug!(?config);

@@ -12,6 +12,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
 use volley_proto::tls::Tls;
+use volley_proto::traces::OtlpEndpoint;
 use volley_trainer::custom::CustomLayers;
 
 use crate::memory::rank_memory;
@@ -66,6 +67,8 @@ pub struct ExecutorConfig {
     pub tls: Option<Tls>,
     /// Server of metrics and probes, if there is one.
     pub metrics: Option<MetricsConfig>,
+    /// Collector that traces of jobs are sent to, if any is.
+    pub otlp: Option<OtlpEndpoint>,
 }
 
 /// Configuration of the server of an executor's metrics and probes.
@@ -144,6 +147,7 @@ impl ExecutorConfig {
             allowed_paths: AllowedPaths::default(),
             tls: None,
             metrics: None,
+            otlp: None,
         }
     }
 }

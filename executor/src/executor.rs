@@ -12,6 +12,7 @@ use uuid::Uuid;
 use volley_engine::runtime::Runtimes;
 use volley_proto::access::{Authorized, ExposureOptions, may_listen};
 use volley_proto::scratch::{FolderOwner, FolderTaken};
+use volley_proto::traces::{Exporter, Service};
 use volley_trainer::resolve_device;
 
 use crate::attendance;
@@ -51,6 +52,8 @@ pub struct Executor {
     /// Server of metrics and probes, if there is one.
     page: JoinSet<()>,
     process: Process,
+    /// Exporter of traces of jobs, if there is one.
+    exporter: Option<Exporter>,
     /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
     /// Ownership of the work folder, given up after all that uses the folder.
@@ -69,8 +72,8 @@ impl Executor {
     /// Starts an executor. It is registered when this returns.
     ///
     /// # Errors
-    /// When the work folder, the device or the address cannot be used, or the scheduler does not answer or rejects
-    /// the executor.
+    /// When the work folder, the device or the address cannot be used, traces cannot be sent as configured, or the
+    /// scheduler does not answer or rejects the executor.
     pub async fn start(config: ExecutorConfig) -> Result<Self> {
         // The executor's ports always ask for proofs.
         let tls = config.tls.is_some();
@@ -97,12 +100,20 @@ impl Executor {
         tracing::info!(executor = %config.id, %device, "ranks compute on this device");
         let (parking, leaving) = (Parking::default(), CancellationToken::new());
         let counts = Arc::<Counts>::default();
-        let vitals = Arc::new(Vitals::new(
+        let exporter = config.otlp.as_ref().map(|to| {
+            let instance = config.id.clone();
+            let name = "volley-executor";
+            Exporter::start(to, &Service { name, instance })
+        });
+        let exporter = exporter.transpose().map_err(Error::Traces)?;
+        let traces = exporter.as_ref().map(|exporter| exporter.traces().clone());
+        let vitals = Vitals::new(
             config.clone(),
             Arc::clone(&counts),
             parking.clone(),
             leaving.clone(),
-        ));
+        );
+        let vitals = Arc::new(vitals.traced(traces.clone()));
         let mut page = JoinSet::new();
         if let Some(metrics) = &config.metrics {
             let listener = metrics::listen(&config, metrics)?;
@@ -119,7 +130,7 @@ impl Executor {
             channel.clone(),
             (parking.clone(), prepared.clone()),
             leaving.clone(),
-            counts,
+            (counts, traces),
         );
         let runtimes = Runtimes {
             ranks: Arc::new(ranks),
@@ -149,6 +160,7 @@ impl Executor {
             vitals,
             page,
             process,
+            exporter,
             incarnation,
             owner,
         })
@@ -161,6 +173,19 @@ impl Executor {
     /// # Errors
     /// When the scheduler is gone for longer than the configuration allows.
     pub async fn run_until(
+        mut self,
+        leave: impl Future<Output = ()>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
+        let exporter = self.exporter.take();
+        let ended = self.run(leave, stop).await;
+        if let Some(exporter) = exporter {
+            exporter.finish().await;
+        }
+        ended
+    }
+
+    async fn run(
         self,
         leave: impl Future<Output = ()>,
         stop: impl Future<Output = ()>,
@@ -178,6 +203,8 @@ impl Executor {
             // It answers until the executor has ended.
             page: _page,
             mut process,
+            // It is taken before.
+            exporter: _,
             mut incarnation,
         } = self;
         let released = async {
@@ -244,9 +271,9 @@ async fn start(
     vitals: &Arc<Vitals>,
     incarnation: (Uuid, u64),
 ) -> Result<Process> {
-    let counts = Arc::clone(&vitals.counts);
+    let observed = (Arc::clone(&vitals.counts), vitals.traces.clone());
     let told = metrics::tell_vitals(config.clone(), channel.clone(), Arc::clone(vitals));
-    let started = ballista::start(config, channel, runtimes.clone(), counts, incarnation);
+    let started = ballista::start(config, channel, runtimes.clone(), observed, incarnation);
     let mut process = started.await?;
     vitals.attends(process.tasks().clone());
     process.serve(told);

@@ -121,12 +121,15 @@ impl VolleyEngine {
     ) -> Result<VolleyStage> {
         let identity = TaskIdentity {
             job_id: job_id.to_string(),
+            first_attempt: first_attempt(session, &job_id),
             stage_id,
             task_id,
             partitions: partitions.clone(),
         };
         let running = self.tasks.begin(&identity);
-        let span = span(&identity, session);
+        // Everything logged in the span belongs to the job.
+        let (job, attempt) = (identity.first_attempt.as_str(), &identity.job_id);
+        let span = tracing::error_span!("task", job, %attempt, stage = stage_id, partitions = ?identity.partitions);
         let mut disks = Disks {
             executor: self.executor.clone(),
             work_dir: work_dir.into(),
@@ -234,15 +237,6 @@ impl VolleyEngine {
     }
 }
 
-/// Returns a task's span: everything logged in it belongs to the job.
-fn span(task: &TaskIdentity, session: &SessionConfig) -> Span {
-    let attempt = &task.job_id;
-    let settings = session.options().extensions.get::<JobSettings>();
-    let first = settings.and_then(|settings| settings.first_attempt.clone());
-    let job = first.unwrap_or_else(|| attempt.to_string());
-    tracing::error_span!("task", job, %attempt, stage = task.stage_id, partitions = ?task.partitions)
-}
-
 impl ExecutionEngine for VolleyEngine {
     fn create_query_stage_exec(
         &self,
@@ -258,6 +252,13 @@ impl ExecutionEngine for VolleyEngine {
         let stage = self.stage(task, partitions, plan, work_dir, session)?;
         Ok(Arc::new(stage))
     }
+}
+
+/// Returns the id of the job of an attempt, as lists and logs have it.
+pub(super) fn first_attempt(session: &SessionConfig, attempt: &JobId) -> String {
+    let settings = session.options().extensions.get::<JobSettings>();
+    let first = settings.and_then(|settings| settings.first_attempt.clone());
+    first.unwrap_or_else(|| attempt.to_string())
 }
 
 /// Checks whether an operator reads files of the executors' work folders, or writes any.

@@ -38,6 +38,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::connections::Listener;
 use volley_proto::limits::{LAUNCH_LIMIT, MESSAGE_LIMIT};
 use volley_proto::tls::{self, ClientCertificate};
+use volley_proto::traces::Traces;
 use volley_proto::{PreparedId, TrainId};
 
 use super::connections::Connections;
@@ -130,7 +131,7 @@ pub(crate) async fn start(
     config: &ExecutorConfig,
     channel: Authorized,
     runtimes: Runtimes,
-    counts: Arc<Counts>,
+    (counts, traces): (Arc<Counts>, Option<Traces>),
     (process, number): (Uuid, u64),
 ) -> Result<Process> {
     let cannot_listen = |source| Error::Bind {
@@ -213,6 +214,7 @@ pub(crate) async fn start(
         engine,
         reports,
         counts,
+        traces,
     };
     services.spawn(runner.run(queued));
 

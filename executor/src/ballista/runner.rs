@@ -16,8 +16,9 @@ use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
 use ballista_core::serde::protobuf::scheduler_grpc_client::SchedulerGrpcClient;
 use ballista_core::serde::protobuf::{
-    ExecutorMetric, ExecutorStatus, FailedTask, HeartBeatParams, SuccessfulTask, TaskStatus,
-    UpdateTaskStatusParams, executor_metric, executor_status, task_status,
+    ExecutorMetric, ExecutorStatus, FailedTask, HeartBeatParams, ShuffleWritePartition,
+    SuccessfulTask, TaskStatus, UpdateTaskStatusParams, executor_metric, executor_status,
+    task_status,
 };
 use ballista_core::serde::scheduler::{TaskDefinition, TaskKey};
 use ballista_executor::execution_engine::QueryStageExecutor;
@@ -29,11 +30,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use volley_proto::access::Authorized;
+use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::limits::{MESSAGE_LIMIT, STACK};
+use volley_proto::traces::{Part, Place, Span, Traces};
 use volley_proto::wire::tasks_client::TasksClient;
 use volley_proto::wire::{Reading, ReportRequest, TaskRows};
 
-use super::engine::VolleyEngine;
+use super::engine::{VolleyEngine, first_attempt};
 use super::shuffle_dir;
 use super::small_results::SmallResult;
 use super::tasks::Tasks;
@@ -61,6 +64,8 @@ pub(super) struct Runner {
     pub(super) engine: Arc<VolleyEngine>,
     pub(super) reports: mpsc::Sender<Report>,
     pub(super) counts: Arc<Counts>,
+    /// Handle by which spans of tasks are sent, if jobs are traced.
+    pub(super) traces: Option<Traces>,
 }
 
 /// Report of a task that has ended.
@@ -131,6 +136,13 @@ impl Runner {
 
     async fn run_task(&self, task: TaskDefinition) -> Report {
         let start_exec_time = now();
+        let trace = self.traces.as_ref().map(|traces| TaskTrace {
+            traces,
+            executor: &self.executor.metadata.id,
+            job: first_attempt(&task.session_config, &task.job_id),
+            partitions: task.global_output_partition_ids.len(),
+            begun: SystemTime::now(),
+        });
         let key = TaskKey {
             job_id: task.job_id.clone(),
             stage_id: task.stage_id,
@@ -167,6 +179,9 @@ impl Runner {
                 (task_status::Status::Failed(failed), None)
             }
         };
+        if let Some(trace) = trace {
+            trace.ends(&status, &ended);
+        }
         status.status = Some(ended);
         Report { status, rows }
     }
@@ -244,6 +259,58 @@ impl Runner {
             .spilled_bytes
             .add(sum(MetricsSet::spilled_bytes));
         self.counts.spilled_files.add(sum(MetricsSet::spill_count));
+    }
+}
+
+/// Span of a task that runs.
+struct TaskTrace<'a> {
+    traces: &'a Traces,
+    executor: &'a str,
+    /// Id of the job in lists and logs.
+    job: String,
+    partitions: usize,
+    begun: SystemTime,
+}
+
+impl TaskTrace<'_> {
+    fn ends(&self, task: &TaskStatus, ended: &task_status::Status) {
+        let place = Place {
+            job: &self.job,
+            part: Part::Task {
+                attempt: &task.job_id,
+                stage: task.stage_id as usize,
+                task: task.task_id as usize,
+            },
+        };
+        let span = Span::new(&place, self.begun, SystemTime::now())
+            .with("volley.executor.id", self.executor)
+            .with("volley.partitions", self.partitions);
+        self.traces.send(match ended {
+            task_status::Status::Successful(done) => {
+                let sum = |of: fn(&ShuffleWritePartition) -> u64| {
+                    done.partitions.iter().map(of).sum::<u64>()
+                };
+                span.with("volley.rows", sum(|partition| partition.num_rows))
+                    .with("volley.bytes", sum(|partition| partition.num_bytes))
+                    .succeeded()
+            }
+            task_status::Status::Failed(failed) => match failed.failed_reason {
+                Some(FailedReason::TaskKilled(_)) => span,
+                _ => span.failed(cause(&failed.error)),
+            },
+            task_status::Status::Running(_) => span,
+        });
+    }
+}
+
+/// Returns the text of a task's error that users see.
+fn cause(error: &str) -> String {
+    match (DataLost::find(error), TaskFailure::find(error)) {
+        (Some(lost), _) => format!(
+            "data of executor {} is lost: {}",
+            lost.executor, lost.reason
+        ),
+        (None, failure) => failure.unwrap_or(error).to_owned(),
     }
 }
 

@@ -272,6 +272,7 @@ pub(super) fn running() -> Running {
     let (tasks, _ended) = Tasks::new(CancellationToken::new());
     tasks.begin(&TaskIdentity {
         job_id: "j".into(),
+        first_attempt: "j".into(),
         stage_id: 1,
         task_id: 0,
         partitions: vec![0],
@@ -290,6 +291,7 @@ mod tests {
     fn identity(task_id: usize) -> TaskIdentity {
         TaskIdentity {
             job_id: "j".into(),
+            first_attempt: "j".into(),
             stage_id: 1,
             task_id,
             partitions: Vec::new(),

@@ -19,6 +19,9 @@ impl Vitals {
         self.of_memory(&mut metrics);
         self.of_files(&mut metrics);
         self.of_ranks(&mut metrics);
+        if let Some(traces) = &self.traces {
+            traces.count(&mut metrics);
+        }
         metrics.process();
         metrics.text()
     }

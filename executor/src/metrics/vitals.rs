@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
+use volley_proto::traces::Traces;
 
 use crate::ExecutorConfig;
 use crate::ballista::Tasks;
@@ -23,6 +24,8 @@ pub(crate) struct Vitals {
     pub(super) tasks: Mutex<Option<Tasks>>,
     /// Memory of the machine, where the system reports it.
     pub(super) machine: Option<Machine>,
+    /// Handle by which spans are sent, if jobs are traced.
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Vitals {
@@ -40,7 +43,13 @@ impl Vitals {
             leaving,
             tasks: Mutex::default(),
             machine: Machine::find(),
+            traces: None,
         }
+    }
+
+    /// Returns the same state of an executor that traces jobs, if it does.
+    pub(crate) fn traced(self, traces: Option<Traces>) -> Self {
+        Self { traces, ..self }
     }
 
     /// Notes that the executor has registered, with its tasks from now on.

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use ballista_core::error::BallistaError;
@@ -16,6 +17,7 @@ use volley_proto::address::ListenAddress;
 use volley_proto::failure::chain;
 use volley_proto::spec::{Device, DeviceKind, TrainSpec};
 use volley_proto::tls::Tls;
+use volley_proto::traces::{Span, Traces};
 use volley_trainer::collective::Listener;
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{GpuLock, ResolvedDevice, resolve_device, resolve_gpu};
@@ -24,6 +26,7 @@ use super::parking::Parking;
 use super::prepared::Prepared;
 use super::rendezvous::{Joined, Rendezvous, Seat};
 use super::run::RankRun;
+use super::trace::RankTrace;
 use crate::ExecutorConfig;
 use crate::counts::Counts;
 use crate::error::RankError;
@@ -47,6 +50,8 @@ pub(crate) struct RankHost {
     /// Token of the executor's planned departure.
     leaving: CancellationToken,
     counts: Arc<Counts>,
+    /// Handle by which spans of ranks are sent, if jobs are traced.
+    traces: Option<Traces>,
     tls: Option<Tls>,
 }
 
@@ -56,7 +61,7 @@ impl RankHost {
         scheduler: Authorized,
         (parking, prepared): (Parking, Prepared),
         leaving: CancellationToken,
-        counts: Arc<Counts>,
+        (counts, traces): (Arc<Counts>, Option<Traces>),
     ) -> Self {
         Self {
             executor: config.id.clone(),
@@ -71,6 +76,7 @@ impl RankHost {
             prepared,
             leaving,
             counts,
+            traces,
             tls: config.tls.clone(),
         }
     }
@@ -82,7 +88,7 @@ impl RankHost {
             cancel,
             ..
         } = &task;
-        let train = spec.train_id;
+        let (train, begun_at) = (spec.train_id, SystemTime::now());
         let start = |source| RankError::Start {
             executor: self.executor.clone(),
             source,
@@ -121,6 +127,23 @@ impl RankHost {
                 return Err(error);
             }
         };
+        let trace = self.traces.as_ref().map(|traces| {
+            let describe = |span: Span| {
+                span.with("volley.train.id", train.to_string())
+                    .with("volley.model", spec.model.to_string())
+                    .with("volley.generation", seat.generation)
+                    .with("volley.rank", seat.rank)
+                    .with("volley.world_size", seat.world_size)
+                    .with("volley.device", device.to_string())
+            };
+            RankTrace::begin(
+                traces,
+                (self.executor.as_str(), identity),
+                begun_at,
+                describe,
+            )
+        });
+        let trace = trace.unwrap_or_default();
         let enter = |id| Arc::new(self.prepared.enter(id, train, &task.folder));
         let lease = task.prepared.map(enter);
         let threads = spec.threads.map_or(self.slots, |most| most.min(self.slots));
@@ -140,6 +163,7 @@ impl RankHost {
             leaving: &self.leaving,
             lease,
             counts: &self.counts,
+            trace: trace.clone(),
         };
         tracing::info!(%train, ?seat, %device, threads, "rank joined");
         let trained = tokio::select! {
@@ -147,13 +171,15 @@ impl RankHost {
             never = run.hold_seat() => match never {},
             error = run.overstay() => Err(error),
         };
-        match trained {
+        let ended = match trained {
             Err(_) if cancel.is_cancelled() => Err(RankError::Cancelled {
                 train: train.to_string(),
             }),
             Err(error) => Err(run.root_cause(error).await),
             Ok(row) => Ok(row),
-        }
+        };
+        trace.ends(&ended);
+        ended
     }
 
     /// Finds the rank's assigned device and checks that the network can be computed there.

@@ -19,6 +19,7 @@ mod prepared;
 mod progress;
 mod rendezvous;
 mod run;
+mod trace;
 
 pub(crate) use host::RankHost;
 pub(crate) use parking::Parking;

@@ -18,6 +18,7 @@ use volley_proto::{Error, Result, TrainId};
 use volley_trainer::{Artifacts, Beginning, Observer, Publisher, Step};
 
 use super::rendezvous::{Rendezvous, Seat};
+use super::trace::RankTrace;
 use crate::counts::Counts;
 
 /// Intervals at which rank 0 and the other ranks report steps.
@@ -68,6 +69,7 @@ pub(super) struct Reporter {
     /// Epochs before a refit, and in all, that were told last.
     length: Mutex<Option<[usize; 2]>>,
     counts: Arc<Counts>,
+    trace: RankTrace,
 }
 
 /// Steps not reported yet.
@@ -107,12 +109,13 @@ pub(super) fn reporter(
     rendezvous: Rendezvous,
     seat: Seat,
     mut store: RunStore<'_>,
-    counts: Arc<Counts>,
+    (counts, trace): (Arc<Counts>, RankTrace),
 ) -> (Reporter, impl Future<Output = ()>) {
     let (reports, mut received) = mpsc::unbounded_channel();
     // One checkpoint can wait while another is written.
     let (writes, mut waiting) = mpsc::channel::<Write>(1);
     let (told, written) = (rendezvous.clone(), Arc::clone(&counts));
+    let traced = trace.clone();
     let stopped = Arc::new(AtomicBool::new(false));
     let stops = Arc::clone(&stopped);
     let send = async move {
@@ -124,17 +127,21 @@ pub(super) fn reporter(
     };
     let write = async move {
         while let Some(write) = waiting.recv().await {
+            let begun = SystemTime::now();
             let (position, state) = match write {
                 Write::Checkpoint(position, state) => (position, state),
                 Write::Model(artifacts, done) => {
                     let published = store.publish(*artifacts).await;
+                    traced.publication(begun, &published);
                     written.model_store_errors.add(published.is_err().into());
                     // The waiting thread is gone only if it has panicked.
                     done.send(published).ok();
                     continue;
                 }
             };
-            if let Err(error) = store.save(position, state).await {
+            let saved = store.save(position, state).await;
+            traced.checkpoint(begun, &saved);
+            if let Err(error) = saved {
                 if let Error::Superseded { .. } = error {
                     // A later generation owns the checkpoints; this one ends.
                     tracing::warn!(%position, cause = chain(&error), "no checkpoint");
@@ -160,6 +167,7 @@ pub(super) fn reporter(
         last_checkpoint: Mutex::new(Instant::now()),
         length: Mutex::default(),
         counts,
+        trace,
     };
     let work = async move {
         tokio::join!(send, write);
@@ -240,6 +248,7 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn loaded(&self, rows: u64, seconds: f64) {
+        self.trace.loaded(rows);
         self.send(Report::Loaded { rows, seconds });
     }
 
@@ -304,6 +313,7 @@ impl Observer for Reporter {
     fn epoch(&self, record: &EpochRecord) {
         // Evaluation does not count into the time of the next steps.
         self.untold.lock().since = Instant::now();
+        self.trace.epoch(record);
         if self.rank == 0 {
             self.send(Report::Epoch(Box::new(record.clone())));
         }

@@ -31,6 +31,7 @@ use super::parking::Place;
 use super::prepared::Lease;
 use super::progress::{Report, RunStore, reporter};
 use super::rendezvous::{Rendezvous, Seat, Told};
+use super::trace::RankTrace;
 use crate::ballista::data_lost;
 use crate::counts::Counts;
 use crate::error::RankError;
@@ -84,6 +85,7 @@ pub(super) struct RankRun<'a> {
     /// Use of the prepared rows, if the encoded shards are kept.
     pub(super) lease: Option<Arc<Lease>>,
     pub(super) counts: &'a Arc<Counts>,
+    pub(super) trace: RankTrace,
 }
 
 impl RankRun<'_> {
@@ -237,8 +239,8 @@ impl RankRun<'_> {
             begun: self.begun,
             continues: continues.flatten(),
         };
-        let counts = Arc::clone(self.counts);
-        let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store, counts);
+        let observed = (Arc::clone(self.counts), self.trace.clone());
+        let (reporter, send) = reporter(self.rendezvous.clone(), self.seat, store, observed);
         let (spec, stop) = (Arc::clone(self.spec), self.stop.clone());
         let (leaving, is_first) = (self.leaving.clone(), self.seat.rank == 0);
         let (device, threads) = (self.device, self.threads);

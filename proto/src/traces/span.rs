@@ -9,7 +9,7 @@ const TEXT_BYTES: usize = 4096;
 /// Most events of a span; later ones are counted only.
 const EVENTS: usize = 256;
 
-/// Span that has ended.
+/// Span of a part of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub(super) trace: TraceId,
@@ -179,15 +179,18 @@ impl Span {
         }
     }
 
-    /// Adds events.
-    #[must_use]
-    pub fn with_events(mut self, events: impl IntoIterator<Item = SpanEvent>) -> Self {
-        for event in events {
-            match self.events.len() < EVENTS {
-                true => self.events.push(event),
-                false => self.left_out = self.left_out.saturating_add(1),
-            }
+    /// Adds an event. Of many, the first are kept.
+    pub fn add(&mut self, event: SpanEvent) {
+        match self.events.len() < EVENTS {
+            true => self.events.push(event),
+            false => self.left_out = self.left_out.saturating_add(1),
         }
+    }
+
+    /// Sets the time of its end.
+    #[must_use]
+    pub fn ended(mut self, end: SystemTime) -> Self {
+        self.end = end.max(self.start);
         self
     }
 
@@ -240,10 +243,12 @@ mod tests {
     #[test]
     fn what_a_span_holds_is_bounded() {
         let late = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
-        let event = |_| SpanEvent::new("epoch", late).with("loss", 0.5);
-        let span = Span::new(&PLACE, late, SystemTime::UNIX_EPOCH)
-            .with_events((0..EVENTS + 3).map(event))
-            .failed("é".repeat(TEXT_BYTES));
+        let span = Span::new(&PLACE, late, late);
+        let mut span = span.ended(SystemTime::UNIX_EPOCH);
+        for _ in 0..EVENTS + 3 {
+            span.add(SpanEvent::new("epoch", late).with("loss", 0.5));
+        }
+        let span = span.failed("é".repeat(TEXT_BYTES));
         assert_eq!((span.events.len(), span.left_out), (EVENTS, 3));
         assert_eq!(span.end, late, "it does not end before it began");
         let Outcome::Failed(reason) = &span.outcome else {
