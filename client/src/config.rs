@@ -5,6 +5,7 @@ use std::time::Duration;
 use url::Url;
 use volley_proto::access::Credential;
 use volley_proto::tls::TlsFiles;
+use volley_proto::traces::OtlpEndpoint;
 
 /// Configuration of a session: scheduler, model store, settings, TLS and credential.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,10 +23,12 @@ pub struct SessionConfig {
     pub tls: Option<TlsFiles>,
     /// Source of the token for the scheduler.
     pub credential: Credential,
+    /// Collector that spans of the session's jobs are sent to, if any is. The scheduler and the executors have their own.
+    pub otlp: Option<OtlpEndpoint>,
 }
 
 impl SessionConfig {
-    /// Returns the defaults: no settings, no TLS, a connect timeout of five seconds, and the token of a scheduler that
+    /// Returns the defaults: no settings, no TLS, no traces, a connect timeout of five seconds, and the token of a scheduler that
     /// the same user has started on this host.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);
@@ -36,6 +39,7 @@ impl SessionConfig {
             connect_timeout,
             tls: None,
             credential: Credential::Found,
+            otlp: None,
         }
     }
 }

@@ -100,4 +100,5 @@ pub use system_tables::{Scope, SystemTables};
 pub use training_events::{TrainingEvent, TrainingEvents};
 pub use volley_proto::access::{Credential, Token};
 pub use volley_proto::tls::TlsFiles;
+pub use volley_proto::traces::OtlpEndpoint;
 pub use volley_proto::{Error as ProtoError, ModelName, TrainId, spec, store, tables};

@@ -18,6 +18,7 @@ use volley_executor::{Executor, ExecutorConfig, rank_memory};
 use volley_proto::limits::STACK;
 use volley_proto::scratch::Scratch;
 use volley_proto::spec::Device;
+use volley_proto::traces::OtlpEndpoint;
 use volley_scheduler::{Scheduler, SchedulerConfig, Tokens};
 
 /// Time limit for the parts to stop before they are dropped.
@@ -38,6 +39,8 @@ pub struct StandaloneConfig {
     pub memory: ByteSize,
     /// The custom layers that executors have.
     pub layers: CustomLayers,
+    /// Collector that traces of jobs are sent to, if any is.
+    pub otlp: Option<OtlpEndpoint>,
 }
 
 impl Default for StandaloneConfig {
@@ -51,6 +54,7 @@ impl Default for StandaloneConfig {
             device: Device::Auto,
             memory: ByteSize::gib(4),
             layers: CustomLayers::new(),
+            otlp: None,
         }
     }
 }
@@ -192,6 +196,7 @@ impl Parts {
         let (mut executors, mut serving) = (JoinSet::new(), JoinSet::new());
         let scheduler = SchedulerConfig {
             tokens: Tokens::Embedded,
+            otlp: config.otlp.clone(),
             ..SchedulerConfig::default()
         };
         let scheduler = Scheduler::start(scheduler)
@@ -213,6 +218,7 @@ impl Parts {
                 // All are of this host.
                 rank_memory: rank_memory(config.executors * config.vcores),
                 layers: config.layers.clone(),
+                otlp: config.otlp.clone(),
                 ..ExecutorConfig::local(&id, &*address, work_dir.join(&id))
             };
             let executor = Executor::start(executor)

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand, value_parser};
 use volley_proto::ModelName;
 use volley_proto::access::{Role, Token};
 use volley_proto::spec::Device;
+use volley_proto::traces::OtlpEndpoint;
 use volley_rossmann::FULL_SIZE;
 
 use super::format::Format;
@@ -403,6 +404,10 @@ pub(super) struct EngineArgs {
         value_parser = duration
     )]
     pub(super) connect_timeout: Duration,
+    /// Collector to send traces of jobs to, by OTLP over gRPC, such as http://collector:4317; a running cluster's processes
+    /// have this option too [default: none]
+    #[arg(long, value_name = "URL", env = "VOLLEY_OTLP_ENDPOINT")]
+    pub(super) otlp_endpoint: Option<OtlpEndpoint>,
     #[command(flatten)]
     pub(super) token: TokenArgs,
     #[command(flatten)]
@@ -539,6 +544,9 @@ pub(super) struct ClusterUpArgs {
     /// Time limit for all to be ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(super) timeout: Duration,
+    /// Collector that the processes send traces of jobs to, by OTLP over gRPC, such as http://collector:4317 [default: none]
+    #[arg(long, value_name = "URL", env = "VOLLEY_OTLP_ENDPOINT")]
+    pub(super) otlp_endpoint: Option<OtlpEndpoint>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
     #[command(flatten)]

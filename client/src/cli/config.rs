@@ -22,6 +22,7 @@ use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
 use volley_proto::tls::TlsFiles;
+use volley_proto::traces::OtlpEndpoint;
 
 use self::engine::credential;
 use super::args::{
@@ -157,6 +158,8 @@ pub(super) struct Connection {
     /// TLS files for a running cluster.
     pub(super) tls: Option<TlsFiles>,
     pub(super) credential: Credential,
+    /// Collector of traces, if there is one.
+    pub(super) otlp: Option<OtlpEndpoint>,
 }
 
 /// Cluster that plans run on.
@@ -281,6 +284,8 @@ pub(super) struct ClusterUp {
     pub(super) timeout: Duration,
     /// TLS files with a certificate.
     pub(super) tls: Option<TlsFiles>,
+    /// Collector of traces, if there is one.
+    pub(super) otlp: Option<OtlpEndpoint>,
 }
 
 /// A running cluster, and how to print what it answers.
@@ -443,13 +448,14 @@ impl Connection {
     }
 
     fn resolve(engine: EngineArgs, session: SessionArgs, around: &Surroundings) -> Result<Self> {
-        let timeout = engine.connect_timeout;
+        let (timeout, otlp) = (engine.connect_timeout, engine.otlp_endpoint.clone());
         let (engine, tls, credential) = EngineConfig::resolve(engine, around)?;
         Ok(Self {
             timeout,
             engine,
             tls,
             credential,
+            otlp,
             store: store_url(&session.store, around)?,
             settings: session.settings,
         })
@@ -749,6 +755,7 @@ impl Cluster {
                 device,
                 executor_program,
                 timeout,
+                otlp_endpoint: otlp,
                 tls,
                 dir,
             }) => {
@@ -761,6 +768,7 @@ impl Cluster {
                     executor_program: executor_program.map(|program| around.absolute(&program)),
                     timeout,
                     tls: tls.resolve_for_members(around)?,
+                    otlp,
                 };
                 (dir, ClusterAction::Up(up))
             }
@@ -785,6 +793,7 @@ impl Demo {
             }),
         };
         let timeout = args.engine.connect_timeout;
+        let otlp = args.engine.otlp_endpoint.clone();
         let (engine, tls, credential) = EngineConfig::resolve(args.engine, around)?;
         let executors = match &engine {
             EngineConfig::Embedded(embedded) => Some(embedded.executors),
@@ -813,6 +822,7 @@ impl Demo {
                 timeout,
                 tls,
                 credential,
+                otlp,
             },
         })
     }

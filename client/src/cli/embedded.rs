@@ -1,5 +1,7 @@
 //! Cluster inside this process, in a build that has one.
 
+use volley_proto::traces::OtlpEndpoint;
+
 use super::config::Embedded;
 
 #[cfg(feature = "standalone")]
@@ -10,7 +12,10 @@ pub(super) use volley::standalone::Standalone;
 /// # Errors
 /// When a part of it does not start.
 #[cfg(feature = "standalone")]
-pub(super) async fn start(embedded: &Embedded) -> anyhow::Result<Standalone> {
+pub(super) async fn start(
+    embedded: &Embedded,
+    otlp: Option<&OtlpEndpoint>,
+) -> anyhow::Result<Standalone> {
     use anyhow::Context;
     use volley::standalone::StandaloneConfig;
 
@@ -23,6 +28,7 @@ pub(super) async fn start(embedded: &Embedded) -> anyhow::Result<Standalone> {
         executors,
         vcores,
         device,
+        otlp: otlp.cloned(),
         ..StandaloneConfig::default()
     };
     Standalone::start(config)
@@ -51,6 +57,6 @@ impl Standalone {
 /// # Errors
 /// Always.
 #[cfg(not(feature = "standalone"))]
-pub(super) async fn start(_: &Embedded) -> anyhow::Result<Standalone> {
+pub(super) async fn start(_: &Embedded, _: Option<&OtlpEndpoint>) -> anyhow::Result<Standalone> {
     anyhow::bail!("this build has no cluster inside: give --scheduler HOST:PORT")
 }

@@ -37,7 +37,7 @@ impl Engine {
                 (None, address.clone())
             }
             EngineConfig::Embedded(config) => {
-                let embedded = embedded::start(config).await?;
+                let embedded = embedded::start(config, connection.otlp.as_ref()).await?;
                 let scheduler = embedded.scheduler().to_owned();
                 (Some(embedded), scheduler)
             }
@@ -87,6 +87,7 @@ async fn connect(
         connect_timeout: connection.timeout,
         tls: tls.clone(),
         credential: credential.clone(),
+        otlp: connection.otlp.clone(),
     });
     let session = session.await.context("cannot open a session")?;
     let scheduler = SchedulerAddress::open(scheduler, tls.as_ref(), credential)?;

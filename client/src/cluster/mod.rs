@@ -6,6 +6,7 @@
 mod job;
 mod lease;
 mod rows;
+mod trace;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use volley_proto::access::Authorized;
+use volley_proto::traces::Exporter;
 use volley_proto::wire::queries_client::QueriesClient;
 
 pub(crate) use self::job::{REDIAL, RETURN, Submitted, decode};
@@ -40,6 +42,8 @@ pub(crate) struct Cluster {
     /// Running submissions and cancellations, and final reports of readers.
     tasks: Mutex<JoinSet<()>>,
     undelivered: AtomicBool,
+    /// Exporter of traces of jobs, if there is one.
+    exporter: Mutex<Option<Exporter>>,
 }
 
 impl Cluster {
@@ -51,7 +55,13 @@ impl Cluster {
             executors: Mutex::default(),
             tasks: Mutex::default(),
             undelivered: AtomicBool::new(false),
+            exporter: Mutex::default(),
         })
+    }
+
+    /// Sends spans of jobs from now on.
+    pub(crate) fn export(&self, exporter: Exporter) {
+        *self.exporter.lock() = Some(exporter);
     }
 
     /// Returns the scheduler's address, `host:port`.
@@ -64,8 +74,9 @@ impl Cluster {
         &self.scheduler
     }
 
-    /// Waits for running cancellations. Returns whether all cancellations since the last call were delivered in time.
-    /// Call it before the process ends: at the deadline it gives up the rest.
+    /// Waits for running cancellations, and sends the spans of jobs, of which none is sent from then on. Returns whether
+    /// all cancellations since the last call were delivered in time. Call it before the process ends: at the deadline it
+    /// gives up the rest.
     pub(crate) async fn settle(&self, deadline: Duration) -> bool {
         // A submission that nobody waits for starts a cancellation.
         let done = tokio::time::timeout(deadline, async {
@@ -77,7 +88,14 @@ impl Cluster {
                 tasks.join_all().await;
             }
         });
-        done.await.is_ok() && !self.undelivered.swap(false, Ordering::Relaxed)
+        let exporter = self.exporter.lock().take();
+        let exported = async {
+            if let Some(exporter) = exporter {
+                exporter.finish().await;
+            }
+        };
+        let (done, ()) = tokio::join!(done, exported);
+        done.is_ok() && !self.undelivered.swap(false, Ordering::Relaxed)
     }
 
     /// Spawns a task that `settle` waits for before the process ends.

@@ -52,6 +52,7 @@ use volley_proto::ModelName;
 use volley_proto::stack::{deep, deeply};
 use volley_proto::store::ModelStore;
 use volley_proto::tables::{Epoch, Run};
+use volley_proto::traces::{Exporter, Service};
 
 pub(crate) use connect::await_scheduler;
 pub use output::{Output, QueryJob};
@@ -107,14 +108,23 @@ impl Session {
     /// Connects to the scheduler and opens the store.
     ///
     /// # Errors
-    /// When no scheduler answers in time, or a setting or the store's URL is not usable.
+    /// When no scheduler answers in time, a setting or the store's URL is not usable, or traces cannot be sent as
+    /// configured.
     pub async fn connect(config: SessionConfig) -> Result<Self> {
         // Check the user's own settings first: this needs no scheduler.
         let session = Self::detached(&config, 1)?;
         let scheduler = session.cluster.scheduler_address();
         let slots = connect::await_scheduler(scheduler, config.connect_timeout).await?;
         // The one that has answered is known to lead.
-        Self::over(&config, scheduler.clone(), slots)
+        let session = Self::over(&config, scheduler.clone(), slots)?;
+        if let Some(to) = &config.otlp {
+            let service = Service {
+                name: "volley",
+                instance: std::process::id().to_string(),
+            };
+            session.cluster.export(Exporter::start(to, &service)?);
+        }
+        Ok(session)
     }
 
     /// Creates the session without contacting its scheduler.
@@ -312,9 +322,10 @@ impl Session {
         }
     }
 
-    /// Waits until the cancellations of dropped queries have reached the scheduler.
+    /// Waits until the cancellations of dropped queries have reached the scheduler, and sends the spans of the session's
+    /// jobs, if they are traced.
     ///
-    /// Returns true if they all did within `deadline`. Call it before the process ends.
+    /// Returns true if all cancellations did within `deadline`. Call it before the process ends.
     pub async fn settle(&self, deadline: Duration) -> bool {
         self.cluster.settle(deadline).await
     }

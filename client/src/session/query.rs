@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arrow::record_batch::RecordBatch;
 use ballista_core::extension::SessionConfigExt;
@@ -182,13 +182,19 @@ impl ClusterQuery {
         self: Arc<Self>,
         config: Arc<SessionConfig>,
     ) -> crate::Result<BoxStream<'static, crate::Result<RecordBatch>>> {
+        let begun = SystemTime::now();
         let mut job = self.submit(&config).await?;
-        let rows = job.success(self.kind == PlanKind::Trains).await?;
+        let mut trace = self.cluster.trace(job.id(), begun);
+        let rows = job.success(self.kind == PlanKind::Trains).await;
+        let rows = rows.inspect_err(|error| trace.fails(error))?;
         let rows = rows.fetch(self.order);
         let schema = Arc::clone(self.plan.schema().inner());
         // An empty batch would only tell the columns, which are known.
         let rows = rows.try_filter(|batch| std::future::ready(batch.num_rows() > 0));
-        let rows = rows.map(move |batch| Ok(as_planned(batch?, &schema)?));
+        let rows = rows.map(move |batch| {
+            trace.reads(&batch);
+            Ok(as_planned(batch?, &schema)?)
+        });
         Ok(rows.boxed())
     }
 }

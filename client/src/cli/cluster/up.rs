@@ -213,7 +213,7 @@ fn scheduler(up: &ClusterUp, dir: &Path, address_file: &Path) -> Launch {
     // A cluster that is started again goes on with its jobs.
     let record = dir.join("record").display().to_string();
     arguments.extend(["--record".to_owned(), record]);
-    arguments.extend(tls_options(up.tls.as_ref()));
+    arguments.extend(shared_options(up));
     Launch {
         component: Component::Scheduler,
         id: "scheduler".into(),
@@ -239,7 +239,7 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
     let arguments = options
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .chain(tls_options(up.tls.as_ref()))
+        .chain(shared_options(up))
         .collect();
     Launch {
         component: Component::Executor,
@@ -250,12 +250,16 @@ fn executor(up: &ClusterUp, scheduler: &str, dir: &Path, index: usize) -> Launch
     }
 }
 
-/// Returns the TLS options of a process.
-fn tls_options(tls: Option<&TlsFiles>) -> Vec<String> {
-    let Some(TlsFiles { ca, identity }) = tls else {
-        return Vec::new();
+/// Returns the options that all processes have: those of traces and of TLS.
+fn shared_options(up: &ClusterUp) -> Vec<String> {
+    let mut options = Vec::new();
+    if let Some(to) = &up.otlp {
+        options.extend(["--otlp-endpoint".to_owned(), to.to_string()]);
+    }
+    let Some(TlsFiles { ca, identity }) = &up.tls else {
+        return options;
     };
-    let mut options = vec!["--tls-ca".to_owned(), ca.display().to_string()];
+    options.extend(["--tls-ca".to_owned(), ca.display().to_string()]);
     if let Some((cert, key)) = identity {
         options.extend(["--tls-cert".to_owned(), cert.display().to_string()]);
         options.extend(["--tls-key".to_owned(), key.display().to_string()]);

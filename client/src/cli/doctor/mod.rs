@@ -127,6 +127,7 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
         connect_timeout: doctor.connection.timeout,
         tls: doctor.connection.tls.clone(),
         credential: doctor.connection.credential.clone(),
+        otlp: None,
     });
     let session = match session.await {
         Ok(session) => session,
