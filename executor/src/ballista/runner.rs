@@ -136,18 +136,20 @@ impl Runner {
 
     async fn run_task(&self, task: TaskDefinition) -> Report {
         let start_exec_time = now();
-        let trace = self.traces.as_ref().map(|traces| TaskTrace {
-            traces,
-            executor: &self.executor.metadata.id,
-            job: first_attempt(&task.session_config, &task.job_id),
-            partitions: task.global_output_partition_ids.len(),
-            begun: SystemTime::now(),
-        });
         let key = TaskKey {
             job_id: task.job_id.clone(),
             stage_id: task.stage_id,
             task_id: task.task_id,
         };
+        let mut trace = self.traces.as_ref().map(|traces| TaskTrace {
+            traces,
+            executor: &self.executor.metadata.id,
+            job: first_attempt(&task.session_config, &task.job_id),
+            key: key.clone(),
+            partitions: task.global_output_partition_ids.len(),
+            begun: SystemTime::now(),
+            sent: false,
+        });
         // Volley's engine and its logs identify tasks in this form.
         let identity = format!(
             "TID {}/{}.{}/{}.{}",
@@ -179,8 +181,8 @@ impl Runner {
                 (task_status::Status::Failed(failed), None)
             }
         };
-        if let Some(trace) = trace {
-            trace.ends(&status, &ended);
+        if let Some(trace) = &mut trace {
+            trace.ends(&ended);
         }
         status.status = Some(ended);
         Report { status, rows }
@@ -268,24 +270,34 @@ struct TaskTrace<'a> {
     executor: &'a str,
     /// Id of the job in lists and logs.
     job: String,
+    key: TaskKey,
     partitions: usize,
     begun: SystemTime,
+    /// True once the span is sent.
+    sent: bool,
 }
 
 impl TaskTrace<'_> {
-    fn ends(&self, task: &TaskStatus, ended: &task_status::Status) {
+    fn send(&mut self, mark: impl FnOnce(Span) -> Span) {
+        if std::mem::replace(&mut self.sent, true) {
+            return;
+        }
         let place = Place {
             job: &self.job,
             part: Part::Task {
-                attempt: &task.job_id,
-                stage: task.stage_id as usize,
-                task: task.task_id as usize,
+                attempt: self.key.job_id.as_str(),
+                stage: self.key.stage_id,
+                task: self.key.task_id,
             },
         };
         let span = Span::new(&place, self.begun, SystemTime::now())
             .with("volley.executor.id", self.executor)
             .with("volley.partitions", self.partitions);
-        self.traces.send(match ended {
+        self.traces.send(mark(span));
+    }
+
+    fn ends(&mut self, ended: &task_status::Status) {
+        self.send(|span| match ended {
             task_status::Status::Successful(done) => {
                 let sum = |of: fn(&ShuffleWritePartition) -> u64| {
                     done.partitions.iter().map(of).sum::<u64>()
@@ -300,6 +312,13 @@ impl TaskTrace<'_> {
             },
             task_status::Status::Running(_) => span,
         });
+    }
+}
+
+/// A task that is dropped while it runs has ended too.
+impl Drop for TaskTrace<'_> {
+    fn drop(&mut self) {
+        self.send(|span| span);
     }
 }
 

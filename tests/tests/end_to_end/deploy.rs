@@ -546,9 +546,14 @@ fn units_are_valid() {
 
 #[test]
 fn metrics_that_are_named_exist() {
+    // Nobody is there: the metrics of traces exist all the same, and jobs run.
+    let traced = ["--otlp-endpoint", "http://127.0.0.1:1"];
+    let metrics_too = [&traced[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let args = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect();
     let cluster = Cluster::start_with(Setup {
         executors: 1,
-        executor_args: ["--metrics", "127.0.0.1:0"].map(str::to_owned).to_vec(),
+        scheduler_args: args(&traced),
+        executor_args: args(&metrics_too),
         ..Setup::default()
     });
     // Figures of training are there while there is some.

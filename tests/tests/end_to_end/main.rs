@@ -46,6 +46,7 @@ mod stores;
 mod tables;
 mod terminal;
 mod tls;
+mod traces;
 mod transform;
 mod versions;
 
