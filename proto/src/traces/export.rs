@@ -201,8 +201,9 @@ struct Sender {
 impl Sender {
     async fn run(mut self, stopped: oneshot::Receiver<()>) {
         tokio::select! {
-            never = self.serve() => match never {},
+            biased;
             _ = stopped => {}
+            never = self.serve() => match never {},
         }
         if timeout(END, self.rest()).await.is_err() {
             tracing::debug!("some spans were not sent before the process ended");

@@ -251,6 +251,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("VOLLEY_SCHEDULER", "nowhere"),
     ("VOLLEY_CONNECT_TIMEOUT", "soon"),
     ("VOLLEY_FORMAT", "xml"),
+    ("VOLLEY_OTLP_ENDPOINT", "collector:4317"),
     ("VOLLEY_STORE", "ftp://host/models"),
 ];
 

@@ -245,6 +245,15 @@ fn a_training_has_one_trace_with_its_ranks() {
     assert_eq!(publication.parent.as_ref(), first.map(|rank| &rank.id));
 }
 
+/// Waits until a rank of an attempt has met the others.
+fn ranks_meet(cluster: &mut Cluster, attempt: &str) {
+    eventually("the ranks to meet", SOON, || {
+        let log = cluster.executors()[0].output();
+        let mut lines = log.lines().filter(|line| line.contains("rank joined"));
+        lines.any(|line| line.contains(attempt)).then_some(())
+    });
+}
+
 #[test]
 fn a_restarted_scheduler_continues_the_trace() {
     let collector = Collector::start();
@@ -253,20 +262,18 @@ fn a_restarted_scheduler_continues_the_trace() {
     let train = create_model("m", ", ranks = 2, epochs = 1000000");
     let run = cluster.run(&["--detach", "-c", &table, "-c", &train]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    let meets = |cluster: &mut Cluster, times: usize| {
-        eventually("the ranks to meet", SOON, || {
-            let log = cluster.executors()[0].output();
-            (log.matches("rank joined").count() >= times).then_some(())
-        });
-    };
-    meets(&mut cluster, 1);
     let jobs = eventually("the jobs", SOON, || cluster.jobs());
     let mut running = jobs
         .into_iter()
         .filter(|job| job.state == JobState::Running);
     let job = running.next().expect("the training runs").id;
+    ranks_meet(&mut cluster, &job);
     cluster.restart_scheduler();
-    meets(&mut cluster, 2);
+    let again = eventually("another attempt", SOON, || {
+        let attempts = cluster.job(&job)?.attempts;
+        (attempts.len() == 2).then(|| attempts[1].clone())
+    });
+    ranks_meet(&mut cluster, &again);
     let cancelled = cluster.manage_jobs(&["cancel", &job]);
     assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
 
