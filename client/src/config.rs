@@ -28,7 +28,7 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// Returns the defaults: no settings, no TLS, no traces, a connect timeout of five seconds, and the token of a scheduler that
+    /// Returns the defaults: no settings, TLS or traces, a connect timeout of five seconds, and the token of a scheduler that
     /// the same user has started on this host.
     pub fn new(scheduler: impl Into<String>, store: Url) -> Self {
         let connect_timeout = Duration::from_secs(5);

@@ -113,8 +113,9 @@ struct Outcome {
 impl Outcome {
     /// Returns the end of an attempt that has ended, from the state of its job since then.
     fn of(attempt: &str, job: &Job, lost: Option<String>) -> Self {
-        let is_lost = job.state == JobState::Rerunning || job.attempt() != attempt;
-        if is_lost {
+        let number = job.attempts.iter().position(|known| known == attempt);
+        let is_followed = number.is_some_and(|at| at + 1 < job.attempts.len());
+        if job.state == JobState::Rerunning || is_followed {
             let note = || job.notes.last().map(|note| note.text.clone());
             return Self {
                 state: "lost".to_owned(),
