@@ -16,7 +16,10 @@ pub struct Client {
 
 impl Client {
     /// Starts a command with its output in these files.
-    pub(crate) fn start(command: &mut Command, stdout: PathBuf, log: PathBuf) -> Self {
+    ///
+    /// # Panics
+    /// When the command cannot be started.
+    pub fn start(command: &mut Command, stdout: PathBuf, log: PathBuf) -> Self {
         Self {
             process: Process::start_apart(command, Some(&stdout), &log),
             stdout: Some(stdout),

@@ -1,5 +1,5 @@
 //! The files of `deploy`: the options and metrics that they name exist, tools of theirs find no mistake in them, and the objects for
-//! Kubernetes fit each other. A tool that is missing is no failure, unless `VOLLEY_DEPLOY` names it. The metrics that the
+//! Kubernetes fit each other; `image` runs the image. A tool that is missing is no failure, unless `VOLLEY_DEPLOY` names it. The metrics that the
 //! documentation names exist as well.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use volley_tests::{Cluster, Process, Setup, binary, eventually};
 
 use crate::{create_model, write_table};
 
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Returns the files below the folder, with their contents.
 fn files(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -44,7 +44,7 @@ fn words<'a>(text: &'a str, prefix: &str, goes_on: fn(char) -> bool) -> BTreeSet
 }
 
 /// Returns the root of the repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -107,18 +107,23 @@ fn options_that_the_files_name_exist() {
 ///
 /// # Panics
 /// When it is missing and `VOLLEY_DEPLOY` names it.
-fn is_there(tool: &str) -> bool {
+pub(crate) fn is_there(tool: &str) -> bool {
     let found = match tool {
         "kubernetes-validate" => python("import kubernetes_validate, yaml", "").is_ok(),
+        // It is everywhere, and not everyone may use it.
+        "unshare" => {
+            let tried = crate::image::namespaces().arg("true").status();
+            tried.is_ok_and(|status| status.success())
+        }
         _ => Command::new(tool).arg("--help").output().is_ok(),
     };
     let required = std::env::var("VOLLEY_DEPLOY").unwrap_or_default();
     assert!(
         found || !required.split(' ').any(|name| name == tool),
-        "VOLLEY_DEPLOY={required}: there is no {tool}"
+        "VOLLEY_DEPLOY={required}: there is no {tool}, or it does not work"
     );
     if !found {
-        eprintln!("skipped: there is no {tool}");
+        eprintln!("skipped: there is no {tool}, or it does not work");
     }
     found
 }

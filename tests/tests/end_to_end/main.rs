@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use volley_tests::{Cluster, Numbers};
 
 mod access;
@@ -21,6 +21,7 @@ mod errors;
 mod examples;
 mod files;
 mod found;
+mod image;
 mod jwt;
 mod labels;
 mod limits;
@@ -84,6 +85,20 @@ fn create_model(name: &str, options: &str) -> String {
          data_split_method = 'custom', data_split_col = 'split', device = 'cpu' {options}) \
          AS SELECT k, x, y, split, id FROM t;"
     )
+}
+
+/// Runs a query and a training of this many ranks, whose model predicts, on the table of [`write_table`] with 300 rows.
+fn query_and_train(table: &str, ranks: usize, run: impl Fn(&str) -> Vec<Value>) {
+    let rows = run(&format!(
+        "{table} SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY k"
+    ));
+    let expected = (0..7).map(|k| json!({"k": k, "n": 43 - i32::from(k == 6)}));
+    assert_eq!(rows, Vec::from_iter(expected));
+    let train = create_model("m", &format!(", ranks = {ranks}, epochs = 2"));
+    let predict = "SELECT count(*) AS n FROM ML.PREDICT(MODEL m, (SELECT k, x FROM t))";
+    let rows = run(&format!("{table} {train} {predict}"));
+    assert_eq!(rows.len(), ranks + 1, "a row a rank: {rows:?}");
+    assert_eq!(rows.last(), Some(&json!({"n": 300})));
 }
 
 #[test]
