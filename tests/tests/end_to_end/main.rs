@@ -49,6 +49,7 @@ mod terminal;
 mod tls;
 mod traces;
 mod transform;
+mod upgrade;
 mod versions;
 
 /// Returns the message of a command that has to fail.
