@@ -251,6 +251,7 @@ impl<'a> Simulation<'a> {
         };
         let submission = Submission {
             job: id.clone(),
+            operation: String::new(),
             name: "SELECT 1".to_owned(),
             statement: String::new(),
             owner: format!("user-{}", number % USERS),

@@ -57,7 +57,7 @@ async fn attempt(session: &SessionContext, id: &str, query: &str) -> ExecutionGr
     let plan = session.sql(query).await.unwrap();
     let plan = plan.create_physical_plan().await.unwrap();
     let plan = reuse_exchanges(stages(plan, None, &session.task_ctx()).unwrap()).unwrap();
-    let mut graph = StaticExecutionGraph::new(
+    let graph = StaticExecutionGraph::new(
         "scheduler",
         &JobId::from(id.to_owned()),
         query,
@@ -69,8 +69,9 @@ async fn attempt(session: &SessionContext, id: &str, query: &str) -> ExecutionGr
         None,
     )
     .unwrap();
+    let mut graph: ExecutionGraphBox = Box::new(graph);
     graph.revive();
-    Box::new(graph)
+    graph
 }
 
 fn executor(id: &str) -> ExecutorMetadata {
