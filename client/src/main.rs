@@ -1,14 +1,19 @@
-//! The `volley` binary: its runtime, its log and its exit code. Everything else is in [`cli`].
+//! The `volley` binary: its runtime, its log and its exit code. Everything else is in [`cli`]. By another name, it is another
+//! program.
 
 mod cli;
 
 use std::io::IsTerminal;
+#[cfg(feature = "standalone")]
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Context;
 use clap::FromArgMatches;
 use tracing_subscriber::EnvFilter;
+#[cfg(feature = "standalone")]
+use volley_executor::custom::CustomLayers;
 use volley_proto::limits::STACK;
 
 use cli::{Args, Config, Ended};
@@ -18,6 +23,10 @@ use cli::{Args, Config, Ended};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "standalone")]
+    if let Some(ended) = as_another_program() {
+        return ended;
+    }
     let command = cli::command().unwrap_or_else(|mistake| mistake.exit());
     let matches = command.try_get_matches();
     let matches = matches.unwrap_or_else(|mistake| cli::explained(mistake).exit());
@@ -33,6 +42,17 @@ fn main() -> ExitCode {
             cli::report(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs the scheduler or the executor if this process was started by its name: an image has one program with three names.
+#[cfg(feature = "standalone")]
+fn as_another_program() -> Option<ExitCode> {
+    let path = std::env::args_os().next()?;
+    match Path::new(&path).file_name()?.to_str()? {
+        "volley-scheduler" => Some(volley_scheduler::run()),
+        "volley-executor" => Some(volley_executor::run(CustomLayers::new())),
+        _ => None,
     }
 }
 

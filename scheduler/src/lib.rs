@@ -22,6 +22,7 @@
 
 mod access;
 mod ballista;
+mod command;
 mod config;
 mod control;
 mod error;
@@ -37,6 +38,7 @@ mod traces;
 mod web;
 
 pub use access::{GpuHours, JwtConfig, KeySetLocation, Limits, RoleLimits, Tokens};
+pub use command::run;
 pub use config::SchedulerConfig;
 pub use control::Queue;
 pub use error::{Error, Result};

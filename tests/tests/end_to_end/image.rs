@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -61,16 +61,20 @@ exec "$@"
 
 /// Image that the Dockerfile describes.
 struct Image {
-    /// Folder of the programs, with a slash at its end.
+    /// Folder of the program, with a slash at its end.
     folder: String,
-    programs: Vec<String>,
+    /// Other names of the program, each of which is another program.
+    names: Vec<String>,
 }
+
+/// Program of the image.
+const PROGRAM: &str = "volley";
 
 impl Image {
     /// Reads the Dockerfile.
     ///
     /// # Panics
-    /// When it has other instructions than a build and one layer of programs, or does not fit together.
+    /// When it has other instructions than a build and one layer of a program, or does not fit together.
     fn read() -> Self {
         let text = fs::read_to_string(root().join("deploy/Dockerfile")).unwrap();
         let lines = text.lines().map(str::trim);
@@ -83,7 +87,8 @@ impl Image {
             ("FROM", build),
             ("WORKDIR", work),
             ("COPY", ". ."),
-            ("RUN", "cargo build --release --workspace --bins --locked"),
+            ("RUN", "cargo build --release --package volley --bin volley --locked"),
+            ("RUN", collects),
             ("FROM", "${BASE}"),
             ("COPY", copied),
             ("ENTRYPOINT", entrypoint),
@@ -97,41 +102,44 @@ impl Image {
         let build = build.strip_prefix("rust:1-").unwrap();
         let name = build.strip_suffix(" AS build").unwrap();
         assert!(RELEASES.contains(&(name, release)), "{name}, {release}");
-        let copied = copied.strip_prefix("--from=build ").unwrap();
-        let (sources, folder) = copied.rsplit_once(' ').unwrap();
-        let built = format!("{work}/target/release/");
-        let programs = sources.split(' ').map(|source| {
-            let program = source.strip_prefix(&built).expect(source);
-            program.to_owned()
+        assert_eq!(work, "/volley");
+        let (collected, names) = collects
+            .split_once(" && cp target/release/volley /programs && ")
+            .expect(collects);
+        assert_eq!(collected, "mkdir /programs");
+        let names = names.split(" && ").map(|link| {
+            let name = link.strip_prefix("ln -s volley /programs/").expect(link);
+            name.to_owned()
         });
-        let programs: Vec<_> = programs.collect();
-        let starts = |program: &String| entrypoint == format!("[\"{folder}{program}\"]");
-        assert!(programs.iter().any(starts), "{entrypoint}: {copied}");
+        let folder = copied.strip_prefix("--from=build /programs/ ").unwrap();
+        assert_eq!(entrypoint, format!("[\"{folder}{PROGRAM}\"]"));
         Self {
             folder: folder.to_owned(),
-            programs,
+            names: names.collect(),
         }
     }
 
-    /// Puts the programs and the base's part that they need below a folder. There is nothing else, such as a shell.
+    /// Puts the program and the base's part that it needs below a folder. There is nothing else, such as a shell.
     fn assemble(&self, root: &Path) {
         for folder in ["dev", "etc", "home/nonroot", "proc", "sys", "tmp"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
         fs::write(root.join("etc/passwd"), USERS).unwrap();
-        for program in &self.programs {
-            let built = binary(program);
-            for library in libraries(&built) {
-                let copy = below(root, &library);
-                fs::create_dir_all(copy.parent().unwrap()).unwrap();
-                fs::copy(&library, copy).unwrap();
-            }
-            let copy = below(root, Path::new(&self.folder)).join(program);
+        let built = binary(PROGRAM);
+        for library in libraries(&built) {
+            let copy = below(root, &library);
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            // Programs of a debug build are large.
-            if fs::hard_link(&built, &copy).is_err() {
-                fs::copy(&built, &copy).unwrap();
-            }
+            fs::copy(&library, copy).unwrap();
+        }
+        let folder = below(root, Path::new(&self.folder));
+        fs::create_dir_all(&folder).unwrap();
+        let copy = folder.join(PROGRAM);
+        // A program of a debug build is large.
+        if fs::hard_link(&built, &copy).is_err() {
+            fs::copy(&built, &copy).unwrap();
+        }
+        for name in &self.names {
+            symlink(PROGRAM, folder.join(name)).unwrap();
         }
     }
 }
@@ -187,14 +195,9 @@ fn programs_need_only_libraries_of_the_image() {
     if !is_there("ldd") {
         return;
     }
-    for program in Image::read().programs {
-        let libraries = libraries(&binary(&program));
-        let mut names = libraries.iter().filter_map(|path| path.file_name());
-        assert!(
-            names.any(|name| name == "libc.so.6"),
-            "{program}: {libraries:?}"
-        );
-    }
+    let libraries = libraries(&binary(PROGRAM));
+    let mut names = libraries.iter().filter_map(|path| path.file_name());
+    assert!(names.any(|name| name == "libc.so.6"), "{libraries:?}");
 }
 
 /// Checks whether this is root. Others are root in a namespace of users, in which their files are [`NONROOT`]'s.
@@ -422,7 +425,8 @@ fn the_cluster_for_kubernetes_runs_in_the_image() {
         return;
     }
     let host = Host::new();
-    for program in &host.image.programs {
+    let names = host.image.names.iter().map(String::as_str);
+    for program in names.chain([PROGRAM]) {
         let run = host.run(&[], program, &["--version"], None);
         assert_eq!(run.code, Some(0), "{}", run.stderr);
         let expected = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
