@@ -50,6 +50,8 @@ pub(crate) const FAULTS: &[Fault] = &[
 ];
 
 const FACTS: u64 = 6_000;
+/// Time within which changes are recorded.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Asks a question that takes longer than until its job is recorded, and waits until it is in a phase, and recorded.
 fn recorded_question(phase: Phase, cluster: &Cluster, numbers: &Numbers) -> Question {
@@ -125,6 +127,8 @@ fn killed_again_and_again() {
 fn killed_at_submission() {
     let mut cluster = scene::cluster(2);
     let mut names = Vec::new();
+    // A restarted scheduler waits for executors that are recorded, which takes a second.
+    std::thread::sleep(2 * SECOND);
     for millis in [0, 40, 80, 120, 180, 260, 400] {
         let name = format!("m{millis}");
         let fit = setup(&name, "ranks = 2").start(&cluster);

@@ -36,6 +36,7 @@ use twox_hash::XxHash64;
 
 use super::reuse::hashed_by;
 use super::stage::{StageExec, StageInput};
+use crate::mends::checked_sums;
 use crate::operators::expand::ExpandExec;
 use crate::operators::fence::FenceExec;
 use crate::planning::reread::is_volatile_operator;
@@ -165,7 +166,10 @@ fn aggregate_repeats(aggregate: &AggregateExec) -> bool {
 /// Checks whether a function of several rows has the same value in any order of these.
 fn is_exact(function: &AggregateFunctionExpr) -> bool {
     match function.fun().name() {
-        "count" | "min" | "max" | "bool_and" | "bool_or" | "bit_and" | "bit_or" | "bit_xor" => true,
+        "bool_and" | "bool_or" | "bit_and" | "bit_or" | "bit_xor" | "count" | "max" | "min"
+        | "volley_float_max" | "volley_float_min" => true,
+        // Sums of integers and decimals.
+        checked_sums::NAME => true,
         // The average of integers is one of floating-point numbers.
         "sum" | "avg" => {
             let kind = function.field();

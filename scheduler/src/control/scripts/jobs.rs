@@ -18,7 +18,10 @@ fn a_job_whose_only_executor_dies_is_run_again_under_its_id() {
     assert_eq!(script.offer(&[slices("k", 1)]), ["bind k: b"]);
     let succeeded = || AttemptEnd::Succeeded { rows: None };
     assert!(script.ended("j", succeeded()).is_empty(), "stale");
-    assert_eq!(script.ended("k", succeeded()), ["release j"]);
+    assert_eq!(
+        script.ended("k", succeeded()),
+        ["remove rows of j", "release j"]
+    );
     assert_eq!(script.state("j"), JobState::Succeeded);
     let log = script.log("j");
     let again = "executor a was lost with data of this job";
@@ -98,7 +101,14 @@ fn a_job_that_loses_data_again_and_again_fails() {
         script.resubmitted("j", &attempt);
     }
     let end = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
-    assert_eq!(script.ended(&attempt, end), ["release j", "offer"]);
+    let removed = ["k4", "k3", "k2", "k1", "j"].map(|attempt| format!("remove rows of {attempt}"));
+    let (rows, job) = {
+        let mut ended = script.ended(&attempt, end);
+        let job = ended.split_off(removed.len());
+        (ended, job)
+    };
+    assert_eq!(rows, removed, "rows that a next attempt could have taken");
+    assert_eq!(job, ["release j", "offer"]);
     let error = script.error("j");
     assert!(error.contains("run 5 times"), "{error}");
 }
@@ -198,7 +208,7 @@ fn a_stage_whose_tasks_end_two_executors_is_not_tried_again() {
     dies(&mut script, "b", &["k"]);
     assert_eq!(
         script.ended("k", AttemptEnd::Cancelled),
-        ["release j", "offer"]
+        ["remove rows of k", "remove rows of j", "release j", "offer"]
     );
     let error = script.error("j");
     assert!(
@@ -286,7 +296,7 @@ fn a_job_can_be_cancelled_at_each_state() {
         "it is not submitted"
     );
     let planned = script.ended("j", AttemptEnd::Failed("no plan: Cancelled".into()));
-    assert_eq!(planned, ["offer"]);
+    assert_eq!(planned, ["remove rows of j", "offer"]);
     assert!(script.after(1).is_empty());
 
     // While it runs.
@@ -361,7 +371,10 @@ fn an_attempt_may_end_before_its_job_is_told_of() {
         AttemptEnd::Lost(effect("k", "a", None, true).data.unwrap()),
     );
     script.ended("l", AttemptEnd::Failed("no".into()));
-    assert_eq!(script.resubmitted("k", "l"), ["release k", "offer"]);
+    assert_eq!(
+        script.resubmitted("k", "l"),
+        ["remove rows of l", "remove rows of k", "release k", "offer"]
+    );
     assert_eq!(script.error("k"), "no");
 }
 

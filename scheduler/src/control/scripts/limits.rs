@@ -36,7 +36,10 @@ fn a_job_ends_with_an_error_when_its_time_is_over() {
         "{error}"
     );
     // The engine reports an attempt that was ended on purpose as cancelled.
-    assert_eq!(script.ended("j", AttemptEnd::Cancelled), ["offer"]);
+    assert_eq!(
+        script.ended("j", AttemptEnd::Cancelled),
+        ["remove rows of j", "offer"]
+    );
     assert_eq!(script.error("j"), error);
     assert_eq!(script.state("k"), JobState::Running, "it has none");
 }
@@ -50,7 +53,10 @@ fn attempts_share_the_time_of_their_job() {
     script.ended("j", lost);
     script.resubmitted("j", "k");
     assert!(script.after(3).is_empty());
-    assert_eq!(script.after(1), ["release j", "cancel k"]);
+    assert_eq!(
+        script.after(1),
+        ["remove rows of j", "release j", "cancel k"]
+    );
     assert!(script.error("j").contains("query_time"));
 }
 

@@ -52,7 +52,7 @@ fn jobs_are_submitted_again_once_the_executors_are_back() {
     assert_eq!(script.controller.job("j").unwrap().attempts, ["j", "j2"]);
     assert!(script.controller.job("j").unwrap().waits.is_none());
     let done = AttemptEnd::Succeeded { rows: None };
-    assert_eq!(script.ended("j2", done), ["release j"]);
+    assert_eq!(script.ended("j2", done), ["remove rows of j", "release j"]);
     assert_eq!(script.state("j"), JobState::Succeeded);
 }
 
