@@ -304,7 +304,10 @@ fn a_job_can_be_cancelled_at_each_state() {
     script.submit("j", None);
     script.offer(&[slices("j", 1)]);
     assert_eq!(cancel(&mut script), ["release j", "cancel j"]);
-    assert_eq!(script.ended("j", AttemptEnd::Cancelled), ["offer"]);
+    assert_eq!(
+        script.ended("j", AttemptEnd::Cancelled),
+        ["remove rows of j", "offer"]
+    );
     cancelled(&script);
     let ending = script.controller.ending_tasks("a", script.now);
     assert_eq!(ending, [task("j", 0)], "the executor is told");
