@@ -15,9 +15,6 @@ pub enum Error {
     /// The executor must not listen on this address.
     #[error("this executor cannot start")]
     Exposed(#[source] volley_proto::Error),
-    /// Traces cannot be sent as configured.
-    #[error("cannot send traces of jobs")]
-    Traces(#[source] volley_proto::Error),
     /// No usable join token.
     #[error("cannot use the token to join with")]
     JoinToken(#[source] volley_proto::Error),

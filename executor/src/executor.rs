@@ -105,7 +105,6 @@ impl Executor {
             let name = "volley-executor";
             Exporter::start(to, &Service { name, instance })
         });
-        let exporter = exporter.transpose().map_err(Error::Traces)?;
         let traces = exporter.as_ref().map(|exporter| exporter.traces().clone());
         let vitals = Vitals::new(
             config.clone(),

@@ -64,9 +64,6 @@ pub enum Error {
     /// The record of jobs cannot be used.
     #[error("cannot use the record of jobs")]
     Record(#[source] volley_proto::Error),
-    /// Traces cannot be sent as configured.
-    #[error("cannot send traces of jobs")]
-    Traces(#[source] volley_proto::Error),
     /// Another scheduler has taken over the record of jobs.
     #[error("another scheduler has taken over the record of jobs, {url}: this one ends")]
     Superseded {

@@ -98,7 +98,6 @@ impl Scheduler {
             let name = "volley-scheduler";
             Exporter::start(to, &Service { name, instance })
         });
-        let exporter = exporter.transpose().map_err(Error::Traces)?;
         let traces = exporter.as_ref().map(|exporter| exporter.traces().clone());
         let (control, commands) = Control::new(policy, record.clone(), traces);
         let (writer, kept) = match led {

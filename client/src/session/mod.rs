@@ -122,7 +122,7 @@ impl Session {
                 name: "volley",
                 instance: std::process::id().to_string(),
             };
-            session.cluster.export(Exporter::start(to, &service)?);
+            session.cluster.export(Exporter::start(to, &service));
         }
         Ok(session)
     }

@@ -4,14 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use tonic::codegen::http::Uri;
-use tonic::transport::{ClientTlsConfig, Endpoint};
-
-use crate::failure::chain;
-use crate::{Error, Result};
+use tonic::transport::Endpoint;
 
 /// Description of a valid address, at the end of errors.
-const EXPECTED: &str = "expected http://HOST:PORT or https://HOST:PORT, where a collector receives OTLP over gRPC, which \
-     is usually port 4317";
+const EXPECTED: &str = "expected http://HOST:PORT, where a collector receives OTLP over gRPC, usually port 4317; for a \
+     service behind https, run a collector that forwards to it";
 
 /// Address of a collector that receives OTLP over gRPC.
 ///
@@ -26,33 +23,18 @@ const EXPECTED: &str = "expected http://HOST:PORT or https://HOST:PORT, where a 
 pub struct OtlpEndpoint(Uri);
 
 impl OtlpEndpoint {
-    /// Returns the endpoint to connect to. A collector's certificate is checked against those that the system trusts.
-    ///
-    /// # Errors
-    /// When the address is `https` and the system trusts no authority.
-    pub(super) fn endpoint(&self) -> Result<Endpoint> {
-        let endpoint = Endpoint::from(self.0.clone());
-        if self.0.scheme_str() != Some("https") {
-            return Ok(endpoint);
-        }
-        let tls = ClientTlsConfig::new().with_native_roots();
-        endpoint.tls_config(tls).map_err(|error| {
-            let reason = format!(
-                "certificates of authorities that the system trusts are needed for https ({}): install them \
-                 (ca-certificates), or name a file in SSL_CERT_FILE",
-                chain(&error)
-            );
-            Error::option("--otlp-endpoint", self.to_string(), reason)
-        })
+    /// Returns the endpoint to connect to.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        Endpoint::from(self.0.clone())
     }
 }
 
 impl FromStr for OtlpEndpoint {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
         let uri: Uri = text.parse().map_err(|_| EXPECTED)?;
-        let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
+        let is_known = uri.scheme_str() == Some("http");
         let is_bare = uri.path() == "/" && uri.query().is_none();
         let has_host = uri.host().is_some_and(|host| !host.is_empty());
         let has_user = uri
@@ -80,7 +62,7 @@ mod tests {
     fn only_a_collectors_address_is_taken() {
         for text in [
             "http://collector:4317",
-            "https://otlp.example.org:443/",
+            "http://otlp.example.org:4317/",
             "http://[::1]:4317",
         ] {
             let endpoint: OtlpEndpoint = text.parse().unwrap();
@@ -91,6 +73,7 @@ mod tests {
             "collector:4317",
             "collector",
             "grpc://collector:4317",
+            "https://collector:4317",
             "http://collector",
             "http://collector:4318/v1/traces",
             "http://collector:4317/?a=b",
