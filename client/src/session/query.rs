@@ -165,8 +165,11 @@ impl ClusterQuery {
         let job = loop {
             match self.cluster.submit(query.clone(), grpc.clone()).await {
                 // The scheduler may be restarting, or another one may take over. If it has taken the query all the
-                // same, it answers with that job.
-                Err(Error::Request { .. }) if began.elapsed() < RETURN => {
+                // same, it answers with that job; if it has lost the job before it was recorded, what the job had
+                // written may be there.
+                Err(Error::Request { .. })
+                    if self.kind != PlanKind::Writes && began.elapsed() < RETURN =>
+                {
                     await_scheduler(self.cluster.scheduler_address(), AGAIN).await?;
                     sleep(REDIAL).await;
                 }

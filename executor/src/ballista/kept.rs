@@ -58,12 +58,12 @@ impl KeptFiles {
                 if let Some(folder) = to.parent() {
                     fs::create_dir_all(folder)?;
                 }
-                fs::hard_link(&from, &to)?;
+                link_or_copy(&from, &to)?;
                 let index: fn(&Path) -> PathBuf = match piece.is_sorted {
                     true => get_index_path,
                     false => index_path,
                 };
-                match fs::hard_link(index(&from), index(&to)) {
+                match link_or_copy(&index(&from), &index(&to)) {
                     Err(error) if error.kind() == ErrorKind::NotFound && !piece.is_sorted => Ok(()),
                     linked => linked,
                 }
@@ -85,6 +85,14 @@ impl KeptFiles {
             piece.is_sorted,
         );
         path.map_err(io::Error::other)
+    }
+}
+
+/// Gives a file a second name, or copies it where the file system has no such names.
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => fs::copy(from, to).map(drop),
+        linked => linked,
     }
 }
 

@@ -22,11 +22,10 @@ use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use super::bind::carry_out;
 use super::demands::demands;
-use super::kept::Kept;
+use super::kept::{Kept, job_that_runs_again, running_job};
 use super::{SharedGraph, losses};
 use crate::control::{Controller, Event, ExecutorEndpoint, Offer};
 use crate::handle::Control;
-use volley_engine::settings::JobSettings;
 
 /// Ballista's in-memory cluster state with the controller's bindings.
 pub(crate) struct VolleyClusterState {
@@ -53,15 +52,20 @@ impl VolleyClusterState {
     }
 
     /// Binds tasks that take rows of earlier attempts of the graph's job.
-    fn adopt(&self, graph: &mut ExecutionGraphBox) -> Vec<BoundTask> {
-        let config = graph.session_config();
-        let settings = config.options().extensions.get::<JobSettings>();
-        let Some(job) = settings.and_then(|job| job.first_attempt.clone()) else {
+    fn adopt(
+        &self,
+        graph: &mut ExecutionGraphBox,
+        alive: Option<&HashSet<String>>,
+    ) -> Vec<BoundTask> {
+        let Some(job) = job_that_runs_again(graph) else {
             return Vec::new();
         };
-        let takes_tasks =
-            |executor: &str| self.control.look(|control| control.takes_tasks(executor));
-        let (bound, taken) = self.kept.adopt(&job, graph, takes_tasks);
+        let since = |executor: &str| {
+            let is_silent = alive.is_some_and(|alive| !alive.contains(executor));
+            let since = |control: &Controller| control.takes_tasks_since(executor);
+            (!is_silent).then(|| self.control.look(since))?
+        };
+        let (bound, taken) = self.kept.adopt(&job, graph, since);
         for taken in taken {
             let job = job.clone();
             self.control.on(Event::RowsKept { job, taken });
@@ -108,7 +112,7 @@ impl ClusterState for VolleyClusterState {
         };
         let mut bound: Vec<_> = graphs
             .values_mut()
-            .flat_map(|graph| self.adopt(graph))
+            .flat_map(|graph| self.adopt(graph, alive.as_ref()))
             .collect();
         let slots = self.control.look(Controller::query_slots);
         let stages = graphs
@@ -189,11 +193,9 @@ impl ClusterState for VolleyClusterState {
                 let Some(effect) = losses::effect(&graph, executor_id) else {
                     continue;
                 };
-                let running = |control: &Controller| control.running_job_of(&effect.attempt);
-                if effect.data.is_some()
-                    && let Some(job) = self.control.look(running)
-                {
-                    self.kept.capture(&job, &graph, executor_id);
+                if effect.data.is_some() {
+                    let job = || running_job(&self.control, &graph);
+                    self.kept.capture(job, &graph, executor_id);
                 }
                 effects.push(effect);
             }

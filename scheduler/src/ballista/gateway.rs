@@ -207,11 +207,11 @@ impl JobGateway {
             ..
         } = request.get_ref();
         let operation = operation.clone();
-        let Some(_under_way) = self.submissions.begin(&operation) else {
+        let owner = &caller.principal.name;
+        let Some(_under_way) = self.submissions.begin(owner, &operation) else {
             let reason = "this submission is under way: its answer was lost with a connection";
             return Err(Status::unavailable(reason));
         };
-        let owner = &caller.principal.name;
         let known = |control: &Controller| {
             let job = control.job_of_operation(owner, &operation);
             job.map(str::to_owned)

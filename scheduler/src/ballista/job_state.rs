@@ -21,7 +21,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
 use volley_proto::failure::{CANCELLED, DataLost};
 
-use super::kept::Kept;
+use super::kept::{Kept, running_job};
 use super::losses::data_loss;
 use super::small_results::SmallResults;
 use crate::control::{AttemptEnd, Controller, Event};
@@ -137,12 +137,10 @@ pub(super) fn end_of_failure(error: &str) -> AttemptEnd {
 impl JobState for VolleyJobState {
     async fn save_job(&self, job_id: &JobId, graph: &ExecutionGraphBox) -> Result<()> {
         if let Some(end) = end_of(graph) {
-            let running = |control: &Controller| control.running_job_of(job_id.as_str());
-            if let AttemptEnd::Lost(lost) = &end
-                && let Some(job) = self.control.look(running)
-            {
+            if let AttemptEnd::Lost(lost) = &end {
+                let job = || running_job(&self.control, graph);
                 self.kept
-                    .capture_unreadable(&job, graph, &lost.loss.executor);
+                    .capture_unreadable(job, graph, &lost.loss.executor);
             }
             self.attempt_ended(job_id, end);
             self.jobs.save_job(job_id, graph).await?;

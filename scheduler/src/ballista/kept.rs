@@ -16,6 +16,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ballista_core::serde::protobuf::SuccessfulTask;
 use ballista_core::serde::protobuf::task_status::Status;
@@ -23,13 +24,16 @@ use ballista_scheduler::cluster::BoundTask;
 use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use ballista_scheduler::state::execution_stage::{ExecutionStage, RunningStage};
 use parking_lot::Mutex;
+use volley_engine::settings::JobSettings;
 use volley_engine::stages::{StageIdentity, kept_plan};
 use volley_engine::{KeptPiece, KeptRows, TaskPlan};
+use volley_proto::tables::millis;
 
 use super::bind::{describe, take};
 use super::graphs::{plan_of, tasks_of};
 use super::launch::task_fits;
-use crate::control::Taken;
+use crate::control::{Controller, Taken};
+use crate::handle::Control;
 
 /// Kept rows of jobs that have not ended; cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +50,7 @@ struct KeptJob {
     /// Attempt that takes them.
     taker: String,
     /// Its stages that have begun.
-    begun: HashMap<usize, Version>,
+    begun: HashMap<usize, Begun>,
     /// True once it has taken any.
     has_taken: bool,
 }
@@ -60,6 +64,14 @@ struct Version {
     rows: u64,
 }
 
+/// Stage of an attempt that has begun.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    version: Version,
+    /// Number of its tasks, if all have taken rows that do not repeat: with another task, its rows are others.
+    tasks: Option<usize>,
+}
+
 /// Rows of a task.
 #[derive(Debug, Clone)]
 struct Output {
@@ -69,22 +81,42 @@ struct Output {
     /// Partitions of the stage that the task computed.
     partitions: Vec<usize>,
     done: SuccessfulTask,
+    /// Time at which the scheduler was told, in milliseconds since 1970.
+    finished: u128,
 }
 
 impl Kept {
-    /// Keeps the rows of an attempt that an executor's loss ends, but for those on that executor.
-    pub(super) fn capture(&self, job: &str, graph: &ExecutionGraphBox, lost: &str) {
+    /// Keeps the rows of an attempt that an executor's loss ends, but for those on that executor. `job` returns the
+    /// attempt's job if it has not ended.
+    pub(super) fn capture(
+        &self,
+        job: impl FnOnce() -> Option<String>,
+        graph: &ExecutionGraphBox,
+        lost: &str,
+    ) {
         let mut jobs = self.jobs.lock();
-        let kept = jobs.entry(job.to_owned()).or_default();
+        // If the job ends from here on, its release waits for the lock.
+        let Some(job) = job() else {
+            return;
+        };
+        let kept = jobs.entry(job).or_default();
         kept.capture(graph);
         kept.loses(lost);
     }
 
     /// Keeps the rows of an attempt that could not read rows of `executor`, but for those. If it had taken kept rows, these
     /// may be what cannot be read: then nothing is kept.
-    pub(super) fn capture_unreadable(&self, job: &str, graph: &ExecutionGraphBox, executor: &str) {
+    pub(super) fn capture_unreadable(
+        &self,
+        job: impl FnOnce() -> Option<String>,
+        graph: &ExecutionGraphBox,
+        executor: &str,
+    ) {
         let mut jobs = self.jobs.lock();
-        let kept = jobs.entry(job.to_owned()).or_default();
+        let Some(job) = job() else {
+            return;
+        };
+        let kept = jobs.entry(job).or_default();
         if kept.has_taken && kept.taker == graph.job_id().as_str() {
             *kept = KeptJob::default();
             return;
@@ -104,17 +136,17 @@ impl Kept {
         self.jobs.lock().remove(job);
     }
 
-    /// Binds tasks that take kept rows to the stages of an attempt that have begun since the last call, where the rows'
-    /// executors take tasks.
+    /// Binds tasks that take kept rows to the stages of an attempt that have begun since the last call. `since` returns
+    /// since when an executor is there, if it takes tasks: what it has told before is lost.
     pub(super) fn adopt(
         &self,
         job: &str,
         graph: &mut ExecutionGraphBox,
-        takes_tasks: impl Fn(&str) -> bool,
+        since: impl Fn(&str) -> Option<SystemTime>,
     ) -> (Vec<BoundTask>, Vec<Taken>) {
         let mut jobs = self.jobs.lock();
         match jobs.get_mut(job) {
-            Some(kept) => kept.adopt(graph, takes_tasks),
+            Some(kept) => kept.adopt(graph, since),
             None => (Vec::new(), Vec::new()),
         }
     }
@@ -131,16 +163,18 @@ impl KeptJob {
         if self.captured == attempt {
             return;
         }
-        let mut versions = match self.taker == attempt {
+        let begun = match self.taker == attempt {
             true => std::mem::take(&mut self.begun),
             false => HashMap::new(),
         };
+        let mut versions = HashMap::new();
         let mut stages: Vec<_> = graph.stages().iter().collect();
         // A stage has a higher number than those that it reads.
         stages.sort_by_key(|(id, _)| **id);
         let mut outputs = Vec::new();
         for (id, stage) in stages {
-            let version = versions.get(id).copied().or_else(|| {
+            let known = begun.get(id).and_then(|begun| begun.version_in(stage));
+            let version = known.or_else(|| {
                 let identity = StageIdentity::of(plan_of(stage))?;
                 Version::of(&identity, &versions, attempt)
             });
@@ -165,6 +199,7 @@ impl KeptJob {
                         attempt: attempt.to_owned(),
                         partitions: task.global_input_partition_ids.clone(),
                         done: done.clone(),
+                        finished: task.finish_time,
                     });
                 }
             }
@@ -180,7 +215,7 @@ impl KeptJob {
     fn adopt(
         &mut self,
         graph: &mut ExecutionGraphBox,
-        takes_tasks: impl Fn(&str) -> bool,
+        since: impl Fn(&str) -> Option<SystemTime>,
     ) -> (Vec<BoundTask>, Vec<Taken>) {
         let attempt = graph.job_id().to_string();
         if self.taker != attempt {
@@ -199,29 +234,40 @@ impl KeptJob {
             }
             let identity = StageIdentity::of(&stage.plan);
             let versions = identity.and_then(|identity| {
-                let version = Version::of(&identity, &self.begun, &attempt)?;
+                let inputs = identity.reads.iter().filter_map(|id| {
+                    let begun = self.begun.get(id)?.version_in(graph.stages().get(id)?)?;
+                    Some((*id, begun))
+                });
+                let version = Version::of(&identity, &inputs.collect(), &attempt)?;
                 Some((identity, version))
             });
-            let Some((identity, mut version)) = versions else {
+            let Some((identity, version)) = versions else {
                 continue;
             };
             let there = self.outputs.iter().filter(|output| {
                 output.stage == id
                     && output.version.computes == version.computes
-                    && takes_tasks(&output.done.executor_id)
+                    && since(&output.done.executor_id)
+                        .is_some_and(|since| output.finished >= u128::from(millis(since)))
             });
             let chosen = match identity.repeats {
                 true => there.filter_map(|output| planned(stage, output)).collect(),
                 false => whole(there, stage),
             };
-            if !identity.repeats
-                && let Some((output, _)) = chosen.first()
-            {
-                version = output.version;
-            }
-            self.begun.insert(id, version);
-            let all = stage.partitions;
+            let of_chosen = chosen.first().map(|(output, _)| output.version);
+            let (all, count) = (stage.partitions, chosen.len());
             let (tasks, partitions) = bind(graph, id, chosen);
+            let begun = match of_chosen {
+                Some(of_chosen) if !identity.repeats && tasks.len() == count => Begun {
+                    version: of_chosen,
+                    tasks: Some(count),
+                },
+                _ => Begun {
+                    version,
+                    tasks: None,
+                },
+            };
+            self.begun.insert(id, begun);
             if tasks.is_empty() {
                 continue;
             }
@@ -259,6 +305,14 @@ impl Version {
     }
 }
 
+impl Begun {
+    /// Returns the version of the stage, as it is now; `None` if it is not known any more.
+    fn version_in(&self, stage: &ExecutionStage) -> Option<Version> {
+        let is_as_taken = |count| tasks_of(stage).len() == count;
+        self.tasks.is_none_or(is_as_taken).then_some(self.version)
+    }
+}
+
 impl Output {
     /// Returns the partitions of the job's stages that it has.
     fn computed(&self) -> impl Iterator<Item = (usize, usize)> {
@@ -281,6 +335,20 @@ impl Output {
             pieces: pieces.collect(),
         }
     }
+}
+
+/// Returns the job of a graph that is not its first attempt.
+pub(super) fn job_that_runs_again(graph: &ExecutionGraphBox) -> Option<String> {
+    let config = graph.session_config();
+    let settings: Option<&JobSettings> = config.options().extensions.get();
+    settings.and_then(|job| job.first_attempt.clone())
+}
+
+/// Returns a graph's job, if it has not ended. The controller may not know yet that the attempt is the job's.
+pub(super) fn running_job(control: &Control, graph: &ExecutionGraphBox) -> Option<String> {
+    let job = job_that_runs_again(graph).unwrap_or_else(|| graph.job_id().to_string());
+    let runs = |control: &Controller| control.job(&job).is_some_and(|job| !job.has_ended());
+    control.look(runs).then_some(job)
 }
 
 /// Returns rows with the plan of the task that takes them; `None` if it cannot be sent.

@@ -15,15 +15,15 @@ use crate::record::Kept;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Submissions {
     jobs: Arc<Mutex<HashMap<String, ExecuteQueryParams>>>,
-    /// Ids of submissions under way, as their clients have given them.
-    under_way: Arc<Mutex<HashSet<String>>>,
+    /// Owners of submissions under way, and the ids that these have given them.
+    under_way: Arc<Mutex<HashSet<(String, String)>>>,
 }
 
 /// Submission under way, until it is dropped.
 #[derive(Debug)]
 pub(super) struct UnderWay {
-    operation: String,
-    under_way: Arc<Mutex<HashSet<String>>>,
+    operation: (String, String),
+    under_way: Arc<Mutex<HashSet<(String, String)>>>,
 }
 
 impl Drop for UnderWay {
@@ -35,10 +35,11 @@ impl Drop for UnderWay {
 impl Submissions {
     /// Begins a submission; `None` if it is under way, for its client sends it again when it gets no answer. Without an id,
     /// each is another one.
-    pub(super) fn begin(&self, operation: &str) -> Option<UnderWay> {
-        let is_new = self.under_way.lock().insert(operation.to_owned());
-        (is_new || operation.is_empty()).then(|| UnderWay {
-            operation: operation.to_owned(),
+    pub(super) fn begin(&self, owner: &str, id: &str) -> Option<UnderWay> {
+        let operation = (owner.to_owned(), id.to_owned());
+        let is_new = self.under_way.lock().insert(operation.clone());
+        (is_new || id.is_empty()).then(|| UnderWay {
+            operation,
             under_way: Arc::clone(&self.under_way),
         })
     }

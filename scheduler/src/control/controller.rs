@@ -470,23 +470,19 @@ impl Controller {
         let run = train.and_then(|train| self.runs.get(&train));
         let steps = run.map_or(0, Run::steps_done);
         let succeeded = matches!(end, AttemptEnd::Succeeded { .. });
-        let outcome = self.jobs.attempt_ended(attempt, end, steps, now);
-        let goes_on = self.jobs.get(&job).is_some_and(|job| !job.has_ended());
-        if !succeeded && !goes_on {
-            let attempt = attempt.to_owned();
-            self.command(Command::RemoveRows { attempt });
-        }
-        match outcome {
-            AttemptOutcome::Nothing => {}
-            AttemptOutcome::JobEnded => {
-                self.job_ended(&job);
-                let job = self.jobs.get(&job);
-                if succeeded && job.is_some_and(|job| job.state == JobState::Failed) {
-                    // The result is beyond a limit, so no rows are given out.
+        match self.jobs.attempt_ended(attempt, end, steps, now) {
+            AttemptOutcome::Nothing => {
+                // The job of one that has succeeded may not be known yet.
+                let is_of_no_use = match self.jobs.get(&job) {
+                    Some(job) => job.has_ended() && !job.gives_out(attempt),
+                    None => !succeeded,
+                };
+                if is_of_no_use {
                     let attempt = attempt.to_owned();
                     self.command(Command::RemoveRows { attempt });
                 }
             }
+            AttemptOutcome::JobEnded => self.job_ended(&job),
             AttemptOutcome::Resubmit => {
                 self.wake(Topic::Job(job.clone()));
                 self.command(Command::Resubmit { job });
@@ -527,10 +523,12 @@ impl Controller {
         if let Some(train) = train {
             self.change_run(train, Run::finishes);
         }
-        // The next attempts may have taken rows of the earlier ones.
-        let attempts = self.jobs.get(id).map(|job| job.attempts.clone());
-        let earlier = attempts.into_iter().flatten().rev().skip(1);
-        for attempt in earlier {
+        // Rows of attempts that have ended stayed, because the next one might take them.
+        let attempts = self.jobs.get(id).into_iter().flat_map(|job| {
+            let ended = job.attempts.iter();
+            ended.filter(|attempt| self.jobs.has_ended(attempt) && !job.gives_out(attempt))
+        });
+        for attempt in attempts.cloned().collect::<Vec<_>>() {
             self.command(Command::RemoveRows { attempt });
         }
         let job = id.to_owned();
@@ -747,15 +745,10 @@ impl Controller {
         self.executors.presence(executor, incarnation)
     }
 
-    /// Checks whether tasks may be placed on an executor.
-    pub(crate) fn takes_tasks(&self, executor: &str) -> bool {
-        self.executors.drain(executor) == Some(Drain::No)
-    }
-
-    /// Returns the job of an attempt, if it has not ended.
-    pub(crate) fn running_job_of(&self, attempt: &str) -> Option<String> {
-        let job = self.jobs.get(self.jobs.job_of(attempt))?;
-        (!job.has_ended()).then(|| job.id.clone())
+    /// Returns since when an executor is there, if tasks may be placed on it.
+    pub(crate) fn takes_tasks_since(&self, executor: &str) -> Option<SystemTime> {
+        let takes = self.executors.drain(executor) == Some(Drain::No);
+        takes.then(|| self.executors.since(executor))?
     }
 
     /// Checks whether an executor is registered.

@@ -264,6 +264,12 @@ impl Executors {
         registered.map(|registered| registered.drain)
     }
 
+    /// Returns since when the current incarnation of an executor attends.
+    pub(crate) fn since(&self, executor: &str) -> Option<SystemTime> {
+        let present = self.records.get(executor)?.profile.as_ref();
+        present.map(|present| present.since)
+    }
+
     /// Checks whether an executor drains, or has left as planned.
     pub(crate) fn leaves_as_planned(&self, executor: &str) -> bool {
         match self.drain(executor) {

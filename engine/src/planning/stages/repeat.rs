@@ -166,8 +166,13 @@ fn aggregate_repeats(aggregate: &AggregateExec) -> bool {
 /// Checks whether a function of several rows has the same value in any order of these.
 fn is_exact(function: &AggregateFunctionExpr) -> bool {
     match function.fun().name() {
-        "bool_and" | "bool_or" | "bit_and" | "bit_or" | "bit_xor" | "count" | "max" | "min"
+        "bool_and" | "bool_or" | "bit_and" | "bit_or" | "bit_xor" | "count"
         | "volley_float_max" | "volley_float_min" => true,
+        // Of floats, those of groups are Volley's own, above.
+        "max" | "min" => {
+            let kind = function.field();
+            !(kind.data_type().is_floating() || kind.data_type().is_nested())
+        }
         // Sums of integers and decimals.
         checked_sums::NAME => true,
         // The average of integers is one of floating-point numbers.

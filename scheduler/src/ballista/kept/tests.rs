@@ -1,6 +1,7 @@
 //! Attempts of a query whose stages are run by hand: which rows the next attempt takes.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::{ShuffleWritePartition, TaskStatus};
@@ -139,7 +140,13 @@ fn compute_all(graph: &mut ExecutionGraphBox, id: usize, on: [&str; 3]) {
 
 /// Takes what is kept, and reports that the tasks have succeeded. Returns the number of partitions of each stage.
 fn adopt(kept: &Kept, graph: &mut ExecutionGraphBox) -> BTreeMap<usize, usize> {
-    let (bound, taken) = kept.adopt("j", graph, |executor| executor != "drains");
+    let since = |executor: &str| match executor {
+        "drains" => None,
+        // It was started anew.
+        "back" => Some(SystemTime::now() + Duration::from_secs(60)),
+        _ => Some(UNIX_EPOCH),
+    };
+    let (bound, taken) = kept.adopt("j", graph, since);
     for task in &bound {
         succeed(graph, task);
     }
@@ -165,7 +172,7 @@ async fn what_is_left_is_taken_and_the_rest_computed() {
     let mut first = attempt(&session, "j", EXACT).await;
     compute_all(&mut first, 1, ["e0", "e1", "e0"]);
     compute_all(&mut first, 2, ["e1", "e0", "e0"]);
-    kept.capture("j", &first, "e1");
+    kept.capture(|| Some("j".to_owned()), &first, "e1");
     let mut next = attempt(&session, "k", EXACT).await;
     assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
     assert_eq!(pending(&next, 1), [1]);
@@ -174,7 +181,7 @@ async fn what_is_left_is_taken_and_the_rest_computed() {
     assert_eq!(adopt(&kept, &mut next), [(2, 2)].into());
     assert_eq!(pending(&next, 2), [0]);
     // The next one has all of both attempts, but what another executor held.
-    kept.capture("j", &next, "e2");
+    kept.capture(|| Some("j".to_owned()), &next, "e2");
     let mut last = attempt(&session, "l", EXACT).await;
     assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
     assert_eq!(adopt(&kept, &mut last), [(2, 2)].into());
@@ -192,7 +199,7 @@ async fn rows_that_do_not_repeat_are_taken_whole_or_not_at_all() {
         let mut first = attempt(&session, "j", SUMS).await;
         compute_all(&mut first, 1, ["e0", "e1", "e0"]);
         compute_all(&mut first, 2, second);
-        kept.capture("j", &first, "e1");
+        kept.capture(|| Some("j".to_owned()), &first, "e1");
         let mut next = attempt(&session, "k", SUMS).await;
         // States of sums, which repeat as far as their readers can tell.
         assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
@@ -210,7 +217,7 @@ async fn rows_over_other_rows_are_not_taken() {
     compute_all(&mut first, 1, ["e0", "e0", "e0"]);
     compute_all(&mut first, 2, ["e1", "e0", "e0"]);
     compute_all(&mut first, 3, ["e0", "e0", "e0"]);
-    kept.capture("j", &first, "e1");
+    kept.capture(|| Some("j".to_owned()), &first, "e1");
     let mut next = attempt(&session, "k", &query).await;
     assert_eq!(adopt(&kept, &mut next), [(1, 3)].into());
     assert!(
@@ -221,7 +228,7 @@ async fn rows_over_other_rows_are_not_taken() {
     // Their digits may differ from those that the third stage has read.
     assert!(adopt(&kept, &mut next).is_empty());
     // The attempt's own rows are what its next one takes.
-    kept.capture("j", &next, "e1");
+    kept.capture(|| Some("j".to_owned()), &next, "e1");
     let mut last = attempt(&session, "l", &query).await;
     assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
     assert_eq!(adopt(&kept, &mut last), [(2, 3)].into());
@@ -233,16 +240,16 @@ async fn rows_that_cannot_be_read_are_not_taken_twice() {
     let (session, _dir) = session().await;
     let kept = Kept::default();
     let mut first = attempt(&session, "j", EXACT).await;
-    compute_all(&mut first, 1, ["e0", "drains", "e0"]);
-    kept.capture_unreadable("j", &first, "that a task read from");
+    compute_all(&mut first, 1, ["e0", "drains", "back"]);
+    kept.capture_unreadable(|| Some("j".to_owned()), &first, "that a task read from");
     let mut next = attempt(&session, "k", EXACT).await;
     assert_eq!(
         adopt(&kept, &mut next),
-        [(1, 2)].into(),
-        "not of one that drains"
+        [(1, 1)].into(),
+        "not of one that drains, nor of one that was started anew"
     );
     compute(&mut next, 1, 1, "e0");
-    kept.capture_unreadable("j", &next, "that a task read from");
+    kept.capture_unreadable(|| Some("j".to_owned()), &next, "that a task read from");
     let mut last = attempt(&session, "l", EXACT).await;
     assert!(adopt(&kept, &mut last).is_empty());
     kept.loses("e0");

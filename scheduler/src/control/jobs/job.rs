@@ -187,6 +187,11 @@ impl Job {
         job
     }
 
+    /// Checks whether the rows of an attempt are the job's result.
+    pub(in crate::control) fn gives_out(&self, attempt: &str) -> bool {
+        self.state == JobState::Succeeded && self.attempt() == attempt
+    }
+
     /// Returns its end, for the record of jobs.
     pub(in crate::control) fn end(&self) -> Option<JobEnd> {
         let notes = self.notes.iter().take(NOTES_RECORDED);

@@ -284,6 +284,17 @@ impl Jobs {
         known.is_some_and(|attempt| !matches!(attempt.state, AttemptState::Running))
     }
 
+    /// Checks whether the engine has reported the end of an attempt.
+    pub(in crate::control) fn has_ended(&self, attempt: &str) -> bool {
+        let known = self.attempts.get(attempt);
+        known.is_some_and(|attempt| {
+            matches!(
+                attempt.state,
+                AttemptState::Ended | AttemptState::EndedEarly(_)
+            )
+        })
+    }
+
     /// Returns the attempts that must end.
     pub(in crate::control) fn ending(&self) -> impl Iterator<Item = &str> {
         let attempts = self.attempts.iter();

@@ -101,7 +101,7 @@ fn a_job_that_loses_data_again_and_again_fails() {
         script.resubmitted("j", &attempt);
     }
     let end = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
-    let removed = ["k4", "k3", "k2", "k1", "j"].map(|attempt| format!("remove rows of {attempt}"));
+    let removed = ["j", "k1", "k2", "k3", "k4"].map(|attempt| format!("remove rows of {attempt}"));
     let (rows, job) = {
         let mut ended = script.ended(&attempt, end);
         let job = ended.split_off(removed.len());
@@ -208,7 +208,7 @@ fn a_stage_whose_tasks_end_two_executors_is_not_tried_again() {
     dies(&mut script, "b", &["k"]);
     assert_eq!(
         script.ended("k", AttemptEnd::Cancelled),
-        ["remove rows of k", "remove rows of j", "release j", "offer"]
+        ["remove rows of j", "remove rows of k", "release j", "offer"]
     );
     let error = script.error("j");
     assert!(
@@ -274,6 +274,25 @@ fn other_losses_are_no_evidence_against_a_stage() {
             script.joins(&executor);
         }
     }
+}
+
+#[test]
+fn rows_of_a_job_that_ends_before_it_runs_again_are_removed() {
+    let mut script = Script::new(&["a"]);
+    script.submit("j", None);
+    script.offer(&[slices("j", 1)]);
+    let lost = || AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
+    assert_eq!(script.ended("j", lost()), ["resubmit j", "offer"]);
+    assert!(script.controller.cancel("j", script.now));
+    let commands = script.controller.take_commands();
+    let commands: Vec<_> = commands.iter().filter_map(text).collect();
+    assert_eq!(commands, ["remove rows of j", "release j"]);
+    // The next attempt was under way.
+    assert_eq!(script.resubmitted("j", "k"), ["cancel k"]);
+    assert_eq!(
+        script.ended("k", AttemptEnd::Cancelled),
+        ["remove rows of k", "offer"]
+    );
 }
 
 #[test]
@@ -376,7 +395,7 @@ fn an_attempt_may_end_before_its_job_is_told_of() {
     script.ended("l", AttemptEnd::Failed("no".into()));
     assert_eq!(
         script.resubmitted("k", "l"),
-        ["remove rows of l", "remove rows of k", "release k", "offer"]
+        ["remove rows of k", "remove rows of l", "release k", "offer"]
     );
     assert_eq!(script.error("k"), "no");
 }
