@@ -81,7 +81,7 @@ fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
 
     script.submit_with(limited("k"));
     let ended = script.ended("k", rows(101));
-    assert_eq!(ended, ["release k", "remove rows of k"]);
+    assert_eq!(ended, ["remove rows of k", "release k"]);
     let error = script.error("k");
     for part in ["101 rows", "limit result_rows of the role read"] {
         assert!(error.contains(part), "{error}");
@@ -91,6 +91,6 @@ fn a_result_of_too_many_rows_is_an_error_and_not_a_part_of_it() {
     // The engine may be done before the job is known.
     assert!(script.ended("l", rows(101)).is_empty());
     let ended = script.on(Event::JobSubmitted(limited("l")));
-    assert_eq!(ended, ["release l", "remove rows of l"]);
+    assert_eq!(ended, ["remove rows of l", "release l"]);
     assert!(script.error("l").contains("result_rows"));
 }
