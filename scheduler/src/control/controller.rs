@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use volley_proto::TrainId;
-use volley_proto::tables::{self, ExecutorTasks, JobState, Line, millis};
+use volley_proto::tables::{self, ExecutorTasks, Line, millis};
 
 use super::aging::Aging;
 use super::clock::Now;
