@@ -157,7 +157,7 @@ const ENGINE: Inside = Inside {
 
 const SCHEDULER: Inside = Inside {
     folder: "scheduler",
-    roots: &["lib", "main", "server"],
+    roots: &["command", "lib", "main", "server"],
     parts: &[
         ("access", &[]),
         ("control", &[]),

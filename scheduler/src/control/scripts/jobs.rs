@@ -277,25 +277,6 @@ fn other_losses_are_no_evidence_against_a_stage() {
 }
 
 #[test]
-fn rows_of_a_job_that_ends_before_it_runs_again_are_removed() {
-    let mut script = Script::new(&["a"]);
-    script.submit("j", None);
-    script.offer(&[slices("j", 1)]);
-    let lost = || AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
-    assert_eq!(script.ended("j", lost()), ["resubmit j", "offer"]);
-    assert!(script.controller.cancel("j", script.now));
-    let commands = script.controller.take_commands();
-    let commands: Vec<_> = commands.iter().filter_map(text).collect();
-    assert_eq!(commands, ["remove rows of j", "release j"]);
-    // The next attempt was under way.
-    assert_eq!(script.resubmitted("j", "k"), ["cancel k"]);
-    assert_eq!(
-        script.ended("k", AttemptEnd::Cancelled),
-        ["remove rows of k", "offer"]
-    );
-}
-
-#[test]
 fn a_job_can_be_cancelled_at_each_state() {
     let cancel = |script: &mut Script| {
         assert!(script.controller.cancel("j", script.now));
@@ -336,10 +317,13 @@ fn a_job_can_be_cancelled_at_each_state() {
     script.submit("j", None);
     let lost = AttemptEnd::Lost(effect("j", "a", None, true).data.unwrap());
     script.ended("j", lost);
-    assert_eq!(cancel(&mut script), ["release j"]);
+    assert_eq!(cancel(&mut script), ["remove rows of j", "release j"]);
     cancelled(&script);
     assert_eq!(script.resubmitted("j", "k"), ["cancel k"]);
-    assert_eq!(script.ended("k", AttemptEnd::Cancelled), ["offer"]);
+    assert_eq!(
+        script.ended("k", AttemptEnd::Cancelled),
+        ["remove rows of k", "offer"]
+    );
     cancelled(&script);
 
     // While it is being submitted again, which fails.
