@@ -276,7 +276,8 @@ impl JobGateway {
                     attempt: id,
                     reason: reason.clone(),
                 });
-                return Err(Status::unavailable(reason));
+                // No status of a connection: the client is not to send it again.
+                return Err(Status::aborted(reason));
             }
         }
         Ok(response)
