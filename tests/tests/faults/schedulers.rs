@@ -142,7 +142,7 @@ fn killed_at_submission() {
     }
     for name in names {
         let models = cluster.query(&format!(
-            "SELECT * FROM volley.models WHERE name = '{name}'"
+            "SELECT * FROM volley.models WHERE model = '{name}'"
         ));
         assert_eq!(models.len(), 1, "{name} has one version: {models:?}");
     }
