@@ -9,12 +9,12 @@
 //! Each run has a cluster of its own. The answer has to be that of the undisturbed run. It compares with no other system.
 
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::cluster::{Cluster, Layout, Ran, embedded};
+use crate::cluster::{Cluster, Layout, Ran, binary, embedded};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median};
 
 #[derive(Debug, clap::Args)]
@@ -152,9 +152,9 @@ fn once(
                     bail!("the query ended when {number} of {executors} executors were replaced");
                 }
                 cluster.add_executor(executors + number, &Layout::of(executors))?;
-                let drained = cluster
-                    .client()?
+                let drained = Command::new(binary("volley")?)
                     .args(["executors", "drain", &format!("executor-{number}")])
+                    .args(["--scheduler", cluster.address()])
                     .stdout(Stdio::null())
                     .status()?;
                 ensure!(drained.success(), "an executor could not be drained");
