@@ -10,15 +10,10 @@ use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
-use volley_proto::traces::wire::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
+use volley_proto::traces::wire::trace_service_server::{TraceService, TraceServiceServer};
+use volley_proto::traces::wire::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse, KeyValue, Span, StatusCode, any_value,
 };
-use volley_proto::traces::wire::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
-use volley_proto::traces::wire::common::v1::{KeyValue, any_value};
-use volley_proto::traces::wire::trace::v1::Span;
-use volley_proto::traces::wire::trace::v1::status::StatusCode;
 
 /// Collector of traces; dropping it stops it.
 #[derive(Debug)]

@@ -23,13 +23,11 @@ use tonic::{Code, Status};
 use super::endpoint::OtlpEndpoint;
 use super::span::{Outcome, Span, SpanEvent, Value};
 use super::wire;
-use super::wire::collector::trace::v1::ExportTraceServiceRequest;
-use super::wire::collector::trace::v1::trace_service_client::TraceServiceClient;
-use super::wire::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
-use super::wire::resource::v1::Resource;
-use super::wire::trace::v1::span::SpanKind;
-use super::wire::trace::v1::status::StatusCode;
-use super::wire::trace::v1::{ResourceSpans, ScopeSpans};
+use super::wire::trace_service_client::TraceServiceClient;
+use super::wire::{
+    AnyValue, ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans,
+    SpanKind, SpanStatus, StatusCode, any_value,
+};
 use crate::metrics::Metrics;
 use crate::version::Version;
 
@@ -293,10 +291,9 @@ impl Sender {
     }
 
     fn message(&self) -> ExportTraceServiceRequest {
-        let scope = InstrumentationScope {
+        let scope = Scope {
             name: "volley".to_owned(),
             version: Version::own().build,
-            ..InstrumentationScope::default()
         };
         ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
@@ -304,9 +301,7 @@ impl Sender {
                 scope_spans: vec![ScopeSpans {
                     scope: Some(scope),
                     spans: self.batch.iter().map(span).collect(),
-                    ..ScopeSpans::default()
                 }],
-                ..ResourceSpans::default()
             }],
         }
     }
@@ -350,12 +345,11 @@ fn resource(service: &Service) -> Resource {
     ];
     Resource {
         attributes: attributes.iter().map(attribute).collect(),
-        ..Resource::default()
     }
 }
 
 /// Returns a span as OTLP has it.
-fn span(span: &Span) -> wire::trace::v1::Span {
+fn span(span: &Span) -> wire::Span {
     let kind = match span.waits {
         true => SpanKind::Client,
         false => SpanKind::Internal,
@@ -366,7 +360,7 @@ fn span(span: &Span) -> wire::trace::v1::Span {
         Outcome::Failed(reason) => (StatusCode::Error, reason.clone()),
     };
     let parent = span.parent.as_ref();
-    wire::trace::v1::Span {
+    wire::Span {
         trace_id: span.trace.bytes().to_vec(),
         span_id: span.id.bytes().to_vec(),
         parent_span_id: parent.map_or_else(Vec::new, |parent| parent.bytes().to_vec()),
@@ -378,20 +372,18 @@ fn span(span: &Span) -> wire::trace::v1::Span {
         attributes: span.attributes.iter().map(attribute).collect(),
         events: span.events.iter().map(event).collect(),
         dropped_events_count: span.left_out,
-        status: Some(wire::trace::v1::Status {
+        status: Some(SpanStatus {
             message,
             code: code.into(),
         }),
-        ..wire::trace::v1::Span::default()
     }
 }
 
-fn event(event: &SpanEvent) -> wire::trace::v1::span::Event {
-    wire::trace::v1::span::Event {
+fn event(event: &SpanEvent) -> wire::Event {
+    wire::Event {
         time_unix_nano: nanos(event.at),
         name: event.name.to_owned(),
         attributes: event.attributes.iter().map(attribute).collect(),
-        dropped_attributes_count: 0,
     }
 }
 
@@ -404,7 +396,6 @@ fn attribute((key, value): &(&'static str, Value)) -> KeyValue {
     KeyValue {
         key: (*key).to_owned(),
         value: Some(AnyValue { value: Some(value) }),
-        ..KeyValue::default()
     }
 }
 
@@ -423,12 +414,8 @@ mod tests {
     use tonic::{Request, Response};
 
     use super::super::place::{Part, Place};
-    use super::super::wire::collector::trace::v1::trace_service_server::{
-        TraceService, TraceServiceServer,
-    };
-    use super::super::wire::collector::trace::v1::{
-        ExportTracePartialSuccess, ExportTraceServiceResponse,
-    };
+    use super::super::wire::trace_service_server::{TraceService, TraceServiceServer};
+    use super::super::wire::{ExportTraceServiceResponse, PartialSuccess};
     use super::*;
 
     /// Collector that answers as it is told.
@@ -436,7 +423,7 @@ mod tests {
     struct Collector {
         /// Answers to the next requests, the last one first; others are taken.
         answers: Arc<Mutex<Vec<Result<i64, Status>>>>,
-        spans: Arc<Mutex<Vec<wire::trace::v1::Span>>>,
+        spans: Arc<Mutex<Vec<wire::Span>>>,
     }
 
     #[tonic::async_trait]
@@ -453,7 +440,7 @@ mod tests {
                 .lock()
                 .extend(scopes.flat_map(|scope| scope.spans));
             Ok(Response::new(ExportTraceServiceResponse {
-                partial_success: Some(ExportTracePartialSuccess {
+                partial_success: Some(PartialSuccess {
                     rejected_spans,
                     error_message: "too many".to_owned(),
                 }),

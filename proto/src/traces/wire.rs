@@ -1,4 +1,4 @@
-//! Generated messages and service of OTLP's traces, from `proto/opentelemetry`.
+//! Generated messages and service of OTLP's traces, from `proto/otlp.proto`.
 //!
 //! They are named only in this module's parent, and by receivers in tests; everything else uses [`Span`](super::Span).
 
@@ -9,28 +9,4 @@
     clippy::all
 )]
 
-pub mod collector {
-    pub mod trace {
-        pub mod v1 {
-            tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
-        }
-    }
-}
-
-pub mod common {
-    pub mod v1 {
-        tonic::include_proto!("opentelemetry.proto.common.v1");
-    }
-}
-
-pub mod resource {
-    pub mod v1 {
-        tonic::include_proto!("opentelemetry.proto.resource.v1");
-    }
-}
-
-pub mod trace {
-    pub mod v1 {
-        tonic::include_proto!("opentelemetry.proto.trace.v1");
-    }
-}
+tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
