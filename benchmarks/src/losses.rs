@@ -36,7 +36,7 @@ const MOST: f64 = 20.0;
 /// Share of the undisturbed time after which an executor is killed.
 const LATE: f64 = 0.75;
 
-/// What happens to the executors while the query runs.
+/// Departure of executors while the query runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Departure {
     None,

@@ -68,7 +68,7 @@ struct Version {
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     version: Version,
-    /// Number of its tasks, if all have taken rows that do not repeat: with another task, its rows are others.
+    /// Number of its tasks, if all have taken rows that are not repeatable. A further task is a retry, whose rows differ.
     tasks: Option<usize>,
 }
 

@@ -2,8 +2,8 @@
 //! same rows.
 //!
 //! Where some of a stage's tasks ran in one attempt of a job and others in the next, each row must still be in one place.
-//! That holds where a task's rows are the same each time, in any order: see [`repeats`]. Sums of floating-point numbers
-//! are not, because they depend on the order in which rows come; nor are the first rows of several.
+//! Repeatable tasks guarantee it: over the same input, they have the same rows, in any order (see [`repeats`]). Sums of
+//! floating-point numbers are not repeatable, because they depend on the order of the input; limits are not either.
 //!
 //! Not here: which tasks have run, and where their rows are, which the scheduler knows.
 
@@ -41,7 +41,7 @@ use crate::operators::expand::ExpandExec;
 use crate::operators::fence::FenceExec;
 use crate::planning::reread::is_volatile_operator;
 
-/// What a stage computes, without where and when.
+/// Identity of a stage's computation, without its attempt and its executors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageIdentity {
     /// Encoded plan, without the exchanges that it reads.
