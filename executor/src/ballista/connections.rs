@@ -11,12 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ballista_core::client::BallistaClient;
 use ballista_core::client_pool::{BallistaClientPool, PooledClient};
-use ballista_core::error::Result;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
+use tonic::transport::{Channel, Endpoint, Error as TransportError};
 use volley_proto::access::ClusterSecret;
-use volley_proto::tls::Tls;
+use volley_proto::tls::{Tls, url};
 
 /// Number of idle connections kept per peer; more are closed when they come back.
 const KEPT: usize = 16;
@@ -49,24 +49,43 @@ impl Connections {
         }
     }
 
-    /// Returns the setup of new connections: they notice when their peer is gone, present this executor's
-    /// certificate and check the peer's, and prove that they come from the cluster.
+    /// Returns the setup of new connections.
     fn endpoint(&self) -> BallistaConfigGrpcEndpoint {
         let (tls, secret) = (self.tls.clone(), self.secret.clone());
         BallistaConfigGrpcEndpoint::new(Arc::new(move |endpoint| {
-            let endpoint = match &tls {
-                Some(tls) => tls.endpoint(endpoint)?,
-                None => endpoint,
-            };
-            let endpoint = endpoint
-                .connect_timeout(CONNECTING)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(TRIED)
-                .keep_alive_timeout(ALIVE)
-                .keep_alive_while_idle(true);
-            Ok(secret.prove(endpoint)?)
+            Ok(configured(endpoint, tls.as_ref(), &secret)?)
         }))
     }
+
+    /// Opens a connection that is not kept.
+    ///
+    /// # Errors
+    /// When there is none to this address, `host:port`.
+    pub(super) async fn dial(&self, address: &str) -> Result<Channel, TransportError> {
+        let endpoint = Endpoint::from_shared(url(address, self.tls.is_some()))?;
+        let endpoint = configured(endpoint, self.tls.as_ref(), &self.secret)?;
+        endpoint.connect().await
+    }
+}
+
+/// Sets up connections: they notice when their peer is gone, present this executor's certificate and check the peer's, and
+/// prove that they come from the cluster.
+fn configured(
+    endpoint: Endpoint,
+    tls: Option<&Tls>,
+    secret: &ClusterSecret,
+) -> Result<Endpoint, TransportError> {
+    let endpoint = match tls {
+        Some(tls) => tls.endpoint(endpoint)?,
+        None => endpoint,
+    };
+    let endpoint = endpoint
+        .connect_timeout(CONNECTING)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(TRIED)
+        .keep_alive_timeout(ALIVE)
+        .keep_alive_while_idle(true);
+    secret.prove(endpoint)
 }
 
 impl std::fmt::Debug for Connections {
@@ -84,7 +103,7 @@ impl BallistaClientPool for Connections {
         config: &GrpcClientConfig,
         // Sessions configure no endpoint.
         _: Option<Arc<BallistaConfigGrpcEndpoint>>,
-    ) -> Result<PooledClient> {
+    ) -> ballista_core::error::Result<PooledClient> {
         let key = (host.to_owned(), port, config.clone());
         let idle = self.idle.lock().get_mut(&key).and_then(Vec::pop);
         let client = match idle {

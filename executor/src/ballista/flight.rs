@@ -6,6 +6,8 @@
 //!   anybody else: refused
 //! ```
 //!
+//! [`Rows`] is served at the same port, to peers only.
+//!
 //! Ballista's service opens any file whose path can be made from a ticket's job id, for any client. [`Tickets`]
 //! passes on fetches only, and only of files under the work folder: a peer of the cluster names the job, any other
 //! client sends a ticket in place of the job's id.
@@ -37,7 +39,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use volley_proto::connections::{Listener, server};
 use volley_proto::limits::TICKET_LIMIT;
+use volley_proto::wire::rows_server::RowsServer;
 
+use super::handover::Rows;
 use super::proof::{Proven, refused};
 use crate::counts::Counts;
 
@@ -49,17 +53,22 @@ const REQUEST: Duration = Duration::from_secs(60);
 /// Serves the shuffle files under a work folder until told to stop.
 pub(super) async fn serve(
     listener: Listener,
-    work_dir: String,
-    proven: Proven,
-    counts: Arc<Counts>,
+    rows: Rows,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
+    let Rows {
+        work_dir,
+        proven,
+        counts,
+        ..
+    } = rows.clone();
     let service = FlightServiceServer::new(Tickets::new(work_dir, proven, counts))
         .max_decoding_message_size(TICKET_LIMIT)
         .max_encoding_message_size(MESSAGE_LIMIT);
     server()
         .timeout(REQUEST)
         .add_service(service)
+        .add_service(RowsServer::new(rows))
         .serve_with_incoming_shutdown(listener.into_stream(), stop.cancelled_owned())
         .await
 }
@@ -76,10 +85,10 @@ struct Tickets {
 }
 
 impl Tickets {
-    fn new(work_dir: String, proven: Proven, counts: Arc<Counts>) -> Self {
+    fn new(work_dir: PathBuf, proven: Proven, counts: Arc<Counts>) -> Self {
         Self {
-            work_dir: PathBuf::from(&work_dir),
-            files: BallistaFlightService::new(work_dir),
+            files: BallistaFlightService::new(work_dir.display().to_string()),
+            work_dir,
             proven,
             counts,
         }
@@ -159,7 +168,7 @@ impl Tickets {
 }
 
 /// Checks that a job's name cannot lead a path elsewhere.
-fn is_name(job: &str) -> bool {
+pub(super) fn is_name(job: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     (1..=128).contains(&job.len()) && job.chars().all(plain)
 }
@@ -295,7 +304,7 @@ mod tests {
 
     fn tickets(work_dir: &Path) -> Tickets {
         let proven = Proven::new(ClusterSecret::generate(), "127.0.0.1:1".to_owned());
-        Tickets::new(work_dir.display().to_string(), proven, Arc::default())
+        Tickets::new(work_dir.to_owned(), proven, Arc::default())
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod disks;
 mod engine;
 mod equip;
 mod flight;
+mod handover;
 mod join_filter;
 mod kept;
 mod local_files;

@@ -43,6 +43,7 @@ use volley_proto::{PreparedId, TrainId};
 
 use super::connections::Connections;
 use super::engine::VolleyEngine;
+use super::handover::Rows;
 use super::proof::Proven;
 use super::runner::{Runner, Scheduler, heartbeats, report};
 use super::runtime::TaskRuntimes;
@@ -152,9 +153,10 @@ pub(crate) async fn start(
     let incarnation = format!("{process}/{number}");
     let attendance = Attendance::begin(config, channel.clone(), &incarnation).await?;
     let secret = attendance.secret();
+    let connections = Arc::new(Connections::new(config.tls.clone(), secret.clone()));
     let engine = Arc::new(VolleyEngine::new(
         &config.id,
-        Arc::new(Connections::new(config.tls.clone(), secret.clone())),
+        Arc::clone(&connections) as _,
         tasks.clone(),
         config.allowed_paths.clone(),
     ));
@@ -170,13 +172,14 @@ pub(crate) async fn start(
     let over =
         |listener, wanted| Listener::new(listener, config.tls.clone().map(|tls| (tls, wanted)));
     let proven = |port| proven(config, secret, port);
-    let serving = flight::serve(
-        over(flight, ClientCertificate::Optional),
-        work_dir.display().to_string(),
-        proven(flight_port),
-        Arc::clone(&counts),
-        stop.clone(),
-    );
+    let rows = Rows {
+        work_dir: work_dir.to_owned(),
+        connections,
+        proven: proven(flight_port),
+        counts: Arc::clone(&counts),
+    };
+    let listener = over(flight, ClientCertificate::Optional);
+    let serving = flight::serve(listener, rows, stop.clone());
     services.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the Flight service ended");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ballista_core::serde::scheduler::TaskKey;
+use ballista_core::serde::scheduler::{PartitionLocation, TaskKey};
 use ballista_scheduler::cluster::BoundTask;
 use ballista_scheduler::state::execution_graph::{
     ExecutionGraphBox, TaskDescription, create_task_info,
@@ -13,6 +13,7 @@ use volley_engine::TaskPlan;
 use volley_engine::object_stores::Stores;
 
 use super::demands::slices;
+use super::handover::Places;
 use super::launch::task_fits;
 use crate::control::{self, Binding, Event, PlacedTask};
 use crate::handle::Control;
@@ -20,10 +21,11 @@ use volley_engine::settings::JobSettings;
 use volley_engine::stages::task_plan;
 use volley_proto::limits::SMALL_RESULT;
 
-/// Carries out a binding on its attempt's graph, in a cluster of so many slots, and tells the controller.
+/// Carries out a binding on its attempt's graph, whose rows are at these places, in a cluster of so many slots, and tells the
+/// controller.
 pub(super) fn carry_out(
     binding: Binding,
-    graph: &mut ExecutionGraphBox,
+    (graph, places): (&mut ExecutionGraphBox, &Places),
     (control, slots): (&Control, usize),
 ) -> Vec<BoundTask> {
     let (job_id, session_id) = (graph.job_id().clone(), graph.session_id().to_owned());
@@ -48,7 +50,8 @@ pub(super) fn carry_out(
                 Ok((stage.pending.next_slice(sizes.iter().sum()), sizes))
             }
         };
-        let described = taken.and_then(|taken| bind(stage, &session_id, &job_id, (task, taken)));
+        let of = (session_id.as_str(), &job_id);
+        let described = taken.and_then(|taken| bind(stage, places, of, (task, taken)));
         match described {
             Ok(Some((executor, description))) => {
                 tasks.push(control::BoundTask {
@@ -80,8 +83,8 @@ pub(super) fn carry_out(
 /// When the task cannot run or cannot be sent, with the reason.
 fn bind(
     stage: &mut RunningStage,
-    session_id: &str,
-    job_id: &ballista_core::JobId,
+    places: &Places,
+    of: (&str, &ballista_core::JobId),
     (task, (mut partitions, sizes)): (&PlacedTask, Taken),
 ) -> Result<Option<BoundTask>, String> {
     if partitions.is_empty() {
@@ -91,11 +94,13 @@ fn bind(
     let stores = Stores::of(&stage.session_config).ok();
     let small_result = small_result(stage, partitions.len());
     let slice = (&partitions[..], &sizes[..]);
-    let plan = task_plan(&stage.plan, slice, stores.as_deref(), small_result)
+    let relocate = |location: &mut PartitionLocation| places.relocate(location);
+    let stores = stores.as_deref();
+    let plan = task_plan(&stage.plan, slice, &relocate, stores, small_result)
         .map_err(|error| format!("stage {} cannot run: {error}", stage.stage_id))?;
     task_fits(stage.stage_id, plan.message_bytes())?;
     let executor = (task.executor.clone(), task.slots);
-    describe(stage, (session_id, job_id), executor, partitions, plan).map(Some)
+    describe(stage, of, executor, partitions, plan).map(Some)
 }
 
 /// Describes the task of partitions that are taken off the stage, in so many slots of an executor, for launch.

@@ -22,6 +22,7 @@ use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use super::bind::carry_out;
 use super::demands::demands;
+use super::handover::Moved;
 use super::kept::{Kept, job_that_runs_again, running_job};
 use super::{SharedGraph, losses};
 use crate::control::{Controller, Event, ExecutorEndpoint, Offer};
@@ -32,6 +33,7 @@ pub(crate) struct VolleyClusterState {
     registered: InMemoryClusterState,
     control: Control,
     kept: Kept,
+    moved: Moved,
     /// Graphs of the last offer; other graphs have no task on any executor.
     offered: Mutex<Vec<Weak<RwLock<ExecutionGraphBox>>>>,
     /// Lock held while an executor comes or goes. Two callers may find at once that an executor is gone, and each
@@ -41,11 +43,12 @@ pub(crate) struct VolleyClusterState {
 }
 
 impl VolleyClusterState {
-    pub(super) fn new(control: Control, kept: Kept) -> Self {
+    pub(super) fn new(control: Control, kept: Kept, moved: Moved) -> Self {
         Self {
             registered: InMemoryClusterState::default(),
             control,
             kept,
+            moved,
             offered: Mutex::default(),
             turnstile: tokio::sync::Mutex::default(),
         }
@@ -123,7 +126,9 @@ impl ClusterState for VolleyClusterState {
         for binding in self.control.place(Offer { stages, alive }) {
             let attempt = JobId::from(binding.attempt.clone());
             if let Some(graph) = graphs.get_mut(&attempt) {
-                bound.extend(carry_out(binding, graph, (&self.control, slots)));
+                let places = self.moved.places(attempt.as_str());
+                let on = (&mut **graph, &*places);
+                bound.extend(carry_out(binding, on, (&self.control, slots)));
             }
         }
         Ok(bound)
@@ -190,12 +195,14 @@ impl ClusterState for VolleyClusterState {
             let mut effects = Vec::new();
             for graph in graphs {
                 let graph = graph.read().await;
-                let Some(effect) = losses::effect(&graph, executor_id) else {
+                let attempt = graph.job_id().as_str();
+                let places = self.moved.places_without(executor_id, attempt);
+                let Some(effect) = losses::effect(&graph, executor_id, &places) else {
                     continue;
                 };
                 if effect.data.is_some() {
                     let job = || running_job(&self.control, &graph);
-                    self.kept.capture(job, &graph, executor_id);
+                    self.kept.capture(job, (&graph, &places), executor_id);
                 }
                 effects.push(effect);
             }

@@ -1,19 +1,21 @@
 //! Settings of the scheduler's connections to executors: TLS or in the clear, and a proof that the scheduler is of
 //! their cluster.
 //!
-//! Ballista dials; this module only configures the endpoint first.
+//! Ballista dials for tasks; this module configures the endpoint first, and dials for [rows that move](super::handover).
 
 use std::error::Error;
 use std::time::Duration;
 
 use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use volley_proto::access::ClusterSecret;
 use volley_proto::limits::LAUNCH_LIMIT;
 use volley_proto::tls::{Tls, url};
 
 /// Keepalive interval of connections to executors.
 const TRIED: Duration = Duration::from_secs(5);
+/// Timeout of connecting to an executor.
+const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Settings of connections to executors.
 pub(super) struct ToExecutors {
@@ -43,6 +45,21 @@ impl ToExecutors {
             .keep_alive_timeout(self.patience)
             .keep_alive_while_idle(true);
         Ok(self.secret.prove(endpoint)?)
+    }
+}
+
+impl ToExecutors {
+    /// Connects to an executor's port, at `host:port`.
+    ///
+    /// # Errors
+    /// When nothing answers there.
+    pub(super) async fn dial(
+        &self,
+        address: &str,
+    ) -> Result<Channel, Box<dyn Error + Send + Sync>> {
+        let endpoint = Endpoint::from_shared(url(address, false))?;
+        let endpoint = self.endpoint(endpoint)?.connect_timeout(CONNECTING);
+        Ok(endpoint.connect().await?)
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::scheduler_grpc_server::SchedulerGrpc;
 use ballista_core::serde::protobuf::{
-    ExecutorStoppedParams, PartitionLocation, UpdateTaskStatusParams,
-    execute_query_failure_result::Failure, execute_query_result, job_status,
+    PartitionLocation, execute_query_failure_result::Failure, execute_query_result, job_status,
 };
 use ballista_core::version::insert_version_header;
 use parking_lot::Mutex;
@@ -18,6 +17,7 @@ use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
 use super::gateway::{put_settings, settings_of};
+use super::handover::Departures;
 use super::job_state::{end_of_failure, end_of_success};
 use super::kept::Kept;
 use super::small_results::SmallResults;
@@ -39,6 +39,7 @@ pub(crate) struct Driver {
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
     pub(super) kept: Kept,
+    pub(super) departures: Departures,
     pub(super) record: Record,
 }
 
@@ -109,10 +110,10 @@ impl Driver {
             }
             Command::RemoveRows { attempt } => self.remove_rows(attempt).await,
             Command::RemoveExecutor { executor, reason } => {
-                self.remove_executor(executor, reason).await;
+                self.departures.remove(executor, reason).await;
             }
             Command::FindDrained => self.find_drained().await,
-            Command::Offer => self.offer().await,
+            Command::Offer => self.departures.offer().await,
             // `Control` returns bindings to the caller of `place`, wakes waiters, and records changes itself.
             Command::Bind(_) | Command::Wake(_) | Command::Record(_) => {}
         }
@@ -166,6 +167,7 @@ impl Driver {
 
     /// Removes an attempt's rows: those that are kept here, and the files of executors, if there may be any.
     async fn remove_rows(&self, attempt: String) {
+        self.departures.moved.release(&attempt);
         let kept = self.small_results.release(&attempt);
         if let Some(kept) = kept
             && !kept.have_files()
@@ -195,6 +197,7 @@ impl Driver {
             let maybe = control.idle_draining();
             (maybe, control.attempts_with_rows())
         });
+        self.departures.hand_over(&mut drained).await;
         if drained.is_empty() {
             return;
         }
@@ -205,7 +208,8 @@ impl Driver {
                 let is_over = |control: &Controller| control.jobs().is_over(attempt.as_str());
                 let graph = job.execution_graph.read().await;
                 if !self.control.look(is_over) {
-                    drained.retain(|executor| !losses::needs(&graph, executor));
+                    let places = self.departures.moved.places(attempt.as_str());
+                    drained.retain(|executor| !losses::needs(&graph, executor, &places));
                 }
             }
         }
@@ -222,34 +226,6 @@ impl Driver {
         }
         for executor in drained {
             self.control.on(Event::ExecutorDrained { executor });
-        }
-    }
-
-    async fn remove_executor(&self, executor: String, reason: String) {
-        let stopped = ExecutorStoppedParams {
-            executor_id: executor.clone(),
-            reason,
-        };
-        let removed = SchedulerGrpc::executor_stopped(&self.ballista, Request::new(stopped)).await;
-        if let Err(error) = removed {
-            tracing::error!(executor, %error, "cannot remove an executor");
-        }
-    }
-
-    /// Makes Ballista offer its free slots. Ballista has no call for that; a status report without tasks triggers it.
-    async fn offer(&self) {
-        let any = |control: &Controller| control.any_executor().map(str::to_owned);
-        let Some(executor_id) = self.control.look(any) else {
-            return;
-        };
-        let nothing = UpdateTaskStatusParams {
-            executor_id,
-            task_status: Vec::new(),
-        };
-        let offered =
-            SchedulerGrpc::update_task_status(&self.ballista, Request::new(nothing)).await;
-        if let Err(error) = offered {
-            tracing::debug!(%error, "Ballista did not look for work");
         }
     }
 

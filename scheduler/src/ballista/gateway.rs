@@ -37,6 +37,7 @@ use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::JobState;
 
 use super::BallistaScheduler;
+use super::handover::Departures;
 use super::permissions::Permissions;
 use super::reading::Reading;
 use super::small_results::SmallResults;
@@ -67,6 +68,7 @@ pub(crate) struct JobGateway {
     pub(super) control: Control,
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
+    pub(super) departures: Departures,
     pub(super) reading: Reading,
     pub(super) permissions: Permissions,
     pub(super) stores: Stores,
@@ -700,6 +702,13 @@ impl SchedulerGrpc for JobGateway {
         &self,
         request: Request<ExecutorStoppedParams>,
     ) -> Result<Response<ExecutorStoppedResult>, Status> {
-        SchedulerGrpc::executor_stopped(&self.ballista, request).await
+        let ExecutorStoppedParams {
+            executor_id,
+            reason,
+        } = request.into_inner();
+        let departures = self.departures.clone();
+        // The executor may not wait for it.
+        tokio::spawn(async move { departures.remove(executor_id, reason).await });
+        Ok(Response::new(ExecutorStoppedResult {}))
     }
 }

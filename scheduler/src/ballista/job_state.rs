@@ -21,6 +21,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
 use volley_proto::failure::{CANCELLED, DataLost};
 
+use super::handover::Moved;
 use super::kept::{Kept, running_job};
 use super::losses::data_loss;
 use super::small_results::SmallResults;
@@ -33,6 +34,7 @@ pub(crate) struct VolleyJobState {
     control: Control,
     small_results: SmallResults,
     kept: Kept,
+    moved: Moved,
     ended: Mutex<Ended>,
 }
 
@@ -51,13 +53,14 @@ impl VolleyJobState {
     pub(super) fn new(
         jobs: InMemoryJobState,
         control: Control,
-        (small_results, kept): (SmallResults, Kept),
+        (small_results, kept, moved): (SmallResults, Kept, Moved),
     ) -> Self {
         Self {
             jobs,
             control,
             small_results,
             kept,
+            moved,
             ended: Mutex::new(Ended {
                 all: Vec::new(),
                 most: 2 * NEWEST_KEPT,
@@ -139,6 +142,8 @@ impl JobState for VolleyJobState {
         if let Some(end) = end_of(graph) {
             if let AttemptEnd::Lost(lost) = &end {
                 let job = || running_job(&self.control, graph);
+                let places = self.moved.places(job_id.as_str());
+                let graph = (graph, &*places);
                 self.kept
                     .capture_unreadable(job, graph, &lost.loss.executor);
             }

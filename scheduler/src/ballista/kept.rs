@@ -31,6 +31,7 @@ use volley_proto::tables::millis;
 
 use super::bind::{describe, take};
 use super::graphs::{plan_of, tasks_of};
+use super::handover::Places;
 use super::launch::task_fits;
 use crate::control::{Controller, Taken};
 use crate::handle::Control;
@@ -81,7 +82,7 @@ struct Output {
     /// Partitions of the stage that the task computed.
     partitions: Vec<usize>,
     done: SuccessfulTask,
-    /// Time at which the scheduler was told, in milliseconds since 1970.
+    /// Time at which the scheduler was told, or at which they moved, in milliseconds since 1970.
     finished: u128,
 }
 
@@ -91,7 +92,7 @@ impl Kept {
     pub(super) fn capture(
         &self,
         job: impl FnOnce() -> Option<String>,
-        graph: &ExecutionGraphBox,
+        graph: (&ExecutionGraphBox, &Places),
         lost: &str,
     ) {
         let mut jobs = self.jobs.lock();
@@ -109,7 +110,7 @@ impl Kept {
     pub(super) fn capture_unreadable(
         &self,
         job: impl FnOnce() -> Option<String>,
-        graph: &ExecutionGraphBox,
+        (graph, places): (&ExecutionGraphBox, &Places),
         executor: &str,
     ) {
         let mut jobs = self.jobs.lock();
@@ -121,7 +122,7 @@ impl Kept {
             *kept = KeptJob::default();
             return;
         }
-        kept.capture(graph);
+        kept.capture((graph, places));
         kept.loses(executor);
     }
 
@@ -158,7 +159,7 @@ impl KeptJob {
         self.outputs.retain(is_elsewhere);
     }
 
-    fn capture(&mut self, graph: &ExecutionGraphBox) {
+    fn capture(&mut self, (graph, places): (&ExecutionGraphBox, &Places)) {
         let attempt = graph.job_id().as_str();
         if self.captured == attempt {
             return;
@@ -193,14 +194,19 @@ impl KeptJob {
                 // What the next stage adds up would be missing.
                 let is_all = done.window_state.is_empty() && done.runtime_stats.is_empty();
                 if is_all && done.partitions.iter().all(|piece| piece.file_id.is_some()) {
-                    outputs.push(Output {
+                    let mut output = Output {
                         stage: *id,
                         version,
                         attempt: attempt.to_owned(),
                         partitions: task.global_input_partition_ids.clone(),
                         done: done.clone(),
                         finished: task.finish_time,
-                    });
+                    };
+                    if let Some((heir, since)) = places.heir((*id, task.task_id)) {
+                        heir.clone_into(&mut output.done.executor_id);
+                        output.finished = since;
+                    }
+                    outputs.push(output);
                 }
             }
         }

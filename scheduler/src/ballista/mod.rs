@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). An attempt after a loss takes
-//! the rows that are still there ([`kept`]). The module decides
-//! nothing about jobs and executors; [`crate::planning`] turns queries into stages.
+//! the rows that are still there ([`kept`]), and rows move away from an executor that drains ([`handover`]). The module
+//! decides nothing about jobs and executors; [`crate::planning`] turns queries into stages.
 
 mod bind;
 mod cluster_state;
@@ -20,6 +20,7 @@ mod dial;
 mod driver;
 mod gateway;
 mod graphs;
+mod handover;
 mod job_ids;
 mod job_state;
 mod kept;

@@ -19,6 +19,7 @@ use volley_proto::version::WIRE;
 use super::cluster_state::VolleyClusterState;
 use super::dial::ToExecutors;
 use super::graphs::Graphs;
+use super::handover::{Departures, Moved};
 use super::job_ids::JobIds;
 use super::job_state::VolleyJobState;
 use super::kept::Kept;
@@ -57,11 +58,12 @@ pub(crate) async fn start(
     (record, recorded): (Record, Vec<record::Kept>),
 ) -> Result<Ballista> {
     let timeout = config.executor_timeout.as_secs().max(1);
-    let to_executors = ToExecutors {
+    let to_executors = Arc::new(ToExecutors {
         tls: config.tls.clone(),
         secret: access.secret().clone(),
         patience: config.executor_timeout,
-    };
+    });
+    let dialled = Arc::clone(&to_executors);
     let scheduler = BallistaConfig {
         external_host: config.listen.advertise_host().to_owned(),
         bind_host: address.ip().to_string(),
@@ -77,7 +79,7 @@ pub(crate) async fn start(
         finished_job_state_clean_up_interval_seconds: 0,
         grpc_client_max_message_size: LAUNCH_LIMIT,
         override_create_grpc_client_endpoint: Some(Arc::new(move |endpoint| {
-            to_executors.endpoint(endpoint)
+            dialled.endpoint(endpoint)
         })),
         // The root is Volley's; Ballista's sends the browser to a page on the internet.
         web_tui_route: "/ballista".to_owned(),
@@ -104,10 +106,14 @@ pub(crate) async fn start(
     let id = scheduler.scheduler_id.clone();
     let jobs = InMemoryJobState::new(id, sessions, Arc::new(settings));
     let small_results = SmallResults::default();
-    let kept = Kept::default();
-    let of_jobs = (small_results.clone(), kept.clone());
+    let (kept, moved) = (Kept::default(), Moved::default());
+    let of_jobs = (small_results.clone(), kept.clone(), moved.clone());
     let jobs = Arc::new(VolleyJobState::new(jobs, control.clone(), of_jobs));
-    let cluster = Arc::new(VolleyClusterState::new(control.clone(), kept.clone()));
+    let cluster = Arc::new(VolleyClusterState::new(
+        control.clone(),
+        kept.clone(),
+        moved.clone(),
+    ));
     let cluster = BallistaCluster::new(cluster, Arc::clone(&jobs) as _);
     let scheduler = create_scheduler(cluster, Arc::new(scheduler)).await;
     let scheduler: BallistaScheduler = scheduler.map_err(Error::Start)?;
@@ -128,12 +134,20 @@ pub(crate) async fn start(
         }
     }
     let reading = Reading::default();
+    let departures = Departures {
+        ballista: scheduler.clone(),
+        control: control.clone(),
+        moved,
+        to_executors,
+        needed: Arc::default(),
+    };
     Ok(Ballista {
         gateway: JobGateway {
             ballista: scheduler.clone(),
             control: control.clone(),
             submissions: submissions.clone(),
             small_results: small_results.clone(),
+            departures: departures.clone(),
             reading: reading.clone(),
             permissions,
             stores,
@@ -146,6 +160,7 @@ pub(crate) async fn start(
             submissions,
             small_results,
             kept,
+            departures,
             record,
         },
         stages: Graphs::new(scheduler.clone(), jobs, reading).into_rows(),

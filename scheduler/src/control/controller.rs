@@ -751,6 +751,18 @@ impl Controller {
         takes.then(|| self.executors.since(executor))?
     }
 
+    /// Returns an executor to which another one's rows can move: of those that run queries and stay, the one that came
+    /// last, because executors are often replaced one after the other. Skips this many.
+    pub(crate) fn heir(&self, executor: &str, skipped: usize) -> Option<String> {
+        let others = self.executors.slots().map(|(id, _)| id);
+        let mut heirs: Vec<_> = others
+            .filter(|id| *id != executor && self.executors.role(id).runs_queries())
+            .filter_map(|id| Some((self.takes_tasks_since(id)?, id)))
+            .collect();
+        heirs.sort_unstable_by(|one, other| other.cmp(one));
+        heirs.get(skipped).map(|(_, id)| (*id).to_owned())
+    }
+
     /// Checks whether an executor is registered.
     pub(crate) fn is_registered(&self, executor: &str) -> bool {
         self.executors.is_registered(executor)

@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, Proxy, eventually};
+use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, Proxy, Work, eventually};
 
-use crate::asking::{Phase, Question, question};
-use crate::fault::{Fault, missed};
+use crate::asking::{Asked, Phase, Question, ask, question};
+use crate::fault::{Fault, effort, missed};
 use crate::scene::{self, Loss, SOON};
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -48,6 +48,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     ("executors are told to end and have no time", no_time_to_end),
     ("an executor is drained by command", drained),
+    ("an executor hands its rows over and leaves", hands_over),
     (
         "an executor freezes for less than the timeout",
         freezes_a_little,
@@ -229,6 +230,74 @@ fn drained() {
     assert!(listed.contains("executor-0,"), "{listed}");
     assert!(!listed.contains("executor-1,"), "{listed}");
     scene::is_well(&cluster, 1);
+}
+
+/// Tells an executor to end that holds rows of a long stage: it leaves before the question ends, which loses nothing. Then
+/// the executor that has taken the rows is killed, and the question runs again.
+fn hands_over() {
+    for kills in [false, true] {
+        let moved = [400, 1_600, 6_400]
+            .iter()
+            .any(|join| has_handed_over(join * effort(), kills));
+        if !moved {
+            missed("no question outlasted the departure of an executor");
+        }
+    }
+}
+
+/// Checks whether the executor left before the question ended.
+fn has_handed_over(join: u64, kills: bool) -> bool {
+    let patient = || ExecutorSetup {
+        args: vec!["--drain-timeout".to_owned(), "5m".to_owned()],
+        ..ExecutorSetup::default()
+    };
+    let mut cluster = scene::cluster(0);
+    for _ in 0..3 {
+        cluster.add_executor_with(patient());
+    }
+    cluster.await_executors(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    let work = Work { scan: 100, join };
+    let client = ask(&numbers, work, &cluster, cluster.command());
+    let job = eventually("the question's job", SOON, || {
+        cluster.jobs()?.first().cloned()
+    });
+    if await_reads(&cluster, &job.id, 1).is_none() {
+        return false;
+    }
+    let heir = cluster.add_executor_with(patient());
+    cluster.await_executors(4);
+    Loss::Terminate.strike(&mut cluster, 0);
+    let is_running = |cluster: &Cluster| {
+        let job = cluster.job(&job.id).expect("the job is known");
+        job.state == JobState::Running
+    };
+    let outlasts = is_running(&cluster);
+    let log = cluster.scheduler().output();
+    let has_moved = log.contains("rows have moved");
+    assert!(
+        !outlasts || has_moved,
+        "it left with rows that are needed: {log}"
+    );
+    if outlasts && kills {
+        Loss::Kill.strike(&mut cluster, heir);
+    }
+    let question = Question {
+        asked: Asked {
+            client,
+            attempt: job.attempt().to_owned(),
+            id: job.id,
+        },
+        answer: numbers.answer(work),
+    };
+    let job = question.answered(&cluster);
+    if !outlasts || !kills {
+        assert_eq!(job.attempts.len(), 1, "nothing was lost: {job:?}");
+    }
+    let log = cluster.executors()[0].output();
+    assert!(!log.contains("are still needed"), "{log}");
+    scene::is_well(&cluster, if outlasts && kills { 2 } else { 3 });
+    outlasts
 }
 
 fn lost_each_time() {

@@ -39,4 +39,4 @@ pub use merge::task_partitions;
 pub use repeat::StageIdentity;
 pub use restrict::{kept_plan, reporting_operators, task_plan};
 pub use reuse::reuse_exchanges;
-pub use stage::{find, in_stages};
+pub use stage::{Relocate, find, in_stages};

@@ -27,16 +27,18 @@ use datafusion::physical_plan::{
 use super::check::check;
 use super::enforce::without_useless_limit;
 use super::merge::merge;
-use super::stage::{StageExec, StageInput, partitions};
+use super::stage::{Relocate, StageExec, StageInput, partitions};
 
-/// Returns the plan of the task of these partitions, below its writer: put together, `sizes` of them at a time. If its
-/// rows are the query's result, up to `small_result` bytes of them come with its report.
+/// Returns the plan of the task of these partitions, below its writer: put together, `sizes` of them at a time. It reads
+/// rows where `relocate` says that they are. If its rows are the query's result, up to `small_result` bytes of them come
+/// with its report.
 ///
 /// # Errors
 /// When an exchange is not resolved, or the plan must not run, or cannot be sent.
 pub fn task_plan(
     writer: &Arc<dyn ExecutionPlan>,
     (slice, sizes): (&[usize], &[usize]),
+    relocate: &Relocate<'_>,
     stores: Option<&Stores>,
     small_result: Option<usize>,
 ) -> Result<TaskPlan> {
@@ -50,7 +52,7 @@ pub fn task_plan(
     let plan = restrict(Arc::clone(stage.plan()), slice)?;
     let plan = merge(plan, sizes)?;
     check(&plan)?;
-    TaskPlan::try_new(&stage.resolve(plan)?, stores, small_result)
+    TaskPlan::try_new(&stage.resolve(plan, relocate)?, stores, small_result)
 }
 
 /// Returns the plan of a task that takes rows which an earlier attempt has written, below its writer.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use ballista_core::execution_plans::ShuffleReaderExec;
+use ballista_core::serde::scheduler::PartitionLocation;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{internal_datafusion_err, internal_err};
@@ -24,6 +25,9 @@ use datafusion::physical_plan::{
 
 use super::merge::input_bytes;
 use crate::operator;
+
+/// Changes the place of written rows to where they are now.
+pub type Relocate<'a> = dyn Fn(&mut PartitionLocation) + 'a;
 
 /// A stage's plan. Its children are the exchanges that it reads.
 #[derive(Debug)]
@@ -84,9 +88,13 @@ impl StageExec {
         &self.plan
     }
 
-    /// Replaces the exchanges in the stage's plan, or in a part of it, by readers of the written rows,
-    /// as far as they are resolved.
-    pub(super) fn resolve(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    /// Replaces the exchanges in the stage's plan, or in a part of it, by readers of the written rows, as far as they are
+    /// resolved. `relocate` changes the places that the exchanges name.
+    pub(super) fn resolve(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        relocate: &Relocate<'_>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let with_inputs = |node: Arc<dyn ExecutionPlan>| -> Result<_> {
             let Some(input) = node.downcast_ref::<StageInput>() else {
                 return Ok(Transformed::no(node));
@@ -102,7 +110,7 @@ impl StageExec {
             let Some(reader) = reader.downcast_ref::<ShuffleReaderExec>() else {
                 return Ok(Transformed::no(node));
             };
-            input.read(reader).map(Transformed::yes)
+            input.read(reader, relocate).map(Transformed::yes)
         };
         plan.transform_up(with_inputs).data()
     }
@@ -116,7 +124,10 @@ pub(super) fn partitions(plan: &Arc<dyn ExecutionPlan>) -> usize {
 pub fn in_stages(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Arc::clone(plan)
         .transform_up(|node| match node.downcast_ref::<StageExec>() {
-            Some(stage) => stage.resolve(Arc::clone(&stage.plan)).map(Transformed::yes),
+            Some(stage) => {
+                let plan = Arc::clone(&stage.plan);
+                stage.resolve(plan, &|_| {}).map(Transformed::yes)
+            }
             None => Ok(Transformed::no(node)),
         })
         .data()
@@ -244,7 +255,11 @@ impl StageInput {
     }
 
     /// Returns a reader of these partitions.
-    pub(super) fn read(&self, reader: &ShuffleReaderExec) -> Result<Arc<dyn ExecutionPlan>> {
+    fn read(
+        &self,
+        reader: &ShuffleReaderExec,
+        relocate: &Relocate<'_>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let (due, schema) = (self.schema(), reader.schema());
         let types = |schema: &SchemaRef| {
             let fields = schema.fields().iter();
@@ -266,6 +281,7 @@ impl StageInput {
             for partition in partitions {
                 locations.extend_from_slice(of_one(partition)?);
             }
+            locations.iter_mut().for_each(relocate);
             Ok(locations)
         });
         let reader = ShuffleReaderExec::try_new(

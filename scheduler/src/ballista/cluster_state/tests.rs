@@ -47,7 +47,11 @@ async fn register(cluster: &VolleyClusterState, id: &str) {
 #[tokio::test]
 async fn nobody_has_removed_an_executor_before_the_controller_is_told_what_it_meant() {
     let (control, _commands) = control();
-    let cluster = Arc::new(VolleyClusterState::new(control.clone(), Kept::default()));
+    let cluster = Arc::new(VolleyClusterState::new(
+        control.clone(),
+        Kept::default(),
+        Moved::default(),
+    ));
     register(&cluster, "e").await;
     let graph = JobInfoCache::new(graph("j").await);
     let active = Arc::new(HashMap::from([(

@@ -7,6 +7,7 @@ use ballista_core::JobId;
 use ballista_core::serde::protobuf::{ShuffleWritePartition, TaskStatus};
 use ballista_core::serde::scheduler::{
     ExecutorMetadata, ExecutorOperatingSystemSpecification, ExecutorSpecification,
+    PartitionLocation,
 };
 use ballista_scheduler::planner::DefaultDistributedPlanner;
 use ballista_scheduler::state::execution_graph::StaticExecutionGraph;
@@ -17,6 +18,8 @@ use volley_engine::settings::{JOB, session_config};
 use volley_engine::stages::{reuse_exchanges, stages};
 use volley_engine::{VolleyQueryPlanner, with_rules};
 
+use super::super::handover::Moved;
+use super::super::losses;
 use super::*;
 
 /// Query whose second stage groups by the exact count of the first one's groups, in two exchanges.
@@ -172,7 +175,7 @@ async fn what_is_left_is_taken_and_the_rest_computed() {
     let mut first = attempt(&session, "j", EXACT).await;
     compute_all(&mut first, 1, ["e0", "e1", "e0"]);
     compute_all(&mut first, 2, ["e1", "e0", "e0"]);
-    kept.capture(|| Some("j".to_owned()), &first, "e1");
+    kept.capture(|| Some("j".to_owned()), (&first, &Places::default()), "e1");
     let mut next = attempt(&session, "k", EXACT).await;
     assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
     assert_eq!(pending(&next, 1), [1]);
@@ -181,7 +184,7 @@ async fn what_is_left_is_taken_and_the_rest_computed() {
     assert_eq!(adopt(&kept, &mut next), [(2, 2)].into());
     assert_eq!(pending(&next, 2), [0]);
     // The next one has all of both attempts, but what another executor held.
-    kept.capture(|| Some("j".to_owned()), &next, "e2");
+    kept.capture(|| Some("j".to_owned()), (&next, &Places::default()), "e2");
     let mut last = attempt(&session, "l", EXACT).await;
     assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
     assert_eq!(adopt(&kept, &mut last), [(2, 2)].into());
@@ -199,7 +202,7 @@ async fn rows_that_do_not_repeat_are_taken_whole_or_not_at_all() {
         let mut first = attempt(&session, "j", SUMS).await;
         compute_all(&mut first, 1, ["e0", "e1", "e0"]);
         compute_all(&mut first, 2, second);
-        kept.capture(|| Some("j".to_owned()), &first, "e1");
+        kept.capture(|| Some("j".to_owned()), (&first, &Places::default()), "e1");
         let mut next = attempt(&session, "k", SUMS).await;
         // States of sums, which repeat as far as their readers can tell.
         assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
@@ -217,7 +220,7 @@ async fn rows_over_other_rows_are_not_taken() {
     compute_all(&mut first, 1, ["e0", "e0", "e0"]);
     compute_all(&mut first, 2, ["e1", "e0", "e0"]);
     compute_all(&mut first, 3, ["e0", "e0", "e0"]);
-    kept.capture(|| Some("j".to_owned()), &first, "e1");
+    kept.capture(|| Some("j".to_owned()), (&first, &Places::default()), "e1");
     let mut next = attempt(&session, "k", &query).await;
     assert_eq!(adopt(&kept, &mut next), [(1, 3)].into());
     assert!(
@@ -228,7 +231,7 @@ async fn rows_over_other_rows_are_not_taken() {
     // Their digits may differ from those that the third stage has read.
     assert!(adopt(&kept, &mut next).is_empty());
     // The attempt's own rows are what its next one takes.
-    kept.capture(|| Some("j".to_owned()), &next, "e1");
+    kept.capture(|| Some("j".to_owned()), (&next, &Places::default()), "e1");
     let mut last = attempt(&session, "l", &query).await;
     assert_eq!(adopt(&kept, &mut last), [(1, 3)].into());
     assert_eq!(adopt(&kept, &mut last), [(2, 3)].into());
@@ -241,7 +244,11 @@ async fn rows_that_cannot_be_read_are_not_taken_twice() {
     let kept = Kept::default();
     let mut first = attempt(&session, "j", EXACT).await;
     compute_all(&mut first, 1, ["e0", "drains", "back"]);
-    kept.capture_unreadable(|| Some("j".to_owned()), &first, "that a task read from");
+    kept.capture_unreadable(
+        || Some("j".to_owned()),
+        (&first, &Places::default()),
+        "that a task read from",
+    );
     let mut next = attempt(&session, "k", EXACT).await;
     assert_eq!(
         adopt(&kept, &mut next),
@@ -249,8 +256,68 @@ async fn rows_that_cannot_be_read_are_not_taken_twice() {
         "not of one that drains, nor of one that was started anew"
     );
     compute(&mut next, 1, 1, "e0");
-    kept.capture_unreadable(|| Some("j".to_owned()), &next, "that a task read from");
+    kept.capture_unreadable(
+        || Some("j".to_owned()),
+        (&next, &Places::default()),
+        "that a task read from",
+    );
     let mut last = attempt(&session, "l", EXACT).await;
     assert!(adopt(&kept, &mut last).is_empty());
     kept.loses("e0");
+}
+
+#[tokio::test]
+async fn rows_that_have_moved_are_their_heir_s() {
+    let (session, _dir) = session().await;
+    let (kept, moved) = (Kept::default(), Moved::default());
+    let mut first = attempt(&session, "j", EXACT).await;
+    compute_all(&mut first, 1, ["e0", "leaves", "e0"]);
+    compute(&mut first, 2, 0, "leaves");
+    let lost = |executor: &str, first: &ExecutionGraphBox| {
+        let places = moved.places_without(executor, "j");
+        losses::effect(first, executor, &places).is_some()
+    };
+    assert!(lost("leaves", &first) && !lost("heir", &first));
+    let rows = losses::rows_on(&first, "leaves", &moved.places("j"));
+    let rows: std::collections::BTreeSet<_> = rows.into_keys().collect();
+    assert_eq!(rows, [(1, 1), (2, 0)].into());
+    let [from_first, all] = [vec![1], vec![1, 2]].map(|stages| stages.into_iter().collect());
+    moved.moves(&first, &from_first, ("leaves", &executor("heir")));
+    let needs = |executor: &str, first: &ExecutionGraphBox| {
+        losses::needs(first, executor, &moved.places("j"))
+    };
+    assert!(needs("leaves", &first), "for the rows of the second stage");
+    moved.moves(&first, &all, ("leaves", &executor("heir")));
+    assert!(!needs("leaves", &first) && needs("heir", &first));
+    // Whoever is lost, Ballista would repair what the graph places there.
+    assert!(lost("heir", &first) && lost("leaves", &first) && lost("e0", &first));
+    let mut location = first_location(&first);
+    moved.places("j").relocate(&mut location);
+    assert_eq!(location.executor_meta.id, "heir");
+    // Rows that came back to an executor of the same name are on it.
+    compute(&mut first, 2, 1, "leaves");
+    assert!(needs("leaves", &first));
+    kept.capture(|| Some("j".to_owned()), (&first, &moved.places("j")), "e0");
+    let mut next = attempt(&session, "k", EXACT).await;
+    assert_eq!(adopt(&kept, &mut next), [(1, 1)].into());
+    let taken = tasks_of(&next.stages()[&1]);
+    assert!(
+        matches!(&taken[0].task_status, Status::Successful(done) if done.executor_id == "heir")
+    );
+    // What moved moves on.
+    moved.moves(&first, &all, ("heir", &executor("e2")));
+    assert!(!needs("heir", &first) && needs("e2", &first));
+    moved.release("j");
+    assert!(needs("leaves", &first) && !needs("e2", &first));
+}
+
+/// Returns the place of the rows that the task of the second partition of the first stage has written.
+fn first_location(graph: &ExecutionGraphBox) -> PartitionLocation {
+    let ExecutionStage::Running(stage) = &graph.stages()[&2] else {
+        panic!("the second stage runs")
+    };
+    let outputs = stage.inputs[&1].partition_locations.values();
+    let mut locations = outputs.flatten();
+    let location = locations.find(|location| location.executor_meta.id == "leaves");
+    location.expect("it wrote some").clone()
 }
