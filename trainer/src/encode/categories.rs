@@ -1,7 +1,7 @@
 //! Arrow columns reduced to the few forms that encoding handles: whole numbers, text, `f64`.
 //!
-//! All integer types become `i64`, dates days, booleans 0 and 1; the three text types become one, and
-//! dictionary-encoded arrays become arrays of their values. Nulls stay nulls.
+//! All integer types become `i64`, dates days, booleans 0 and 1; the three text types become one. Dictionaries of text
+//! are kept if they are small, and other dictionary-encoded arrays become arrays of their values. Nulls stay nulls.
 
 use std::fmt;
 
@@ -66,6 +66,12 @@ pub(crate) enum Categories {
     Whole(Int64Array),
     /// Text.
     Text(StringViewArray),
+    /// Text by an Arrow dictionary, whose values may repeat, be null, or be those of no row.
+    Keyed {
+        /// Position of each row's value.
+        keys: Int64Array,
+        values: StringViewArray,
+    },
 }
 
 impl Categories {
@@ -74,22 +80,40 @@ impl Categories {
         match self {
             Self::Whole(array) => array.len(),
             Self::Text(array) => array.len(),
+            Self::Keyed { keys, .. } => keys.len(),
         }
     }
 
-    /// Reads a column of a class; `name` appears in the error.
+    /// Reads a column of a class; `name` appears in the error. A dictionary of text is kept unless it has more values
+    /// than the column has rows, as where a few rows are cut from many.
     ///
     /// # Errors
     /// When the column is not of the class, or holds integers beyond `i64`.
     pub(crate) fn read(array: &ArrayRef, class: Class, name: &str) -> Result<Self> {
-        if Class::of(array.data_type()) != Some(class) {
-            return Err(Error::ColumnType {
-                column: name.to_owned(),
-                role: "this categorical feature",
-                actual: array.data_type().to_string(),
-                expected: format!("{class:?}").to_lowercase(),
-            });
-        }
+        let dictionary = array.as_any_dictionary_opt();
+        let dictionary = dictionary.filter(|array| array.values().len() <= array.len());
+        let Some(dictionary) = dictionary.filter(|_| class == Class::Text) else {
+            return Self::read_values(array, class, name);
+        };
+        check(array, class, name)?;
+        let fail = |source| Error::Values {
+            column: name.to_owned(),
+            expected: "text",
+            source,
+        };
+        let values = cast(dictionary.values(), &DataType::Utf8View).map_err(fail)?;
+        Ok(Self::Keyed {
+            keys: whole(dictionary.keys()).map_err(fail)?,
+            values: values.as_string_view().clone(),
+        })
+    }
+
+    /// Reads the value of every row, also of a dictionary: [`Keyed`](Self::Keyed) is not returned.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub(super) fn read_values(array: &ArrayRef, class: Class, name: &str) -> Result<Self> {
+        check(array, class, name)?;
         let fail = |source| Error::Values {
             column: name.to_owned(),
             expected: "64-bit integers",
@@ -110,7 +134,20 @@ impl Categories {
     }
 }
 
-fn whole(array: &ArrayRef) -> Result<Int64Array, ArrowError> {
+/// Checks that a column is of a class.
+fn check(array: &ArrayRef, class: Class, name: &str) -> Result<()> {
+    if Class::of(array.data_type()) == Some(class) {
+        return Ok(());
+    }
+    Err(Error::ColumnType {
+        column: name.to_owned(),
+        role: "this categorical feature",
+        actual: array.data_type().to_string(),
+        expected: format!("{class:?}").to_lowercase(),
+    })
+}
+
+fn whole(array: &dyn Array) -> Result<Int64Array, ArrowError> {
     let strict = CastOptions {
         safe: false,
         ..CastOptions::default()

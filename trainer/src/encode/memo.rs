@@ -1,15 +1,18 @@
 //! Memo of the codes of a column's values: most columns repeat few values, and a look-up in a dictionary or a vocabulary
 //! costs many times as much as a comparison.
 //!
-//! A direct-mapped cache: each value has one place, which the last value there holds. It lives for one column of one
-//! batch, so that equal views of text mean equal text.
+//! A direct-mapped cache: each value has one place, which the last value there holds. Text that is within its view is
+//! compared as the view, and longer text by its bytes: rows of equal text have copies of it in most columns. A memo
+//! lives for one column of one batch. A column with an Arrow dictionary needs none: its keys number the values.
 
-use arrow::array::{Array, StringViewArray};
+use arrow::array::{Array, Int64Array, StringViewArray};
 
 use super::categories::Categories;
 
-/// Places, a power of two: 8 KiB of views fit the first-level cache beside the column.
+/// Places, a power of two: they fit the first-level cache beside the column.
 const PLACES: usize = 256;
+/// Length in bytes of the longest text that is within its view.
+const IN_VIEW: u32 = 12;
 
 /// Codes of values.
 pub(super) trait Codes {
@@ -60,18 +63,45 @@ pub(super) fn encode(column: &Categories, codes: &mut impl Codes, mut put: impl 
             }
         }
         Categories::Text(array) => encode_text(array, codes, put),
+        Categories::Keyed { keys, values } => encode_keyed(keys, values, codes, put),
     }
 }
 
 fn encode_text(array: &StringViewArray, codes: &mut impl Codes, mut put: impl FnMut(u32)) {
-    let mut memo = Memo::new();
+    let (mut short, mut long) = (Memo::new(), None);
     for (row, view) in array.views().iter().enumerate() {
-        put(match array.is_null(row) {
-            true => codes.of_null(),
-            // The length and the first bytes, then more of them or a place in a buffer.
-            false => memo.code(*view, *view as u64 ^ (*view >> 64) as u64, || {
-                codes.of_text(array.value(row))
-            }),
+        // The length and the first four bytes, then more of them or a place in a buffer.
+        let (head, tail) = (*view as u64, (*view >> 64) as u64);
+        put(if array.is_null(row) {
+            codes.of_null()
+        } else if head as u32 <= IN_VIEW {
+            short.code(*view, head ^ tail, || codes.of_text(array.value(row)))
+        } else {
+            let text = array.value(row);
+            let end = text
+                .as_bytes()
+                .last_chunk::<8>()
+                .copied()
+                .unwrap_or_default();
+            let long = long.get_or_insert_with(Memo::new);
+            long.code(text, head ^ u64::from_le_bytes(end), || codes.of_text(text))
+        });
+    }
+}
+
+/// Looks each value of a dictionary up when the first row refers to it: values of no row may not be counted.
+fn encode_keyed(
+    keys: &Int64Array,
+    values: &StringViewArray,
+    codes: &mut impl Codes,
+    mut put: impl FnMut(u32),
+) {
+    let mut known: Vec<Option<u32>> = vec![None; values.len()];
+    for key in keys {
+        let key = key.map(|key| key as usize);
+        put(match key.filter(|key| values.is_valid(*key)) {
+            Some(key) => *known[key].get_or_insert_with(|| codes.of_text(values.value(key))),
+            None => codes.of_null(),
         });
     }
 }
@@ -79,8 +109,6 @@ fn encode_text(array: &StringViewArray, codes: &mut impl Codes, mut put: impl Fn
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-
-    use arrow::array::Int64Array;
 
     use super::*;
 
@@ -138,11 +166,38 @@ mod tests {
                 encode(&column, &mut codes, |code| found.push(code));
                 assert_eq!(found, expected, "{distinct}");
                 let nulls = rows.clone().filter(|row| value(*row).is_none()).count();
-                // Each row has its own copy of a long text, at another place of the buffer.
-                let is_short = distinct == 1 || matches!(column, Categories::Whole(_));
                 let is_once = codes.looked_up <= nulls + distinct;
-                assert!(is_once || distinct > 3 || !is_short, "{distinct}");
+                assert!(is_once || distinct > 3, "{distinct}");
             }
         }
+    }
+
+    #[test]
+    fn long_text_is_told_apart_by_all_of_its_bytes() {
+        // Equal in length, in their first four and in their last eight bytes: they share a place of the memo.
+        let texts = ["same 1 the rest", "same 2 the rest", "same 1 the rest"];
+        let texts: StringViewArray = texts.into_iter().map(Some).collect();
+        let (mut codes, mut found) = (Numbered::default(), Vec::new());
+        encode(&Categories::Text(texts), &mut codes, |code| {
+            found.push(code);
+        });
+        assert_eq!(found, [0, 1, 0]);
+    }
+
+    #[test]
+    fn values_of_a_dictionary_are_looked_up_once_and_only_if_a_row_has_them() {
+        let values = [Some("b"), Some("of no row"), None, Some("a"), Some("b")];
+        let keys = [Some(3), Some(0), None, Some(4), Some(2), Some(3), Some(0)];
+        let column = Categories::Keyed {
+            keys: Int64Array::from(keys.to_vec()),
+            values: values.into_iter().collect(),
+        };
+        let (mut codes, mut found) = (Numbered::default(), Vec::new());
+        encode(&column, &mut codes, |code| found.push(code));
+        // A, b, null, the other b, null, a, b.
+        assert_eq!(found, [0, 1, 2, 1, 2, 0, 1]);
+        assert!(!codes.codes.contains_key(&Some("of no row".to_owned())));
+        // Three keys of values, and two rows of null.
+        assert_eq!(codes.looked_up, 5);
     }
 }

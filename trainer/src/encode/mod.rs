@@ -15,6 +15,9 @@
 //! rank. The order of a settled shard's rows depends on their content only, not on the order of arrival: everything
 //! random downstream is keyed by position.
 //!
+//! Each text of a batch's dictionary is looked up once. Other columns are encoded through a memo of their recent
+//! values, and a model that predicts finds the others by a hash.
+//!
 //! Numbers are `f64` until they are scaled: in `f32`, 1e9 + x loses every digit of x. Rows of weight 0 are dropped as a
 //! shard streams, so that nothing downstream counts them.
 //!
@@ -28,6 +31,7 @@ mod columns;
 mod defect;
 mod dictionary;
 mod folds;
+mod index;
 mod load;
 mod memo;
 mod scaling;
@@ -47,6 +51,7 @@ pub use cache::{RowMemory, ShardCache};
 pub(crate) use categories::{Categories, Class, numbers};
 pub(crate) use defect::merge as merge_defects;
 pub use defect::{Defect, Rule};
+pub(crate) use index::Index;
 pub use load::{LoadedShards, load};
 pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};

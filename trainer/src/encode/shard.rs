@@ -233,7 +233,8 @@ impl LocalShard {
             }
             SplitBy::Text(column) => {
                 let array = batch.column(column.index);
-                let Categories::Text(values) = Categories::read(array, Class::Text, &column.name)?
+                let Categories::Text(values) =
+                    Categories::read_values(array, Class::Text, &column.name)?
                 else {
                     unreachable!("the class of text is read as text")
                 };
@@ -251,7 +252,7 @@ impl LocalShard {
             SplitBy::Flag(column) => {
                 let array = batch.column(column.index);
                 let Categories::Whole(flags) =
-                    Categories::read(array, Class::Boolean, &column.name)?
+                    Categories::read_values(array, Class::Boolean, &column.name)?
                 else {
                     unreachable!("the class of booleans is read as whole numbers")
                 };

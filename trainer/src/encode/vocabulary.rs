@@ -14,6 +14,7 @@ use volley_proto::spec::MOST_BUCKETS;
 use volley_proto::store::Classes;
 
 use super::categories::{Categories, Class};
+use super::index::Index;
 use super::memo::{self, Codes};
 
 /// Code of values without a code of their own: not seen in training, or not often enough.
@@ -131,10 +132,19 @@ impl Vocabulary {
         }
     }
 
-    /// Calls `put` with every row's code; unknown values have [`OUT_OF_VOCABULARY`].
-    pub(crate) fn encode(&self, column: &Categories, put: impl FnMut(u32)) {
-        let mut codes = self;
-        memo::encode(column, &mut codes, put);
+    /// Builds the index of the values, which [`encode`](Self::encode) needs.
+    pub(crate) fn index(&self) -> Index {
+        match &self.values {
+            Values::Whole(values) => Index::new(values.iter().map(|value| value.to_le_bytes())),
+            Values::Text(values) => Index::new(values.iter()),
+            Values::Hashed(_) => Index::new(std::iter::empty::<[u8; 0]>()),
+        }
+    }
+
+    /// Calls `put` with every row's code; unknown values have [`OUT_OF_VOCABULARY`]. `index` is the vocabulary's own.
+    pub(crate) fn encode(&self, index: &Index, column: &Categories, put: impl FnMut(u32)) {
+        let vocabulary = self;
+        memo::encode(column, &mut Indexed { vocabulary, index }, put);
     }
 
     pub(super) fn code_of_null(&self) -> u32 {
@@ -180,17 +190,35 @@ impl Vocabulary {
     }
 }
 
-impl Codes for &Vocabulary {
+/// Vocabulary with its index.
+struct Indexed<'a> {
+    vocabulary: &'a Vocabulary,
+    index: &'a Index,
+}
+
+impl Codes for Indexed<'_> {
     fn of_null(&mut self) -> u32 {
-        self.code_of_null()
+        self.vocabulary.code_of_null()
     }
 
     fn of_whole(&mut self, value: i64) -> u32 {
-        self.code_of_whole(value)
+        let Self { vocabulary, index } = self;
+        match &vocabulary.values {
+            Values::Whole(values) => {
+                vocabulary.code_at(index.find(&value.to_le_bytes(), |at| values[at] == value))
+            }
+            Values::Text(_) | Values::Hashed(_) => vocabulary.code_of_whole(value),
+        }
     }
 
     fn of_text(&mut self, value: &str) -> u32 {
-        self.code_of_text(value)
+        let Self { vocabulary, index } = self;
+        match &vocabulary.values {
+            Values::Text(values) => {
+                vocabulary.code_at(index.find(value.as_bytes(), |at| values[at] == value))
+            }
+            Values::Whole(_) | Values::Hashed(_) => vocabulary.code_of_text(value),
+        }
     }
 }
 
@@ -219,6 +247,27 @@ mod tests {
             [OUT_OF_VOCABULARY, 1]
         );
         assert_eq!(with.code_of_text("zz"), OUT_OF_VOCABULARY);
+    }
+
+    #[test]
+    fn an_index_finds_the_codes_that_a_search_finds() {
+        let texts: Vec<_> = (0..300).map(|n| format!("{n:04}")).collect();
+        let whole = Values::Whole((-300..300).step_by(2).collect());
+        for null in [false, true] {
+            let texts = Vocabulary::new(Class::Text, null, Values::Text(texts.clone()));
+            let whole = Vocabulary::new(Class::Integer, null, whole.clone());
+            let hashed = Vocabulary::new(Class::Text, null, Values::Hashed(7));
+            for vocabulary in [&texts, &whole, &hashed] {
+                let index = &vocabulary.index();
+                let mut indexed = Indexed { vocabulary, index };
+                assert_eq!(indexed.of_null(), vocabulary.code_of_null());
+                for n in -400..400_i64 {
+                    let text = format!("{n:04}");
+                    assert_eq!(indexed.of_text(&text), vocabulary.code_of_text(&text));
+                    assert_eq!(indexed.of_whole(n), vocabulary.code_of_whole(n));
+                }
+            }
+        }
     }
 
     #[test]

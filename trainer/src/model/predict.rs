@@ -14,7 +14,7 @@ use volley_proto::spec::FeatureKind;
 use volley_proto::store::{Classes, Manifest, PredictedColumns, Quantiles};
 
 use super::{files, sound};
-use crate::encode::{Categories, FeatureScale, Scaling, Vocabulary, is_finite, numbers};
+use crate::encode::{Categories, FeatureScale, Index, Scaling, Vocabulary, is_finite, numbers};
 use crate::network::{self, Architecture, CustomLayers, Input, Normalization, Scratch, Sizes};
 use crate::network::{likeliest, probabilities, rearrange};
 use crate::{Error, Result};
@@ -46,6 +46,8 @@ pub(super) enum Encoder {
     },
     Categorical {
         vocabulary: Vocabulary,
+        /// Index of the vocabulary.
+        index: Index,
         /// First row of its codes in the embedding table.
         offset: u32,
     },
@@ -122,7 +124,11 @@ impl Model {
             FeatureKind::Categorical => vocabularies.next().map(|vocabulary| {
                 let offset = next;
                 next += vocabulary.codes() as u32;
-                Encoder::Categorical { vocabulary, offset }
+                Encoder::Categorical {
+                    index: vocabulary.index(),
+                    vocabulary,
+                    offset,
+                }
             }),
         };
         let features: Option<Vec<_>> = manifest
@@ -266,11 +272,15 @@ impl Model {
                         false => all,
                     });
                 }
-                Encoder::Categorical { vocabulary, offset } => {
+                Encoder::Categorical {
+                    vocabulary,
+                    index,
+                    offset,
+                } => {
                     let mut slots = input.codes[code_at..].iter_mut().step_by(categorical);
                     code_at += 1;
                     let values = Categories::read(column, vocabulary.class(), name)?;
-                    vocabulary.encode(&values, |code| {
+                    vocabulary.encode(index, &values, |code| {
                         if let Some(slot) = slots.next() {
                             *slot = code + offset;
                         }
