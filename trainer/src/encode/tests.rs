@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int64Array, LargeStringArray,
-    StringArray, StringViewArray, UInt64Array,
+    ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int32Array, Int64Array,
+    LargeStringArray, StringArray, StringViewArray, UInt64Array,
 };
-use arrow::compute::take_record_batch;
-use arrow::datatypes::{Field, Int8Type, Schema};
+use arrow::compute::{cast, take_record_batch};
+use arrow::datatypes::{DataType, Field, Int8Type, Schema};
 use arrow::record_batch::RecordBatch;
 use parking_lot::Mutex;
 use volley_proto::spec::{
@@ -163,6 +163,69 @@ fn contents(loaded: &LoadedShards) -> String {
         rows.collect::<Vec<_>>(),
         loaded.defects()
     )
+}
+
+/// Returns text by a dictionary that repeats a value, and has null and a value of no row among its values.
+fn dictionary() -> ArrayRef {
+    let values = [
+        Some("often and longer than a view"),
+        Some("no row has it"),
+        None,
+        Some("b"),
+        Some("often and longer than a view"),
+        Some("a"),
+    ];
+    let keys = [0, 3, 4, 2, 5, 0, 3, 4].map(Some);
+    let keys = keys.into_iter().chain([None, Some(5)]);
+    let keys = Int32Array::from(keys.collect::<Vec<Option<i32>>>());
+    let values = Arc::new(StringArray::from(values.to_vec()));
+    Arc::new(DictionaryArray::try_new(keys, values).unwrap())
+}
+
+#[test]
+fn dictionaries_leave_no_trace() {
+    let dictionary = dictionary();
+    let plain = cast(&dictionary, &DataType::Utf8).unwrap();
+    let rows = |f: ArrayRef| {
+        let y = (0..f.len()).map(|row| row as f64).collect::<Vec<_>>();
+        batch(vec![("f", f), ("y", labels(&y))])
+    };
+    // Batches with more rows than the dictionary has values, and with fewer.
+    let cuts = |of: &RecordBatch| [of.clone(), of.slice(1, 7), of.slice(3, 2), of.slice(8, 2)];
+    let hashed = TrainSpec {
+        vocabulary: VocabularyRule::Buckets(5),
+        ..narrow(Split::None)
+    };
+    for spec in [narrow(Split::None), hashed] {
+        let [by_keys, due] = [&dictionary, &plain].map(|f| {
+            let batches = cuts(&rows(Arc::clone(f))).to_vec();
+            contents(&load(&spec, batches).unwrap())
+        });
+        assert_eq!(by_keys, due);
+    }
+    let loaded = load(&narrow(Split::None), vec![rows(dictionary)]).unwrap();
+    // Null and three values; that of no row is not one.
+    assert_eq!(loaded.vocabularies()[0].distinct(), 4);
+    // A label that is a class, and the split, may be dictionaries too.
+    let classifier = TrainSpec {
+        task: Task::Classification,
+        ..narrow(Split::Column("part".into()))
+    };
+    let parts: DictionaryArray<Int8Type> = ["TRAIN", "EVAL", "TRAIN"].into_iter().collect();
+    let parts: ArrayRef = Arc::new(parts);
+    let classes: DictionaryArray<Int8Type> = ["no", "yes", "no"].into_iter().collect();
+    let classes: ArrayRef = Arc::new(classes);
+    let text = |of: &ArrayRef| cast(of, &DataType::Utf8).unwrap();
+    let f: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+    let encoded = [
+        [Arc::clone(&parts), Arc::clone(&classes)],
+        [text(&parts), text(&classes)],
+    ]
+    .map(|[part, y]| {
+        let batch = batch(vec![("f", Arc::clone(&f)), ("y", y), ("part", part)]);
+        contents(&load(&classifier, vec![batch]).unwrap())
+    });
+    assert_eq!(encoded[0], encoded[1]);
 }
 
 #[test]

@@ -259,6 +259,53 @@ fn types_of_one_class_predict_the_same() {
 }
 
 #[test]
+fn dictionaries_predict_the_same() {
+    // Text within a view and longer text, of which both repeat.
+    let all = rows(0..100);
+    let name = |kind: Option<&str>| kind.map(|kind| kind.repeat(if kind == "b" { 30 } else { 1 }));
+    let kinds: StringArray = all["kind"].as_string::<i32>().iter().map(name).collect();
+    let all = with_column(&all, "kind", Arc::new(kinds));
+    let model = model(&train_split(&spec(), &all, 1));
+    let long = "b".repeat(30);
+    // The second and the last value are those of no row, the third repeats, and two were not seen in training.
+    let values = [
+        Some(long.as_str()),
+        Some("c"),
+        Some(long.as_str()),
+        None,
+        Some("unseen"),
+        Some("unseen, and longer than a view"),
+        Some("a"),
+        Some("z"),
+    ];
+    let keys = (0..2_000).map(|row| match row % 8 {
+        1 => None,
+        7 => Some(6),
+        key => Some(key),
+    });
+    let keys = Int32Array::from(keys.collect::<Vec<Option<i32>>>());
+    let values = Arc::new(StringArray::from(values.to_vec()));
+    let dictionary = DictionaryArray::try_new(keys, values).unwrap();
+    let dictionary: ArrayRef = Arc::new(dictionary);
+    let plain = arrow::compute::cast(&dictionary, &DataType::Utf8).unwrap();
+    let many = rows(0..2_000);
+    let due = predict(&model, &with_column(&many, "kind", plain));
+    let by_keys = with_column(&many, "kind", dictionary);
+    let bits = |of: &[f64]| of.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&predict(&model, &by_keys)), bits(&due));
+    // Few rows of many values are decoded instead.
+    let few = [0, 1, 4, 5, 6, 1_999].map(|row| (row, predict(&model, &by_keys.slice(row, 1))));
+    assert!(few.iter().all(|(row, y)| (y[0] - due[*row]).abs() < 1e-5));
+    // The values differ in what is predicted for them, so that a wrong code is seen.
+    let kind = |value: &str| {
+        let column = Arc::new(StringArray::from(vec![value; 3]));
+        predict(&model, &with_column(&rows(0..3), "kind", column))
+    };
+    assert_ne!(kind("a"), kind(&long));
+    assert_eq!(kind("unseen"), kind("z"));
+}
+
+#[test]
 fn predictions_do_not_depend_on_batches_and_threads_may_share_a_model() {
     let model = model(&train_split(&spec(), &rows(0..100), 1));
     let all = rows(0..2500);
