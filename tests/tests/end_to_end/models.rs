@@ -1,8 +1,9 @@
 //! The life of a model in SQL: it is created, described, used, evaluated and dropped.
 
-use std::fs;
+use std::fs::{self, File};
 use std::time::Duration;
 
+use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use volley_tests::{Cluster, eventually};
 
 use crate::{create_model, write_table};
@@ -268,4 +269,65 @@ fn checkpoints_of_cancelled_runs_are_removed_at_once() {
     );
     assert_eq!(holds(&asking), checkpoints);
     assert!(holds(&["check"]).is_empty());
+}
+
+#[test]
+fn files_with_and_without_dictionaries_train_and_predict_the_same_bits() {
+    let cluster = Cluster::start(1);
+    // Short and long text, many names, and null.
+    let rows = "SELECT value AS id, CASE WHEN value % 11 > 0 THEN concat('kind ', CAST(value % 7 AS VARCHAR), \
+                repeat(' and more', value % 3)) END AS kind, concat('name ', CAST(value % 400 AS VARCHAR)) AS name, \
+                CAST(value % 97 AS DOUBLE) AS x, CAST(value % 7 + value % 97 AS DOUBLE) AS y FROM range(600)";
+    let dictionaries = format!(
+        "SELECT id, arrow_cast(kind, 'Dictionary(Int32, Utf8)') AS kind, \
+         arrow_cast(name, 'Dictionary(Int32, Utf8)') AS name, x, y FROM ({rows}) AS r"
+    );
+    let mut found = Vec::new();
+    // As Volley writes text, without dictionaries, and as pandas writes categories.
+    for (model, rows, enabled) in [
+        ("pages", rows, true),
+        ("plain", rows, false),
+        ("categories", dictionaries.as_str(), true),
+    ] {
+        let file = cluster.dir().join(format!("{model}.parquet"));
+        let place = file.display();
+        cluster.query(&format!(
+            "COPY ({rows}) TO '{place}' OPTIONS ('format.dictionary_enabled' '{enabled}')"
+        ));
+        let read = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
+        let of_kinds = read.metadata().row_group(0).column(1);
+        let has_dictionary = of_kinds.dictionary_page_offset().is_some();
+        assert_eq!(has_dictionary, enabled, "{model}");
+        cluster.query(&format!(
+            "CREATE MODEL {model} OPTIONS (model_type = 'dnn_regressor', input_label_cols = ['y'],
+               categorical = ['kind', 'name'], continuous = ['x'], hidden_units = [16], epochs = 3, seed = 3,
+               data_split_method = 'no_split', device = 'cpu') AS SELECT kind, name, x, y FROM '{place}'"
+        ));
+        let weights = format!("models/{model}/1/weights.safetensors");
+        let weights = fs::read(cluster.store().join(weights)).unwrap();
+        // Every fifth row has a kind, and every seventh a name, that is not in the vocabulary.
+        let asked = |kind: &str, name: &str| {
+            cluster.query(&format!(
+                "SELECT id, predicted_y FROM ML.PREDICT(MODEL pages, (
+                   SELECT id, {kind} AS kind, {name} AS name, x FROM (
+                     SELECT id, x, CASE WHEN id % 5 = 0 THEN 'unseen ' || kind ELSE kind END AS kind,
+                       CASE WHEN id % 7 = 0 THEN 'unseen' ELSE name END AS name FROM '{place}') AS r
+                 )) ORDER BY id"
+            ))
+        };
+        let as_read = cluster.query(&format!(
+            "SELECT id, predicted_y FROM ML.PREDICT(MODEL {model}, (SELECT * FROM '{place}')) ORDER BY id"
+        ));
+        let partly_unseen = asked("kind", "name");
+        let by_keys = asked(
+            "arrow_cast(kind, 'Dictionary(Int32, Utf8)')",
+            "arrow_cast(name, 'Dictionary(Int16, Utf8)')",
+        );
+        assert_eq!(by_keys, partly_unseen, "{model}");
+        assert_ne!(as_read, partly_unseen, "{model}");
+        assert_eq!(as_read.len(), 600);
+        found.push((weights, as_read, partly_unseen));
+    }
+    assert!(found[0] == found[1], "text without dictionaries");
+    assert!(found[0] == found[2], "categories");
 }
