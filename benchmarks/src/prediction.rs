@@ -135,8 +135,9 @@ const METHOD: &str = "A count and a mean of the predictions for the features of 
     from Parquet files in the page cache, with the same weights and the same result. Volley: one \
     `volley` command, with its start and its planning, on a scheduler and executors of one slot; \
     `SELECT count(*), avg(…) FROM ML.PREDICT(…)`. PyTorch: a process that is warm and has loaded the \
-    model, with as many threads as there are executors; PyArrow reads, its kernels look up categories, \
-    and the network predicts batch by batch in inference mode. Rounds alternate.";
+    model, with as many threads as there are executors; PyArrow reads text as Parquet's dictionaries, \
+    its kernels encode the table once, and the network predicts batch by batch in inference mode. \
+    Rounds alternate.";
 
 /// Finds PyTorch's fastest batch size and sets it in the request.
 fn fastest_batch(pytorch: &mut Peer, question: &mut Value) -> anyhow::Result<usize> {
