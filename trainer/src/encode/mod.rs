@@ -15,8 +15,8 @@
 //! rank. The order of a settled shard's rows depends on their content only, not on the order of arrival: everything
 //! random downstream is keyed by position.
 //!
-//! Each text of a batch's dictionary is looked up once. Other columns are encoded through a memo of their recent
-//! values, and a model that predicts finds the others by a hash.
+//! A column of text with an Arrow dictionary is encoded by its keys: each text that occurs in a batch is looked up once.
+//! Other columns are encoded through a memo of recent values. A model that predicts looks up the rest by a hash.
 //!
 //! Numbers are `f64` until they are scaled: in `f32`, 1e9 + x loses every digit of x. Rows of weight 0 are dropped as a
 //! shard streams, so that nothing downstream counts them.
