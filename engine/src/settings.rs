@@ -87,26 +87,9 @@ pub fn session_config() -> SessionConfig {
     config
 }
 
-/// Description of [`STAGE_BYTES`] in lists of settings.
-pub const STAGE_BYTES_MEANS: &str =
-    "Assumed cost of another stage of a query, in bytes read and hashed";
-/// Description of [`SINGLE_TASK_BYTES`] in lists of settings.
-pub const SINGLE_TASK_BYTES_MEANS: &str = "Assumed cost of each exchange of a query, in bytes read (text: four times \
-     as many). If all exchanges cost more than they save the first task, the query runs as one task without them. \
-     Small partitions share a task up to as many bytes. With 0, all queries have stages, and each partition has a task";
-/// Description of [`QUEUE`] in lists of settings.
-pub const QUEUE_MEANS: &str = "The scheduler's queue whose slots a job's tasks hold";
-/// Description of [`PRIORITY`] in lists of settings.
-pub const PRIORITY_MEANS: &str =
-    "Priority among a user's queries in a queue: the highest comes first";
-/// Description of [`PREDICT_DEVICE`](volley_proto::settings::PREDICT_DEVICE) in lists of settings.
-pub const PREDICT_DEVICE_MEANS: &str = "Device of predictions with models: cpu, cuda (a GPU of the executor where one \
-     is free and can compute the model) or auto (such a GPU where it is faster)";
 /// Description of [`JOB`] in lists of settings.
 pub const JOB_MEANS: &str =
     "A job's settings as sent with it, derived from those above: not to be set";
-/// Error text for a value that is not a number of bytes.
-pub const BYTES_EXPECTED: &str = "expected a whole number of bytes";
 
 /// Settings of a job besides its plan and the engine's settings, also known to planning on the scheduler: one message,
 /// as [`JOB`].

@@ -20,9 +20,8 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_engine::settings::{
-    BYTES_EXPECTED, JOB, JOB_MEANS, JobSettings, PREDICT_DEVICE_MEANS, PREFIX, PRIORITY,
-    PRIORITY_MEANS, QUEUE, QUEUE_MEANS, SINGLE_TASK_BYTES, SINGLE_TASK_BYTES_MEANS, STAGE_BYTES,
-    STAGE_BYTES_MEANS, TRACE, priority, session_config, set_defaults,
+    JOB, JOB_MEANS, JobSettings, PREFIX, PRIORITY, QUEUE, SINGLE_TASK_BYTES, STAGE_BYTES, TRACE,
+    priority, session_config, set_defaults,
 };
 use volley_proto::object_stores::redacted;
 use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREDICT_DEVICE};
@@ -260,7 +259,8 @@ fn expected(error: volley_proto::Error) -> String {
 }
 
 fn bytes(value: &str) -> Result<u64, String> {
-    value.parse().map_err(|_| BYTES_EXPECTED.to_owned())
+    let expected = |_| "expected a whole number of bytes".to_owned();
+    value.parse().map_err(expected)
 }
 
 /// Description of one job, for the scheduler.
@@ -312,12 +312,83 @@ fn cut(text: &str, length: usize) -> String {
     }
 }
 
-/// Settings under `volley.`.
+/// Values of the settings under `volley.`.
 #[derive(Debug, Clone, Default)]
 struct VolleySettings {
     trace: bool,
     /// Settings that go along with a job, and its description.
     job: JobSettings,
+}
+
+/// Setting under `volley.`.
+struct Setting {
+    key: &'static str,
+    /// Description in lists of settings.
+    means: &'static str,
+    get: fn(&VolleySettings) -> String,
+    /// Sets it, or returns what was expected.
+    set: fn(&mut VolleySettings, &str) -> Result<(), String>,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting {
+        key: ON_CLIENT_LOSS,
+        means: "Action when a job's client is gone: auto (training continues, queries are cancelled), cancel or keep",
+        get: |of| of.job.on_client_loss.to_string(),
+        set: |of, value| put(&mut of.job.on_client_loss, value.parse().map_err(expected)),
+    },
+    Setting {
+        key: PREDICT_DEVICE,
+        means: "Device of predictions with models: cpu, cuda (a GPU of the executor where one is free and can compute \
+            the model) or auto (such a GPU where it is faster)",
+        get: |of| of.job.predict_device.to_string(),
+        set: |of, value| put(&mut of.job.predict_device, value.parse().map_err(expected)),
+    },
+    Setting {
+        key: PRIORITY,
+        means: "Priority among a user's queries in a queue: the highest comes first",
+        get: |of| of.job.priority.to_string(),
+        set: |of, value| put(&mut of.job.priority, priority(value).map_err(expected)),
+    },
+    Setting {
+        key: QUEUE,
+        means: "The scheduler's queue whose slots a job's tasks hold",
+        get: |of| of.job.queue.clone(),
+        // Only the scheduler knows the queues; it refuses unknown ones when a job is submitted.
+        set: |of, value| match value {
+            "" => Err("expected a queue's name".to_owned()),
+            queue => put(&mut of.job.queue, Ok(queue.to_owned())),
+        },
+    },
+    Setting {
+        key: SINGLE_TASK_BYTES,
+        means: "Assumed cost of each exchange of a query, in bytes read (text: four times as many). If all exchanges \
+            cost more than they save the first task, the query runs as one task without them. Small partitions share a \
+            task up to as many bytes. With 0, all queries have stages, and each partition has a task",
+        get: |of| of.job.single_task_bytes.to_string(),
+        set: |of, value| put(&mut of.job.single_task_bytes, bytes(value)),
+    },
+    Setting {
+        key: STAGE_BYTES,
+        means: "Assumed cost of another stage of a query, in bytes read and hashed",
+        get: |of| of.job.stage_bytes.to_string(),
+        set: |of, value| put(&mut of.job.stage_bytes, bytes(value)),
+    },
+    Setting {
+        key: TRACE,
+        means: "Records a timeline of each rank, unless the model's option trace is given",
+        get: |of| of.trace.to_string(),
+        set: |of, value| {
+            let on = value.parse::<bool>();
+            let on = on.map_err(|_| "expected true or false".to_owned());
+            put(&mut of.trace, on)
+        },
+    },
+];
+
+fn put<T>(to: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *to = value?;
+    Ok(())
 }
 
 impl ConfigExtension for VolleySettings {
@@ -339,84 +410,29 @@ impl ExtensionOptions for VolleySettings {
 
     fn set(&mut self, key: &str, value: &str) -> datafusion::error::Result<()> {
         let full = format!("{PREFIX}.{key}");
-        let parsed = match full.as_str() {
-            ON_CLIENT_LOSS => {
-                let then = value.parse().map_err(expected);
-                then.map(|then| self.job.on_client_loss = then)
-            }
-            TRACE => {
-                let on = value.parse::<bool>();
-                let on = on.map_err(|_| "expected true or false".to_owned());
-                on.map(|on| self.trace = on)
-            }
-            STAGE_BYTES => bytes(value).map(|bytes| self.job.stage_bytes = bytes),
-            SINGLE_TASK_BYTES => bytes(value).map(|bytes| self.job.single_task_bytes = bytes),
-            // Only the scheduler knows the queues; it refuses unknown ones when a job is submitted.
-            QUEUE if value.is_empty() => Err("expected a queue's name".to_owned()),
-            QUEUE => {
-                self.job.queue = value.to_owned();
-                Ok(())
-            }
-            PRIORITY => {
-                let priority = priority(value).map_err(expected);
-                priority.map(|priority| self.job.priority = priority)
-            }
-            PREDICT_DEVICE => {
-                let device = value.parse().map_err(expected);
-                device.map(|device| self.job.predict_device = device)
-            }
-            JOB => Err("it is derived from the other settings".to_owned()),
-            _ => {
-                let known = [
-                    ON_CLIENT_LOSS,
-                    PREDICT_DEVICE,
-                    PRIORITY,
-                    QUEUE,
-                    SINGLE_TASK_BYTES,
-                    STAGE_BYTES,
-                    TRACE,
-                ];
-                let hint = did_you_mean(&full, known);
+        let set = match SETTINGS.iter().find(|known| known.key == full) {
+            Some(known) => (known.set)(self, value),
+            None if full == JOB => Err("it is derived from the other settings".to_owned()),
+            None => {
+                let hint = did_you_mean(&full, SETTINGS.iter().map(|known| known.key));
                 Err(format!("there is no such setting{hint}"))
             }
         };
-        parsed.map_err(|reason| refuse(&full, value, reason).into())
+        set.map_err(|reason| refuse(&full, value, reason).into())
     }
 
     fn entries(&self) -> Vec<ConfigEntry> {
-        let on_client_loss = "Action when a job's client is gone: auto (training continues, queries are \
-            cancelled), cancel or keep";
-        let trace = "Records a timeline of each rank, unless the model's option trace is given";
-        let Self { trace: traces, job } = self;
-        let entries = [
-            (
-                ON_CLIENT_LOSS,
-                job.on_client_loss.to_string(),
-                on_client_loss,
-            ),
-            (
-                PREDICT_DEVICE,
-                job.predict_device.to_string(),
-                PREDICT_DEVICE_MEANS,
-            ),
-            (PRIORITY, job.priority.to_string(), PRIORITY_MEANS),
-            (QUEUE, job.queue.clone(), QUEUE_MEANS),
-            (
-                SINGLE_TASK_BYTES,
-                job.single_task_bytes.to_string(),
-                SINGLE_TASK_BYTES_MEANS,
-            ),
-            (STAGE_BYTES, job.stage_bytes.to_string(), STAGE_BYTES_MEANS),
-            (TRACE, traces.to_string(), trace),
-            // Ballista's own clients send the settings that are listed here.
-            (JOB, job.text(), JOB_MEANS),
-        ];
-        let entry = |(key, value, description): (&str, _, _)| ConfigEntry {
+        let entry = |key: &str, value, description| ConfigEntry {
             key: key.to_owned(),
             value: Some(value),
             description,
         };
-        entries.map(entry).into()
+        let settings = SETTINGS.iter();
+        let settings = settings.map(|of| entry(of.key, (of.get)(self), of.means));
+        // Ballista's own clients send the settings that are listed here.
+        settings
+            .chain([entry(JOB, self.job.text(), JOB_MEANS)])
+            .collect()
     }
 }
 
