@@ -4,13 +4,15 @@ use volley_proto::spec::{
     AdamForm, Decay, EarlyStop, Optimizer, RateScaling, Rule, Schedule, name_of,
 };
 
-use super::{check_read, unread};
+use super::{check_read, refused, unread};
 use crate::Result;
 
 /// Options of the optimizer, as given.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OptimizerOptions {
+    /// Complete optimizer, in place of all other options but the learning rate.
+    pub complete: Option<Optimizer>,
     /// Optimizer; default: L-BFGS for linear models that it can solve, FTRL for linear models with an L1 penalty, and
     /// AdamW for all others.
     pub name: Option<OptimizerName>,
@@ -129,6 +131,21 @@ impl OptimizerOptions {
     /// # Errors
     /// Names an option that belongs to another rule or schedule.
     pub(super) fn settle(self, default: OptimizerName) -> Result<Optimizer> {
+        if let Some(complete) = &self.complete {
+            let alone = Self {
+                complete: self.complete.clone(),
+                learn_rate: self.learn_rate,
+                ..Self::default()
+            };
+            if self != alone {
+                let expected = "expected with learn_rate as its only other option";
+                return Err(refused("optimizer", complete.to_string(), expected));
+            }
+            return Ok(Optimizer {
+                learn_rate: self.learn_rate.unwrap_or(complete.learn_rate),
+                ..complete.clone()
+            });
+        }
         let name = self.name.unwrap_or(default);
         self.check(name)?;
         let averages = self.name.is_none() && name == OptimizerName::AdamW;
@@ -304,98 +321,17 @@ impl From<Option<EarlyStop>> for EarlyStopOptions {
 
 impl From<Optimizer> for OptimizerOptions {
     fn from(optimizer: Optimizer) -> Self {
-        let Optimizer {
-            learn_rate,
-            rule,
-            schedule:
-                Schedule {
-                    warmup_epochs,
-                    decay,
-                    scaling,
-                },
-            clip_norm,
-            clip_value,
-            ema_momentum,
-        } = optimizer;
-        let mut options = Self {
-            learn_rate: Some(learn_rate),
-            clip_norm,
-            clip_value,
-            ema_momentum,
-            warmup_epochs: Some(warmup_epochs),
-            rate_scaling: scaling,
-            ..Self::default()
-        };
-        match rule {
-            Rule::Adam {
-                beta_1,
-                beta_2,
-                epsilon,
-                form,
-                weight_decay,
-            } => {
-                options.adam_beta_1 = Some(beta_1);
-                options.adam_beta_2 = Some(beta_2);
-                options.adam_epsilon = Some(epsilon);
-                options.adam_form = Some(form);
-                options.name = Some(OptimizerName::Adam);
-                if weight_decay > 0.0 {
-                    options.name = Some(OptimizerName::AdamW);
-                    options.weight_decay = Some(weight_decay);
-                }
-            }
-            Rule::Sgd { momentum, nesterov } => {
-                options.name = Some(OptimizerName::Sgd);
-                options.momentum = Some(momentum);
-                options.nesterov = Some(nesterov);
-            }
-            Rule::Adagrad {
-                initial_accumulator,
-                epsilon,
-            } => {
-                options.name = Some(OptimizerName::Adagrad);
-                options.initial_accumulator = Some(initial_accumulator);
-                options.epsilon = Some(epsilon);
-            }
-            Rule::RmsProp {
-                rho,
-                momentum,
-                epsilon,
-            } => {
-                options.name = Some(OptimizerName::RmsProp);
-                options.rho = Some(rho);
-                options.momentum = Some(momentum);
-                options.epsilon = Some(epsilon);
-            }
-            Rule::Ftrl {
-                initial_accumulator,
-            } => {
-                options.name = Some(OptimizerName::Ftrl);
-                options.initial_accumulator = Some(initial_accumulator);
-            }
-            Rule::Lbfgs { .. } => {
-                return Self {
-                    name: Some(OptimizerName::Lbfgs),
-                    ..Self::default()
-                };
-            }
+        match optimizer.rule {
+            // It finds the length of its steps itself.
+            Rule::Lbfgs { .. } => Self {
+                name: Some(OptimizerName::Lbfgs),
+                ..Self::default()
+            },
+            _ => Self {
+                complete: Some(optimizer),
+                ..Self::default()
+            },
         }
-        match decay {
-            Decay::Constant => options.schedule = Some(ScheduleName::Constant),
-            Decay::Cosine => options.schedule = Some(ScheduleName::Cosine),
-            Decay::OneCycle => options.schedule = Some(ScheduleName::OneCycle),
-            Decay::Step { epochs, factor } => {
-                options.schedule = Some(ScheduleName::Step);
-                options.decay_epochs = Some(epochs);
-                options.decay_factor = Some(factor);
-            }
-            Decay::Plateau { patience, factor } => {
-                options.schedule = Some(ScheduleName::Plateau);
-                options.plateau_patience = Some(patience);
-                options.decay_factor = Some(factor);
-            }
-        }
-        options
     }
 }
 
@@ -405,62 +341,23 @@ mod tests {
 
     #[test]
     fn an_optimizer_comes_back_as_it_was_put_in() {
-        let rules = [
-            Rule::default(),
-            Rule::Adam {
-                beta_1: 0.5,
-                beta_2: 0.6,
-                epsilon: 0.1,
-                form: AdamForm::Torch,
-                weight_decay: 0.3,
-            },
-            Rule::Sgd {
-                momentum: 0.9,
-                nesterov: true,
-            },
-            Rule::Adagrad {
-                initial_accumulator: 0.2,
-                epsilon: 0.3,
-            },
-            Rule::RmsProp {
-                rho: 0.8,
-                momentum: 0.1,
-                epsilon: 0.2,
-            },
-            Rule::Ftrl {
-                initial_accumulator: 0.4,
-            },
-        ];
-        let decays = [
-            Decay::Constant,
-            Decay::Cosine,
-            Decay::OneCycle,
-            Decay::Step {
-                epochs: 3,
-                factor: 0.5,
-            },
-            Decay::Plateau {
-                patience: 4,
-                factor: 0.25,
-            },
-            Decay::Constant,
-        ];
-        for (rule, decay) in rules.into_iter().zip(decays) {
-            let optimizer = Optimizer {
-                learn_rate: 0.75,
-                rule,
-                schedule: Schedule {
-                    warmup_epochs: 1.5,
-                    decay,
-                    scaling: RateScaling::Sqrt,
-                },
-                clip_norm: Some(1.0),
-                clip_value: None,
-                ema_momentum: Some(0.5),
-            };
-            let options = OptimizerOptions::from(optimizer.clone());
-            assert_eq!(options.settle(OptimizerName::AdamW).unwrap(), optimizer);
-        }
+        let optimizer = Optimizer {
+            learn_rate: 0.75,
+            clip_norm: Some(1.0),
+            ..Optimizer::default()
+        };
+        let mut options = OptimizerOptions::from(optimizer.clone());
+        let settled = options.clone().settle(OptimizerName::AdamW).unwrap();
+        assert_eq!(settled, optimizer);
+        options.learn_rate = Some(0.5);
+        let settled = options.clone().settle(OptimizerName::AdamW).unwrap();
+        let due = Optimizer {
+            learn_rate: 0.5,
+            ..optimizer
+        };
+        assert_eq!(settled, due);
+        options.clip_norm = Some(2.0);
+        assert!(options.settle(OptimizerName::AdamW).is_err());
     }
 
     #[test]
