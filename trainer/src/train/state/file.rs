@@ -7,16 +7,15 @@
 //! | `scaling` | null value, shift, unit and null indicator (0 or 1) of each label and continuous feature, `f64` |
 //! | `quantiles.<i>`, `bins.<i>` | quantiles that rank the continuous feature's numbers, `f64`, and edges of its bins, `f32`; absent if it has none |
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
-//! | metadata `state` | JSON: everything else; `f64` numbers as their bits |
+//! | metadata `state` | JSON: everything else; `f64` numbers as their bits, `{"bits": …}` |
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
-use volley_proto::store::{
-    Coverage, EpochRecord, LabelRecord, Position, Quantiles, RankCoverage, Scale,
-};
+use serde_json::{Value, json};
+use volley_proto::store::{EpochRecord, Position, Quantiles, Scale};
 
 use super::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
 use crate::encode::{FeatureScale, Scaling};
@@ -25,7 +24,7 @@ use crate::train::coverage::Covered;
 use crate::{Error, Result};
 
 /// Version of the layout that this build writes and reads.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 const METADATA: &str = "state";
 
 // Numbers are written in their in-memory representation.
@@ -41,160 +40,48 @@ struct Head {
     position: Position,
     parameters: usize,
     slots: usize,
-    loss: Bits,
-    weight: Bits,
+    loss: f64,
+    weight: f64,
     covered: Covered,
-    history: Vec<Record>,
-    /// Number of labels; 1 if absent, as in older states.
-    #[serde(default = "one")]
+    history: Vec<EpochRecord>,
+    /// Number of labels.
     labels: usize,
     /// The kept epoch and its score.
-    kept: Option<(usize, Bits)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept: Option<(usize, f64)>,
     selected: Option<Selected>,
 }
 
-fn one() -> usize {
-    1
-}
-
-/// The bits of an `f64`: reading its JSON text may give another number.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Bits(u64);
-
-impl From<f64> for Bits {
-    fn from(number: f64) -> Self {
-        Self(number.to_bits())
-    }
-}
-
-impl From<Bits> for f64 {
-    fn from(bits: Bits) -> Self {
-        Self::from_bits(bits.0)
-    }
-}
-
-/// An [`EpochRecord`] with exact numbers.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Record {
-    epoch: usize,
-    steps: u64,
-    rows: u64,
-    checksum: String,
-    ranks: Vec<RankCoverage>,
-    earlier: Option<Coverage>,
-    loss: Bits,
-    eval_loss: Option<Bits>,
-    eval_mae: Option<Bits>,
-    eval_accuracy: Option<Bits>,
-    eval_majority: Option<Bits>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    eval_interval_coverage: Option<Bits>,
-    eval_rmse: Option<Bits>,
-    eval_r2: Option<Bits>,
-    eval_rmspe: Option<Bits>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    labels: Vec<OfLabel>,
-    learn_rate: Option<Bits>,
-    ended: Option<String>,
-    seconds: Bits,
-    compute_seconds: Bits,
-    reduce_seconds: Bits,
-}
-
-/// A [`LabelRecord`] with exact numbers.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OfLabel {
-    label: String,
-    eval_loss: Option<Bits>,
-    eval_mae: Option<Bits>,
-    eval_rmse: Option<Bits>,
-    eval_r2: Option<Bits>,
-    eval_rmspe: Option<Bits>,
-}
-
-impl From<LabelRecord> for OfLabel {
-    fn from(record: LabelRecord) -> Self {
-        Self {
-            label: record.label,
-            eval_loss: record.eval_loss.map(Bits::from),
-            eval_mae: record.eval_mae.map(Bits::from),
-            eval_rmse: record.eval_rmse.map(Bits::from),
-            eval_r2: record.eval_r2.map(Bits::from),
-            eval_rmspe: record.eval_rmspe.map(Bits::from),
+/// Puts the bits of each `f64` in its place: reading its text may give another number.
+fn with_bits(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            json!({ "bits": number.as_f64().map(f64::to_bits) })
         }
+        Value::Array(values) => values.into_iter().map(with_bits).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            fields
+                .map(|(name, value)| (name, with_bits(value)))
+                .collect()
+        }
+        other => other,
     }
 }
 
-impl From<OfLabel> for LabelRecord {
-    fn from(record: OfLabel) -> Self {
-        Self {
-            label: record.label,
-            eval_loss: record.eval_loss.map(f64::from),
-            eval_mae: record.eval_mae.map(f64::from),
-            eval_rmse: record.eval_rmse.map(f64::from),
-            eval_r2: record.eval_r2.map(f64::from),
-            eval_rmspe: record.eval_rmspe.map(f64::from),
-        }
-    }
-}
-
-impl From<&EpochRecord> for Record {
-    fn from(record: &EpochRecord) -> Self {
-        let record = record.clone();
-        Self {
-            epoch: record.epoch,
-            steps: record.steps,
-            rows: record.rows,
-            checksum: record.checksum,
-            ranks: record.ranks,
-            earlier: record.earlier,
-            loss: record.loss.into(),
-            eval_loss: record.eval_loss.map(Bits::from),
-            eval_mae: record.eval_mae.map(Bits::from),
-            eval_accuracy: record.eval_accuracy.map(Bits::from),
-            eval_majority: record.eval_majority.map(Bits::from),
-            eval_interval_coverage: record.eval_interval_coverage.map(Bits::from),
-            eval_rmse: record.eval_rmse.map(Bits::from),
-            eval_r2: record.eval_r2.map(Bits::from),
-            eval_rmspe: record.eval_rmspe.map(Bits::from),
-            labels: record.labels.into_iter().map(OfLabel::from).collect(),
-            learn_rate: record.learn_rate.map(Bits::from),
-            ended: record.ended,
-            seconds: record.seconds.into(),
-            compute_seconds: record.compute_seconds.into(),
-            reduce_seconds: record.reduce_seconds.into(),
-        }
-    }
-}
-
-impl From<Record> for EpochRecord {
-    fn from(record: Record) -> Self {
-        Self {
-            epoch: record.epoch,
-            steps: record.steps,
-            rows: record.rows,
-            checksum: record.checksum,
-            ranks: record.ranks,
-            earlier: record.earlier,
-            loss: record.loss.into(),
-            eval_loss: record.eval_loss.map(f64::from),
-            eval_mae: record.eval_mae.map(f64::from),
-            eval_accuracy: record.eval_accuracy.map(f64::from),
-            eval_majority: record.eval_majority.map(f64::from),
-            eval_interval_coverage: record.eval_interval_coverage.map(f64::from),
-            eval_rmse: record.eval_rmse.map(f64::from),
-            eval_r2: record.eval_r2.map(f64::from),
-            eval_rmspe: record.eval_rmspe.map(f64::from),
-            labels: record.labels.into_iter().map(LabelRecord::from).collect(),
-            learn_rate: record.learn_rate.map(f64::from),
-            ended: record.ended,
-            seconds: record.seconds.into(),
-            compute_seconds: record.compute_seconds.into(),
-            reduce_seconds: record.reduce_seconds.into(),
-        }
+/// Puts the `f64` of all bits back.
+fn from_bits(value: Value) -> Value {
+    match value {
+        Value::Array(values) => values.into_iter().map(from_bits).collect(),
+        Value::Object(fields) => match fields.get("bits").and_then(Value::as_u64) {
+            Some(bits) => f64::from_bits(bits).into(),
+            None => {
+                let fields = fields.into_iter();
+                fields
+                    .map(|(name, value)| (name, from_bits(value)))
+                    .collect()
+            }
+        },
+        other => other,
     }
 }
 
@@ -208,18 +95,16 @@ impl TrainingState {
             position: self.position,
             parameters: self.weights.values.len(),
             slots: self.slots.len(),
-            loss: self.progress.loss.into(),
-            weight: self.progress.weight.into(),
+            loss: self.progress.loss,
+            weight: self.progress.weight,
             covered: self.progress.covered,
-            history: self.history.iter().map(Record::from).collect(),
+            history: self.history.clone(),
             labels: self.scaling.labels.len(),
-            kept: self
-                .kept
-                .as_ref()
-                .map(|kept| (kept.epoch, kept.score.into())),
+            kept: self.kept.as_ref().map(|kept| (kept.epoch, kept.score)),
             selected: self.selected,
         };
-        let head = serde_json::to_string(&head).expect("a state's head is what JSON can say");
+        let head = serde_json::to_value(&head).expect("a state's head is what JSON can say");
+        let head = with_bits(head).to_string();
         let features = self.scaling.features.iter().map(|of| &of.scale);
         let scales: Vec<f64> = self
             .scaling
@@ -284,11 +169,11 @@ impl TrainingState {
             let problem = format!("its format is {format}, this build reads {FORMAT}");
             return Err(wrong(problem));
         }
-        let head: Head = parse(head)?;
+        let head: Head = serde_json::from_value(from_bits(parse(head)?)).map_err(malformed)?;
         let kept = match head.kept {
             Some((epoch, score)) => Some(Kept {
                 epoch,
-                score: score.into(),
+                score,
                 weights: Weights::read("kept", head.parameters, &tensors)?,
             }),
             None => None,
@@ -303,11 +188,11 @@ impl TrainingState {
                 .map(|at| read_f32(&format!("optimizer.{at}"), &tensors))
                 .collect::<Result<_>>()?,
             progress: EpochProgress {
-                loss: head.loss.into(),
-                weight: head.weight.into(),
+                loss: head.loss,
+                weight: head.weight,
                 covered: head.covered,
             },
-            history: head.history.into_iter().map(EpochRecord::from).collect(),
+            history: head.history,
             kept,
             selected: head.selected,
         };
@@ -382,10 +267,14 @@ struct Format {
 }
 
 fn parse<'a, T: Deserialize<'a>>(head: &'a str) -> Result<T> {
-    serde_json::from_str(head).map_err(|source| Error::StateFile {
+    serde_json::from_str(head).map_err(malformed)
+}
+
+fn malformed(source: serde_json::Error) -> Error {
+    Error::StateFile {
         problem: format!("its metadata {METADATA:?} is malformed"),
         source: Some(Box::new(source)),
-    })
+    }
 }
 
 fn floats(name: String, values: &[f32]) -> (String, TensorView<'_>) {
