@@ -17,8 +17,7 @@ pub struct Label {
     pub loss_weights: Vec<f64>,
     /// Transformation that the network predicts.
     pub transform: LabelTransform,
-    /// True if each transformed label is standardized by its mean and standard deviation; false in old specs.
-    #[serde(default)]
+    /// True if each transformed label is standardized by its mean and standard deviation.
     pub standardize: bool,
 }
 

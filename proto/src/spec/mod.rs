@@ -59,29 +59,25 @@ pub struct TrainSpec {
     #[serde(with = "crate::name::url_text")]
     pub store: Url,
     /// Newest version of the model at the start of the run, 0 if there was none: by it, runs of clusters whose clocks
-    /// differ are ordered. None in old specs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// differ are ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_version: Option<u32>,
-    /// Columns computed from the query's rows first; none in old specs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Columns computed from the query's rows first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
     /// Feature columns, in the order of the network's inputs.
     pub features: Vec<Feature>,
-    /// Rule for the values of categorical features that get their own embedding; all in old specs.
-    #[serde(default)]
+    /// Rule for the values of categorical features that get their own embedding.
     pub vocabulary: VocabularyRule,
     /// Kind of prediction.
-    #[serde(default)]
     pub task: Task,
     /// Label columns.
     pub label: Label,
-    /// Scaling of continuous features; none in old specs.
-    #[serde(default)]
+    /// Scaling of continuous features.
     pub numeric_transform: NumericTransform,
     /// Split of the rows into training and evaluation.
     pub split: Split,
     /// Columns whose values assign a row in a random split; all of the query's if empty.
-    #[serde(default)]
     pub split_key: Vec<String>,
     /// Network.
     pub network: Network,
@@ -89,15 +85,12 @@ pub struct TrainSpec {
     pub loss: Loss,
     /// Column of the rows' weights in the loss, in metrics and in means and deviations of numbers; 1 each without one.
     /// Rows of weight 0 are left out.
-    #[serde(default)]
     pub sample_weight: Option<String>,
     /// Weights of a classifier's classes in training.
-    #[serde(default)]
     pub class_weights: ClassWeights,
     /// Optimizer.
     pub optimizer: Optimizer,
     /// L1 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l1 · Σ |w|` to the loss.
-    #[serde(default)]
     pub l1: f64,
     /// L2 penalty on the kernels of the hidden layers, and on the linear part's weights: adds `l2 · Σ w²` to the loss
     /// (Keras' form). By default 1 / (2 · training rows), as scikit-learn's `C = 1`.
@@ -106,17 +99,14 @@ pub struct TrainSpec {
     pub batch_size: Option<BatchSize>,
     /// Backward passes of a step, whose gradients a rank adds up: its rows are computed in that many parts. A batch
     /// size of a rank is that of a pass.
-    #[serde(default = "one")]
     pub accumulate: usize,
     /// Maximum number of passes over the training rows; by default chosen by the number of rows.
     pub epochs: Option<usize>,
     /// Condition for ending training earlier.
-    #[serde(default)]
     pub early_stop: Option<EarlyStop>,
     /// Choice of the epoch whose weights are kept.
     pub keep: Keep,
     /// Rule for training the network again on all rows afterwards.
-    #[serde(default)]
     pub refit: Refit,
     /// Seed of initial weights, row order and dropout masks.
     pub seed: u64,
@@ -129,7 +119,6 @@ pub struct TrainSpec {
     /// Optimizer steps between checkpoints, in addition to the checkpoint after every epoch.
     pub checkpoint_every: Option<u64>,
     /// True if each rank records its timeline, for a file beside the model.
-    #[serde(default)]
     pub trace: bool,
     /// Number of virtual shards that rows are hashed into; each rank takes a slice of them.
     pub shards: usize,
@@ -138,13 +127,12 @@ pub struct TrainSpec {
     /// Device of the ranks.
     pub device: Device,
     /// Precision of matrix products; by default TF32 on a GPU that has it and `f32` on the CPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// Maximum number of CPU threads of a rank; by default its executor's number of slots.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<NonZeroUsize>,
     /// True if its ranks may share GPUs with each other, and with ranks of other trainings that share theirs.
-    #[serde(default)]
     pub device_share: bool,
     /// Time limit for all ranks to arrive.
     #[serde(with = "humantime_serde")]
@@ -152,8 +140,8 @@ pub struct TrainSpec {
     /// Time that one collective operation may wait for a peer.
     #[serde(with = "humantime_serde")]
     pub collective_timeout: Duration,
-    /// Time that a rank waits for peers that still stream their shards; an hour in old specs.
-    #[serde(with = "humantime_serde", default = "an_hour")]
+    /// Time that a rank waits for peers that still stream their shards.
+    #[serde(with = "humantime_serde")]
     pub loading_timeout: Duration,
 }
 
@@ -178,14 +166,6 @@ impl BatchSize {
             Self::OfRank(rows) => ("batch_size", rows),
         }
     }
-}
-
-fn one() -> usize {
-    1
-}
-
-fn an_hour() -> Duration {
-    Duration::from_secs(60 * 60)
 }
 
 /// Action of `CREATE MODEL` if the model exists.

@@ -30,7 +30,7 @@ const LONGEST_NAME: usize = 64;
 
 /// Network of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Stored")]
+#[serde(deny_unknown_fields)]
 pub struct Network {
     /// Widths of the categorical features' embeddings.
     pub embedding_dim: EmbeddingWidth,
@@ -545,59 +545,6 @@ impl fmt::Display for EnsembleSize {
         match self {
             Self::Of(members) => members.fmt(f),
             Self::Auto => f.write_str("'auto'"),
-        }
-    }
-}
-
-/// Stored form of a network, including the form before it had [layers](Layer) of every kind.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    embedding_dim: EmbeddingWidth,
-    batch_norm: bool,
-    #[serde(default)]
-    numeric_embedding: NumericEmbedding,
-    layers: Option<Vec<Layer>>,
-    hidden_units: Option<Vec<usize>>,
-    dropout: Option<Shares>,
-    output: Output,
-    #[serde(default)]
-    linear: Linear,
-    #[serde(default)]
-    factors: usize,
-    ensemble_size: Option<EnsembleSize>,
-}
-
-/// Dropout of each layer, or of the last one.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Shares {
-    Last(f64),
-    Each(Vec<f64>),
-}
-
-impl From<Stored> for Network {
-    fn from(stored: Stored) -> Self {
-        let widths = stored.hidden_units.unwrap_or_default();
-        let dropout = match stored.dropout {
-            None => vec![],
-            Some(Shares::Each(shares)) => shares,
-            Some(Shares::Last(share)) => {
-                let mut shares = vec![0.0; widths.len()];
-                shares.last_mut().into_iter().for_each(|last| *last = share);
-                shares
-            }
-        };
-        let stack = || Layer::stack(&widths, Activation::Relu, &dropout);
-        Self {
-            embedding_dim: stored.embedding_dim,
-            batch_norm: stored.batch_norm,
-            numeric_embedding: stored.numeric_embedding,
-            layers: stored.layers.unwrap_or_else(stack),
-            output: stored.output,
-            linear: stored.linear,
-            factors: stored.factors,
-            ensemble_size: stored.ensemble_size.unwrap_or(EnsembleSize::ONE),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// Optimizer of the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Written")]
+#[serde(deny_unknown_fields)]
 pub struct Optimizer {
     /// Learning rate before its schedule.
     pub learn_rate: f64,
@@ -101,8 +101,7 @@ pub struct Schedule {
     pub warmup_epochs: f64,
     /// Decay after the warm-up.
     pub decay: Decay,
-    /// Scaling with the number of ranks; none in old specs.
-    #[serde(default)]
+    /// Scaling with the number of ranks.
     pub scaling: RateScaling,
 }
 
@@ -429,72 +428,12 @@ pub(super) fn check_numbers(numbers: &[(&str, f64, Bounds)]) -> Result<()> {
     Ok(())
 }
 
-/// Optimizer as stored in a manifest; old ones contain Adam's numbers only.
-#[derive(Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
-enum Written {
-    Now {
-        learn_rate: f64,
-        rule: Rule,
-        schedule: Schedule,
-        clip_norm: Option<f64>,
-        clip_value: Option<f64>,
-        ema_momentum: Option<f64>,
-    },
-    Adam {
-        learn_rate: f64,
-        beta_1: f64,
-        beta_2: f64,
-        epsilon: f64,
-        form: AdamForm,
-    },
-}
-
-impl From<Written> for Optimizer {
-    fn from(written: Written) -> Self {
-        match written {
-            Written::Now {
-                learn_rate,
-                rule,
-                schedule,
-                clip_norm,
-                clip_value,
-                ema_momentum,
-            } => Self {
-                learn_rate,
-                rule,
-                schedule,
-                clip_norm,
-                clip_value,
-                ema_momentum,
-            },
-            Written::Adam {
-                learn_rate,
-                beta_1,
-                beta_2,
-                epsilon,
-                form,
-            } => Self {
-                learn_rate,
-                rule: Rule::Adam {
-                    beta_1,
-                    beta_2,
-                    epsilon,
-                    form,
-                    weight_decay: 0.0,
-                },
-                ..Self::default()
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_optimizer_is_read_as_it_was_written_also_before_there_were_others() {
+    fn an_optimizer_is_read_as_it_was_written() {
         let sgd = Optimizer {
             rule: Rule::Sgd {
                 momentum: 0.9,
@@ -508,12 +447,6 @@ mod tests {
             let json = serde_json::to_string(&optimizer).unwrap();
             assert_eq!(serde_json::from_str::<Optimizer>(&json).unwrap(), optimizer);
         }
-        let old = r#"{"learn_rate":0.5,"beta_1":0.9,"beta_2":0.999,"epsilon":1e-7,"form":"keras"}"#;
-        let due = Optimizer {
-            learn_rate: 0.5,
-            ..Optimizer::default()
-        };
-        assert_eq!(serde_json::from_str::<Optimizer>(old).unwrap(), due);
         assert!(serde_json::from_str::<Optimizer>(r#"{"learn_rate":0.5}"#).is_err());
     }
 }

@@ -82,14 +82,13 @@ pub struct Writer {
 /// Key of a checkpoint within a run, ordered from oldest to newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// 0 in old names, which do not contain it.
     generation: u64,
     steps: u64,
 }
 
 impl Key {
     fn parse(name: &str) -> Option<Self> {
-        let (generation, steps) = name.split_once('-').unwrap_or(("0", name));
+        let (generation, steps) = name.split_once('-')?;
         Some(Self {
             generation: generation.parse().ok()?,
             steps: steps.parse().ok()?,
@@ -99,10 +98,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.generation > 0 {
-            write!(f, "{:06}-", self.generation)?;
-        }
-        write!(f, "{:012}", self.steps)
+        write!(f, "{:06}-{:012}", self.generation, self.steps)
     }
 }
 
@@ -113,8 +109,7 @@ pub struct CheckpointInfo {
     pub format: u32,
     /// Run that wrote it.
     pub train_id: TrainId,
-    /// Generation that wrote it; 0 in old checkpoints.
-    #[serde(default)]
+    /// Generation that wrote it.
     pub generation: u64,
     /// Position of the training.
     #[serde(flatten)]
@@ -127,7 +122,7 @@ pub struct CheckpointInfo {
     #[serde(with = "humantime_serde")]
     pub written: SystemTime,
     /// File of the state; none if its name is that of this file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Options of the run that a run which resumes from it takes over.
     #[serde(flatten)]
@@ -138,10 +133,10 @@ pub struct CheckpointInfo {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptOptions {
     /// Columns that the run computes from its rows, with the fitted numbers: a run that resumes fits none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub transform: Option<Transform>,
-    /// Number of shards; none in old checkpoints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Number of shards.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<usize>,
 }
 

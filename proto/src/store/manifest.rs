@@ -25,7 +25,7 @@ pub struct Manifest {
     /// Time at which it was published.
     #[serde(with = "humantime_serde")]
     pub published: SystemTime,
-    /// Time at which the scheduler got the training; none in old manifests.
+    /// Time at which the scheduler got the training; none without one.
     #[serde(
         default,
         with = "humantime_serde::option",
@@ -40,26 +40,20 @@ pub struct Manifest {
     pub parameters: u64,
     /// Factor of the output (1 if it is not scaled).
     pub output_scale: f64,
-    /// Scale of each transformed label; the identity in old manifests, which have one label.
-    #[serde(
-        default = "unscaled",
-        rename = "label_scale",
-        with = "crate::one_or_several"
-    )]
+    /// Scale of each transformed label.
+    #[serde(rename = "label_scale", with = "crate::one_or_several")]
     pub label_scales: Vec<Scale>,
     /// Classes of a classifier's label.
-    #[serde(default)]
     pub classes: Option<Classes>,
     /// Rows trained on in each epoch, by all ranks.
     pub train_rows: u64,
-    /// Order-independent checksum of their keys, in hexadecimal; empty in old manifests.
-    #[serde(default)]
+    /// Order-independent checksum of their keys, in hexadecimal.
     pub train_checksum: String,
     /// Rows evaluated after each epoch; with cross-validation, the rows that are trained on.
     pub eval_rows: u64,
     /// Number of ranks that trained.
     pub world_size: usize,
-    /// Device and precision of each rank; empty in manifests of format 8 and before.
+    /// Device and precision of each rank.
     ///
     /// After an interruption these are the ranks that ended the training; earlier ranks may have had other devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,9 +63,9 @@ pub struct Manifest {
     /// Epoch, from 1, whose weights were published; before a refit, the best epoch.
     pub kept_epoch: usize,
     /// Refit on all rows that produced the published weights, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub refit: Option<Refitted>,
-    /// The version's other files as published; none in old manifests, whose files are not checked.
+    /// The version's other files as published.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<WrittenFile>,
 }
@@ -97,17 +91,16 @@ pub struct FeatureSummary {
     pub data_type: String,
     /// Number of distinct values, null included if it occurred; `None` for a continuous feature.
     pub vocabulary: Option<usize>,
-    /// Scale of a continuous feature; the identity in old manifests.
-    #[serde(default)]
+    /// Scale of a continuous feature.
     pub scale: Scale,
     /// Quantiles by which a continuous feature's numbers are ranked, instead of scaled; none if they are not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<Quantiles>,
     /// Bin edges of its piecewise linear embedding, ascending, in scaled numbers; none without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bins: Vec<f32>,
-    /// Statistics of a continuous feature's numbers in training; none in old manifests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Statistics of a continuous feature's numbers in training.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub numbers: Option<Numbers>,
 }
 
@@ -140,10 +133,6 @@ pub struct Scale {
     pub unit: f64,
     /// True if an additional input indicates null.
     pub indicator: bool,
-}
-
-fn unscaled() -> Vec<Scale> {
-    vec![Scale::IDENTITY]
 }
 
 impl Scale {
@@ -181,14 +170,11 @@ pub struct EpochRecord {
     pub steps: u64,
     /// Rows trained on in this epoch.
     pub rows: u64,
-    /// Order-independent checksum of their keys, in hexadecimal; empty in old records.
-    #[serde(default)]
+    /// Order-independent checksum of their keys, in hexadecimal.
     pub checksum: String,
     /// Rows that each rank of the epoch's last generation trained on in it.
-    #[serde(default)]
     pub ranks: Vec<RankCoverage>,
     /// Rows that earlier generations trained on in it, if it was interrupted.
-    #[serde(default)]
     pub earlier: Option<Coverage>,
     /// Mean training loss (without the L2 term), in the transformed label's scale; for several labels, the weighted sum
     /// of their training losses, which have no common scale.
@@ -198,32 +184,25 @@ pub struct EpochRecord {
     /// Metrics of each of several labels; for one label, the record itself has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<LabelRecord>,
-    /// Mean absolute error of evaluation, in the label's own scale; in old records, in the transformed label's.
+    /// Mean absolute error of evaluation, in the label's own scale.
     pub eval_mae: Option<f64>,
     /// Share of evaluated rows whose class was the likeliest, for a classifier.
-    #[serde(default)]
     pub eval_accuracy: Option<f64>,
     /// Share of evaluated rows whose class is the most frequent in training: the accuracy of always predicting that
     /// class.
-    #[serde(default)]
     pub eval_majority: Option<f64>,
     /// With several quantiles, the share of evaluated labels between the outermost quantiles.
-    #[serde(default)]
     pub eval_interval_coverage: Option<f64>,
     /// Root of the mean squared error of evaluation, in the label's own scale.
-    #[serde(default)]
     pub eval_rmse: Option<f64>,
     /// Share of the variance of evaluated labels that predictions explain, in the label's own scale: 1 at best, 0 if
     /// they are no better than the mean of these labels. For several labels, the mean.
-    #[serde(default)]
     pub eval_r2: Option<f64>,
     /// `sqrt(mean(((y − ŷ)/y)²))` of evaluation in the label's own scale, over rows with y > 0.001.
     pub eval_rmspe: Option<f64>,
-    /// Learning rate of the epoch's last step; none in old records.
-    #[serde(default)]
+    /// Learning rate of the epoch's last step.
     pub learn_rate: Option<f64>,
     /// Reason why training ended after it, if it was not the last epoch.
-    #[serde(default)]
     pub ended: Option<String>,
     /// Seconds that the epoch took, evaluation included (the maximum over ranks).
     pub seconds: f64,
@@ -271,22 +250,7 @@ pub struct Coverage {
 }
 
 impl Manifest {
-    /// Version of the layout that this build writes; it reads earlier ones.
-    ///
-    /// | | |
-    /// |---|---|
-    /// | 1 | numbers enter the network unscaled |
-    /// | 2 | features and labels have a [`Scale`] |
-    /// | 3 | features have their [`Numbers`], and weights may be averages |
-    /// | 4 | networks are graphs of layers, and a [`Transform`] may compute features from the rows' columns |
-    /// | 5 | features may have [`Quantiles`] and bins |
-    /// | 6 | it contains the other files' lengths and hashes, and the weights may be of a [refit](Refitted) |
-    /// | 7 | the other files may be elsewhere: on object stores |
-    /// | 8 | networks may be ensembles, and cross-validated |
-    /// | 9 | the spec has the precision of matrix products, and the manifest the ranks' devices and precisions |
-    /// | 10 | [`Quantiles`] are `f64`, some of them as text |
-    /// | 11 | it has the time at which its run began, and devices may be other vendors' GPUs |
-    /// | 12 | the spec has the newest version at the start of its run |
+    /// Version of the layout that this build writes and reads.
     pub const FORMAT: u32 = 12;
 
     /// Returns the epochs from which one was kept: all except those of a refit.
@@ -297,8 +261,7 @@ impl Manifest {
         self.history.get(..all).unwrap_or(&self.history)
     }
 
-    /// Returns the precisions of matrix products, with the reason for each; `None` for old manifests, which do not
-    /// record them.
+    /// Returns the precisions of matrix products, with the reason for each; `None` if there are no ranks.
     pub fn precision(&self) -> Option<String> {
         let ranks = &self.rank_devices;
         (!ranks.is_empty()).then(|| RankDevice::reasons(ranks, self.spec.precision))

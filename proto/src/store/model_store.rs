@@ -58,6 +58,20 @@ struct Format {
     format: u32,
 }
 
+/// Run of a manifest of any format.
+#[derive(Deserialize)]
+struct AnyManifest {
+    #[serde(default, with = "humantime_serde::option")]
+    begun: Option<SystemTime>,
+    spec: AnySpec,
+}
+
+#[derive(Deserialize)]
+struct AnySpec {
+    train_id: TrainId,
+    newest_version: Option<u32>,
+}
+
 /// Run that has published the newest version.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewestRun {
@@ -219,12 +233,12 @@ impl ModelStore {
         else {
             return Err(self.no_version(name, version).await?);
         };
-        // A later format has fields that this build does not know: the error should name the format instead.
+        // Another format has other fields: the error should name the format instead.
         let Format { format } =
             serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))?;
         let known = Manifest::FORMAT;
-        if !(1..=known).contains(&format) {
-            let reason = format!("its format is {format}, this build reads up to {known}");
+        if format != known {
+            let reason = format!("its format is {format}, this build reads {known}");
             return Err(Error::malformed("model manifest", reason));
         }
         serde_json::from_slice(&bytes).map_err(|source| self.broken(name, version, source))
@@ -375,19 +389,6 @@ impl ModelStore {
 
     /// Returns the run of the newest version and its start; `None` without a version, or if its manifest cannot be read.
     pub(super) async fn newest_run(&self, name: &ModelName) -> Result<Option<NewestRun>> {
-        /// Start and id of a run, in a manifest of any format.
-        #[derive(Deserialize)]
-        struct AnyManifest {
-            #[serde(default, with = "humantime_serde::option")]
-            begun: Option<SystemTime>,
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        struct Spec {
-            train_id: TrainId,
-            #[serde(default)]
-            newest_version: Option<u32>,
-        }
         let Some(version) = self.numbers(name).await?.into_iter().max() else {
             return Ok(None);
         };
@@ -408,15 +409,6 @@ impl ModelStore {
 
     /// Returns the published versions and their runs.
     pub(super) async fn published(&self, name: &ModelName) -> Result<Vec<(u32, TrainId)>> {
-        /// Run in a manifest of any format.
-        #[derive(Deserialize)]
-        struct AnyManifest {
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        struct Spec {
-            train_id: TrainId,
-        }
         let mut published = Vec::new();
         for version in self.numbers(name).await? {
             let path = self.file(name, version, MANIFEST);
@@ -424,7 +416,7 @@ impl ModelStore {
             let bytes = read.and_then(Result::ok);
             let manifest = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             // A version that cannot be read is reported where it is used.
-            if let Some(AnyManifest { spec }) = manifest {
+            if let Some(AnyManifest { spec, .. }) = manifest {
                 published.push((version, spec.train_id));
             }
         }
@@ -443,7 +435,6 @@ impl ModelStore {
         Ok(names)
     }
 
-    /// Returns the versions that exist, existed, or were begun by a build that wrote in place; in no order.
     /// Returns the highest number of a version that is published or being published, 0 if there is none. In a folder,
     /// numbers of dropped versions count too, since new ones continue from them.
     ///
@@ -453,6 +444,7 @@ impl ModelStore {
         Ok(self.numbers(name).await?.into_iter().max().unwrap_or(0))
     }
 
+    /// Returns the versions that exist or existed, in no order.
     pub(super) async fn numbers(&self, name: &ModelName) -> Result<Vec<u32>> {
         let directories = self.directories(&self.directory(name)).await?;
         Ok(directories

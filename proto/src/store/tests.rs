@@ -7,7 +7,8 @@ use arrow::datatypes::{DataType, Field, Schema};
 use bytes::Bytes;
 
 use super::scene::{Scene, state, steps};
-use super::{FeatureSummary, FoundCheckpoint, Manifest, WrittenFile};
+use super::{FoundCheckpoint, Manifest, WrittenFile};
+use crate::failure::chain;
 use crate::spec::{Feature, FeatureKind, IfExists};
 use crate::{Error, TrainId};
 
@@ -89,26 +90,6 @@ async fn a_generation_that_was_given_up_harms_no_later_one() {
         assert!(!scene.exists(&scene.info(run, 1, 200)).await);
         assert!(scene.states(run, 1, 200).await.is_empty());
     }
-}
-
-#[tokio::test]
-async fn a_checkpoint_of_old_names_no_generation() {
-    let scene = Scene::folder();
-    let run = TrainId::generate();
-    scene.save(run, 100).await;
-    let old = |extension: &str| {
-        let file = format!("models/sales/checkpoints/{run}/{:012}.{extension}", 100);
-        scene.object(&file)
-    };
-    let info = scene.info(run, 1, 100);
-    let json = String::from_utf8(scene.get(&info).await.to_vec()).unwrap();
-    let json = json.replace("\"generation\": 1,", "");
-    scene.put(&old("json"), json).await;
-    scene.put(&old("state"), state(100)).await;
-    scene.remove(&info).await;
-    scene.remove(&scene.states(run, 1, 100).await[0]).await;
-    let found = scene.newest(Some(run)).await;
-    assert_eq!((steps(&found), found.skipped.len()), (Some(100), 0));
 }
 
 #[tokio::test]
@@ -244,13 +225,6 @@ async fn a_run_that_has_published_is_not_resumed_and_can_be_cleared_away() {
     }
 }
 
-#[test]
-fn features_of_old_have_neither_quantiles_nor_bins() {
-    let old = r#"{"column":"x","kind":"continuous","data_type":"Float64","vocabulary":null}"#;
-    let summary: FeatureSummary = serde_json::from_str(old).unwrap();
-    assert_eq!((summary.quantiles, summary.bins.len()), (None, 0));
-}
-
 #[tokio::test]
 async fn a_run_publishes_once() {
     for scene in Scene::all() {
@@ -264,7 +238,7 @@ async fn a_run_publishes_once() {
             let unpublished = std::fs::read_dir(scene.path("models/sales/unpublished"));
             assert_eq!(unpublished.unwrap().count(), 0);
         }
-        // A version that an old build began in place and did not finish belongs to nobody.
+        // A version without a manifest belongs to nobody.
         scene
             .remove(&scene.object("models/sales/1/manifest.json"))
             .await;
@@ -326,26 +300,25 @@ async fn a_model_s_file_that_is_not_what_was_published_is_an_error() {
     }
 }
 
-/// Checks that a model in a format without hashes can be read.
 #[tokio::test]
-async fn a_model_of_old_is_read() {
+async fn a_manifest_of_another_format_is_refused_by_its_number() {
     let scene = Scene::folder();
     scene
         .publish(TrainId::generate(), IfExists::Fail)
         .await
         .unwrap();
     let path = scene.path("models/sales/1/manifest.json");
-    let json = std::fs::read(&path).unwrap();
-    let mut manifest: Manifest = serde_json::from_slice(&json).unwrap();
+    let json = std::fs::read_to_string(&path).unwrap();
+    let manifest: Manifest = serde_json::from_str(&json).unwrap();
     assert_eq!(manifest.files, [WrittenFile::of("weights", b"w")]);
-    manifest.files.clear();
-    let json = serde_json::to_string(&manifest).unwrap();
-    assert!(!json.contains("\"files\""));
-    let old = json.replace("\"format\":6", "\"format\":5");
-    std::fs::write(&path, &old).unwrap();
-    assert_eq!(scene.read(1).await.unwrap(), "w");
-    let cut = &old[..old.len() / 2];
-    std::fs::write(&path, cut).unwrap();
+    let now = format!("\"format\": {}", Manifest::FORMAT);
+    for other in [1, Manifest::FORMAT + 1] {
+        let json = json.replace(&now, &format!("\"format\": {other}"));
+        std::fs::write(&path, json).unwrap();
+        let said = chain(&scene.read(1).await.unwrap_err());
+        assert!(said.contains(&format!("its format is {other}")), "{said}");
+    }
+    std::fs::write(&path, &json[..json.len() / 2]).unwrap();
     match scene.read(1).await {
         Err(Error::Unreadable { file, .. }) => assert!(file.ends_with("1/manifest.json"), "{file}"),
         other => panic!("{other:?}"),
@@ -455,7 +428,7 @@ async fn clocks_that_differ_do_not_refuse_a_later_run() {
         assert_eq!(publish(Some(3), slow(30)).await.unwrap(), 4);
         assert!(publish(Some(3), slow(29)).await.is_err());
         assert_eq!(publish(Some(3), slow(31)).await.unwrap(), 5);
-        // A run of an older build says only when it began.
+        // A run that has seen no versions says only when it began.
         assert_eq!(publish(None, slow(40)).await.unwrap(), 6);
         assert!(publish(Some(5), slow(39)).await.is_err());
         assert_eq!(publish(Some(6), slow(39)).await.unwrap(), 7);

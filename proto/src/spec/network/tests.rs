@@ -1,4 +1,4 @@
-//! Tests of layers as text and in old specs, and of refused networks.
+//! Tests of layers as text and in specs, and of refused networks.
 
 use super::*;
 
@@ -57,28 +57,6 @@ fn what_is_stored_comes_back() {
         layers,
         r#"["sigmoid",{"dense":8},{"dropout":0.25},"layer_norm"]"#
     );
-}
-
-#[test]
-fn networks_of_old_are_layers() {
-    let old = |dropout: &str| {
-        let text = format!(
-            r#"{{"embedding_dim":10,"batch_norm":true,"hidden_units":[8,4],"dropout":{dropout},"output":"identity"}}"#
-        );
-        serde_json::from_str::<Network>(&text).unwrap()
-    };
-    let due = |dropout: &[f64]| Network {
-        embedding_dim: EmbeddingWidth::Same(10),
-        batch_norm: true,
-        numeric_embedding: NumericEmbedding::None,
-        layers: Layer::stack(&[8, 4], Activation::Relu, dropout),
-        output: Output::Identity,
-        linear: Linear::None,
-        factors: 0,
-        ensemble_size: EnsembleSize::ONE,
-    };
-    assert_eq!(old("0.5"), due(&[0.0, 0.5]));
-    assert_eq!(old("[0.25,0.5]"), due(&[0.25, 0.5]));
 }
 
 #[test]
