@@ -118,7 +118,7 @@ impl Model {
         let codes = self.features.iter().filter_map(|encoder| match encoder {
             // The first code is that of unseen values.
             Encoder::Categorical { offset, .. } => Some(*offset),
-            Encoder::Continuous { .. } => None,
+            Encoder::Continuous => None,
         });
         let scaling = self.scaling();
         let means = scaling.features.iter().map(|of| of.apply(None) as f32);

@@ -11,7 +11,7 @@ use arrow::compute::take;
 use arrow::datatypes::{Field, Fields};
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::FeatureKind;
-use volley_proto::store::{Classes, Manifest, PredictedColumns, Quantiles};
+use volley_proto::store::{Classes, Manifest, PredictedColumns};
 
 use super::{files, sound};
 use crate::encode::{Categories, FeatureScale, Index, Scaling, Vocabulary, is_finite, numbers};
@@ -21,10 +21,6 @@ use crate::{Error, Result};
 
 /// Rows that go through the network at once.
 pub(crate) const BATCH: usize = 1024;
-
-/// First manifest format whose models were fitted to `f64` numbers; earlier ones were fitted to numbers rounded to
-/// `f32`.
-const EXACT_NUMBERS: u32 = 10;
 
 /// A trained model in memory. Predicting does not change it, so threads may share it.
 pub struct Model {
@@ -40,10 +36,7 @@ pub struct Model {
 /// Encoder of a feature's column into numbers.
 #[derive(Debug)]
 pub(super) enum Encoder {
-    Continuous {
-        /// True if numbers are rounded to `f32` first, for old models that were fitted to such numbers.
-        rounds: bool,
-    },
+    Continuous,
     Categorical {
         vocabulary: Vocabulary,
         /// Index of the vocabulary.
@@ -76,17 +69,13 @@ impl Model {
     ) -> Result<Self> {
         let vocabularies = files::decode_vocabularies(vocabularies, &manifest.features)?;
         sound::check(&manifest, weights, &vocabularies)?;
-        let rounds = manifest.format < EXACT_NUMBERS;
         let continuous = manifest.features.iter();
         let continuous = continuous.filter(|feature| feature.kind == FeatureKind::Continuous);
         let scaling = Scaling {
             features: continuous
                 .map(|feature| FeatureScale {
                     scale: feature.scale,
-                    quantiles: feature.quantiles.clone().map(|quantiles| match rounds {
-                        true => rounded(&quantiles),
-                        false => quantiles,
-                    }),
+                    quantiles: feature.quantiles.clone(),
                     bins: feature.bins.clone(),
                 })
                 .collect(),
@@ -120,7 +109,7 @@ impl Model {
         let mut vocabularies = vocabularies.into_iter();
         let mut next = 0;
         let encoder = |kind| match kind {
-            FeatureKind::Continuous => Some(Encoder::Continuous { rounds }),
+            FeatureKind::Continuous => Some(Encoder::Continuous),
             FeatureKind::Categorical => vocabularies.next().map(|vocabulary| {
                 let offset = next;
                 next += vocabulary.codes() as u32;
@@ -156,18 +145,6 @@ impl Model {
     /// Returns the scaling of its numbers.
     pub(crate) fn scaling(&self) -> &Scaling {
         &self.scaling
-    }
-
-    /// Returns the scaling if a warm start may reuse it: quantiles of numbers rounded to `f32` rank exact numbers
-    /// wrongly.
-    pub(crate) fn exact_scaling(&self) -> Option<&Scaling> {
-        let ranks = self
-            .scaling
-            .features
-            .iter()
-            .any(|of| of.quantiles.is_some());
-        let rounds = self.manifest.format < EXACT_NUMBERS;
-        (!ranks || !rounds).then_some(&self.scaling)
     }
 
     /// Returns the model's metadata.
@@ -261,16 +238,13 @@ impl Model {
                     role: "a feature of the model",
                 })?;
             match encoder {
-                Encoder::Continuous { rounds } => {
+                Encoder::Continuous => {
                     let all = numbers(column, name)?;
                     if let Some(value) = all.iter().flatten().find(|x| !is_finite(*x)) {
                         let column = name.clone();
                         return Err(Error::NotFinite { column, value });
                     }
-                    columns.push(match rounds {
-                        true => all.unary(|x| f64::from(x as f32)),
-                        false => all,
-                    });
+                    columns.push(all);
                 }
                 Encoder::Categorical {
                     vocabulary,
@@ -300,13 +274,6 @@ impl Model {
         }
         Ok(input)
     }
-}
-
-/// Rounds quantiles to `f32`.
-fn rounded(quantiles: &Quantiles) -> Quantiles {
-    let all = quantiles.to_vec().into_iter();
-    let all: Vec<f64> = all.map(|x| f64::from(x as f32)).collect();
-    Quantiles::from(all)
 }
 
 /// Returns each row's prediction, its median quantile, and a list of all its quantiles, which are in ascending order.

@@ -12,7 +12,6 @@ use safetensors::SafeTensors;
 use volley_proto::spec::{
     EnsembleSize, Layer, Loss, NumericEmbedding, NumericTransform, TrainSpec,
 };
-use volley_proto::store::Quantiles;
 
 use super::Model;
 use crate::network::CustomLayers;
@@ -387,32 +386,6 @@ fn explanations(columns: &[ArrayRef]) -> Vec<Explanation> {
         (features, baseline, prediction)
     });
     explained.collect()
-}
-
-#[test]
-fn old_models_are_given_numbers_as_they_were_fitted() {
-    let spec = TrainSpec {
-        numeric_transform: NumericTransform::Quantile,
-        ..spec()
-    };
-    let artifacts = train_split(&spec, &rows(0..100), 1).remove(0).artifacts;
-    let mut old = artifacts.unwrap();
-    let rounded = |x: f64| f64::from(x as f32);
-    old.manifest.format = 9;
-    for feature in &mut old.manifest.features {
-        let fitted = feature.quantiles.as_ref().map(Quantiles::to_vec);
-        let of_f32 = |all: Vec<f64>| all.into_iter().map(rounded).collect::<Vec<_>>();
-        feature.quantiles = fitted.map(of_f32).map(Quantiles::from);
-    }
-    let old = load(&old).unwrap();
-    let data = rows(0..100);
-    let column = |name: &str| -> ArrayRef {
-        let numbers = data[name].as_primitive::<Float64Type>();
-        Arc::new(numbers.unary::<_, Float64Type>(rounded))
-    };
-    let as_f32 = with_column(&data, "distance", column("distance"));
-    let as_f32 = with_column(&as_f32, "trend", column("trend"));
-    assert_eq!(predict(&old, &data), predict(&old, &as_f32));
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Model {
     /// Returns the vocabularies of the categorical features, in their order.
     fn vocabularies(&self) -> impl Iterator<Item = &Vocabulary> {
         self.features.iter().filter_map(|encoder| match encoder {
-            Encoder::Continuous { .. } => None,
+            Encoder::Continuous => None,
             Encoder::Categorical { vocabulary, .. } => Some(vocabulary),
         })
     }

@@ -80,7 +80,7 @@ impl Origin {
         match self {
             Self::Fresh => None,
             Self::State(state) => Some((Some(state.position), &state.scaling)),
-            Self::Warm(model) => model.exact_scaling().map(|scaling| (None, scaling)),
+            Self::Warm(model) => Some((None, model.scaling())),
         }
     }
 
