@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use serde::{Deserialize, Serialize};
 use url::Url;
 use volley_proto::failure::DataLost;
 use volley_proto::settings::OnClientLoss;
@@ -126,7 +127,7 @@ pub(crate) enum Topic {
 }
 
 /// Job that the engine has accepted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Submission {
     /// Id of the job, and of its first attempt.
     pub(crate) job: String,

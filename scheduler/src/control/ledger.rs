@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 use super::clock::Now;
 use super::quotas::{GpuDays, day_of};
 
@@ -16,7 +18,7 @@ const MOST: usize = 10_000;
 const OTHERS: &str = "(others)";
 
 /// Time for which one user's tasks have held something.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// Slots of queries, times seconds.
     pub(crate) slot_seconds: f64,

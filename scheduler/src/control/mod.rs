@@ -55,15 +55,16 @@ pub(crate) use event::{
 };
 pub(crate) use executors::{Drain, ExecutorEndpoint, Presence, Profile, RegisteredExecutor};
 pub(crate) use jobs::{Job, JobLimits, JobsFilter, Note, Reading, RetentionPolicy, Totals};
-pub(crate) use ledger::Held;
 pub(crate) use notices::{Notice, shortened};
 pub(crate) use placement::{ExecutorRole, Memory, Task as PlacedTask};
 pub use queues::Queue;
 pub(crate) use queues::Queues;
-pub(crate) use quotas::{GpuDays, GpuQuota, MemoryQuota};
+pub(crate) use quotas::{GpuQuota, MemoryQuota};
 pub(crate) use recorded::{Change, JobEnd, Recorded, RecordedUsage, UserUsage};
 pub(crate) use slots::Task;
 pub(crate) use training::{
     Failure, Generation, Membership, RankProgress, Resolution, RunEvent, Shown, StepReport,
 };
 pub(crate) use unmet::Unmet;
+#[cfg(test)]
+pub(crate) use {ledger::Held, quotas::GpuDays};

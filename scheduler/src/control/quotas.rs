@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
+use serde::{Deserialize, Serialize};
 use volley_proto::access::Role;
 use volley_proto::limits::USAGE_DAYS;
 
@@ -27,7 +28,7 @@ const DAY: u64 = 24 * 60 * 60;
 const LAST_DAY: u32 = 2_932_896;
 
 /// Limits on the memory of a user's queries.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemoryQuota {
     /// Most bytes that all running tasks of the user's queries may hold together.
     pub(crate) limit: Option<u64>,
@@ -72,7 +73,7 @@ impl HeldMemory {
 }
 
 /// Limit on the GPU time of a user's ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GpuQuota {
     /// GPUs, times the time for which ranks hold them.
     pub(crate) time: Duration,
@@ -81,7 +82,8 @@ pub(crate) struct GpuQuota {
 }
 
 /// GPU seconds of a user by day; only the newest days are kept.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u32, f64>", into = "BTreeMap<u32, f64>")]
 pub(crate) struct GpuDays {
     seconds: BTreeMap<u32, f64>,
 }
@@ -95,6 +97,18 @@ pub(crate) fn day_of(time: SystemTime) -> u32 {
 /// Returns the time at which a day begins.
 fn begin_of(day: u32) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::from(day.min(LAST_DAY)) * DAY)
+}
+
+impl From<BTreeMap<u32, f64>> for GpuDays {
+    fn from(seconds: BTreeMap<u32, f64>) -> Self {
+        Self::restored(seconds)
+    }
+}
+
+impl From<GpuDays> for BTreeMap<u32, f64> {
+    fn from(days: GpuDays) -> Self {
+        days.seconds
+    }
 }
 
 impl GpuDays {
@@ -114,11 +128,6 @@ impl GpuDays {
                 self.seconds.pop_first();
             }
         }
-    }
-
-    /// Returns the seconds of each day on which there were any.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, f64)> {
-        self.seconds.iter().map(|(day, seconds)| (*day, *seconds))
     }
 
     /// Returns the seconds of each day of the window that ends with today.
@@ -264,7 +273,7 @@ mod tests {
     #[test]
     fn only_days_of_the_longest_window_are_kept() {
         let days = GpuDays::restored((0..1000).map(|day| (day, 1.0)));
-        assert_eq!(days.iter().count(), USAGE_DAYS as usize);
+        assert_eq!(days.seconds.len(), USAGE_DAYS as usize);
         assert_eq!(days.within(USAGE_DAYS, 999), f64::from(USAGE_DAYS));
         let none = GpuDays::restored([(1, f64::NAN), (2, f64::INFINITY), (3, -1.0)]);
         assert_eq!(none, GpuDays::default(), "a record may have anything");

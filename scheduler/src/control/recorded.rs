@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use volley_proto::tables::JobState;
 
 use super::event::Submission;
@@ -47,7 +48,7 @@ pub(crate) struct RecordedUsage {
 }
 
 /// Usage of the cluster by a user.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct UserUsage {
     pub(crate) owner: String,
     pub(crate) jobs: Totals,
@@ -55,7 +56,7 @@ pub(crate) struct UserUsage {
 }
 
 /// End of a job.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobEnd {
     pub(crate) state: JobState,
     pub(crate) error: Option<String>,
@@ -63,8 +64,8 @@ pub(crate) struct JobEnd {
     pub(crate) notes: Vec<Note>,
 }
 
-/// Job of an earlier scheduler.
-#[derive(Debug, Clone)]
+/// Job of an earlier scheduler, and what the record has of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     pub(crate) submission: Submission,
     pub(crate) submitted: SystemTime,

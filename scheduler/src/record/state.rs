@@ -1,8 +1,8 @@
 //! Content of the record: jobs, the registered executors, usage, and the leader.
 //!
 //! A segment of the log has the jobs that have changed, whole but for their submissions, which are written once, and the
-//! usage of users for whom it has changed, whole. So reading is taking the last of each. The encoding is that of protocol buffers: fields that a build does not know are
-//! skipped.
+//! usage of users for whom it has changed, whole. So reading is taking the last of each. A segment is encoded as protocol
+//! buffers are, and jobs and usage in it as JSON: fields that a build does not know are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,20 +10,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use indexmap::IndexMap;
 use prost::Message;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use volley_proto::failure::chain;
 use volley_proto::store::Replay;
 use volley_proto::tables::millis;
 use volley_proto::version::WIRE;
 use volley_proto::{Error, Result};
 
 use super::Leader;
-use crate::control::{
-    Change, GpuDays, GpuQuota, Held, JobEnd, JobLimits, MemoryQuota, Note, Recorded, RecordedUsage,
-    Submission, Totals, UserUsage,
-};
+use crate::control::{Change, Recorded, RecordedUsage, Submission, UserUsage};
 
 /// Version of the encoding that this build writes and reads.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Number of ended jobs that are kept: as many as the controller lists.
 const ENDED: usize = 256;
@@ -68,37 +67,12 @@ pub(super) struct Segment {
     /// Id of the scheduler that writes.
     #[prost(string, tag = "6")]
     pub(super) writer: String,
-    /// Users whose usage has changed.
-    #[prost(message, repeated, tag = "7")]
-    pub(super) usage: Vec<UsageRecord>,
+    /// Usage of users for whom it has changed, as JSON.
+    #[prost(btree_map = "string, bytes", tag = "7")]
+    pub(super) usage: BTreeMap<String, Vec<u8>>,
     /// Time since which usage counts, in milliseconds since 1970; 0 in a segment without any.
     #[prost(uint64, tag = "8")]
     pub(super) usage_since: u64,
-}
-
-/// Usage of a user.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct UsageRecord {
-    #[prost(string, tag = "1")]
-    owner: String,
-    /// Numbers of jobs, in all and by their end.
-    #[prost(uint64, tag = "2")]
-    jobs: u64,
-    #[prost(uint64, tag = "3")]
-    succeeded: u64,
-    #[prost(uint64, tag = "4")]
-    failed: u64,
-    #[prost(uint64, tag = "5")]
-    cancelled: u64,
-    #[prost(double, tag = "6")]
-    slot_seconds: f64,
-    #[prost(double, tag = "7")]
-    rank_seconds: f64,
-    #[prost(double, tag = "8")]
-    gpu_seconds: f64,
-    /// GPU seconds by the number of the day since 1970.
-    #[prost(btree_map = "uint32, double", tag = "9")]
-    gpu_days: BTreeMap<u32, f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -112,84 +86,12 @@ pub(super) struct Executors {
 pub(super) struct JobRecord {
     #[prost(string, tag = "1")]
     id: String,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(string, tag = "3")]
-    owner: String,
-    #[prost(string, optional, tag = "4")]
-    train: Option<String>,
-    #[prost(string, tag = "5")]
-    on_client_loss: String,
-    /// Limits by its owner's role.
-    #[prost(message, optional, tag = "6")]
-    limits: Option<LimitsRecord>,
-    #[prost(string, tag = "7")]
-    queue: String,
-    #[prost(int32, tag = "8")]
-    priority: i32,
-    /// Time of submission, in milliseconds since 1970.
-    #[prost(uint64, tag = "9")]
-    submitted: u64,
-    #[prost(string, repeated, tag = "10")]
-    attempts: Vec<String>,
-    #[prost(uint32, tag = "11")]
-    futile: u32,
-    /// Last generation of its training, from 1; 0 if there is none.
-    #[prost(uint64, tag = "12")]
-    generation: u64,
-    #[prost(uint64, tag = "13")]
-    ranks: u64,
-    #[prost(message, optional, tag = "14")]
-    end: Option<EndRecord>,
+    /// The job as [`Recorded`], as JSON.
+    #[prost(bytes = "vec", tag = "2")]
+    recorded: Vec<u8>,
     /// Its submission, with the first segment that has the job; not of one that has ended.
-    #[prost(message, optional, tag = "15")]
+    #[prost(message, optional, tag = "3")]
     kept: Option<KeptRecord>,
-    #[prost(string, tag = "16")]
-    statement: String,
-    #[prost(string, tag = "17")]
-    operation: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LimitsRecord {
-    #[prost(string, tag = "1")]
-    role: String,
-    #[prost(uint64, optional, tag = "2")]
-    time_ms: Option<u64>,
-    #[prost(uint64, optional, tag = "3")]
-    rows: Option<u64>,
-    #[prost(uint64, optional, tag = "4")]
-    jobs: Option<u64>,
-    /// Memory of its owner's queries, and of a task of the job for each of its slots.
-    #[prost(uint64, optional, tag = "5")]
-    memory: Option<u64>,
-    #[prost(uint64, optional, tag = "6")]
-    slot_memory: Option<u64>,
-    /// GPU time of its owner's trainings, in a window of days.
-    #[prost(uint64, optional, tag = "7")]
-    gpu_ms: Option<u64>,
-    #[prost(uint32, tag = "8")]
-    gpu_days: u32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct EndRecord {
-    #[prost(string, tag = "1")]
-    state: String,
-    #[prost(string, optional, tag = "2")]
-    error: Option<String>,
-    #[prost(uint64, tag = "3")]
-    at: u64,
-    #[prost(message, repeated, tag = "4")]
-    notes: Vec<NoteRecord>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct NoteRecord {
-    #[prost(uint64, tag = "1")]
-    at: u64,
-    #[prost(string, tag = "2")]
-    text: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -210,15 +112,15 @@ pub(super) enum Changed {
     Usage,
 }
 
-/// Change of a job's record.
-type Update = Box<dyn FnOnce(&mut JobRecord)>;
+/// Change of a job.
+type Update = Box<dyn FnOnce(&mut Entry)>;
 
 /// Jobs by id, in the order of their submission, and what else the record says.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     jobs: IndexMap<String, Entry>,
     executors: BTreeSet<String>,
-    usage: BTreeMap<String, UsageRecord>,
+    usage: BTreeMap<String, UserUsage>,
     /// Time since which usage counts, in milliseconds since 1970; 0 if there is none.
     usage_since: u64,
     /// Users whose usage is not written yet.
@@ -229,7 +131,9 @@ pub(super) struct State {
 
 #[derive(Debug, Clone)]
 struct Entry {
-    job: JobRecord,
+    job: Recorded,
+    /// Its submission, until it has ended.
+    kept: Option<KeptRecord>,
     /// True once its submission is written.
     kept_is_written: bool,
     /// True once the record may have it.
@@ -270,21 +174,32 @@ impl State {
         if segment.usage_since > 0 {
             self.usage_since = segment.usage_since;
         }
-        for usage in segment.usage {
-            self.usage.insert(usage.owner.clone(), usage);
+        for (owner, usage) in segment.usage {
+            self.usage.insert(owner, json(&usage)?);
         }
-        for mut job in segment.jobs {
-            let before = self.jobs.get_mut(&job.id);
-            if job.end.is_none() && job.kept.is_none() {
-                job.kept = before.and_then(|before| before.job.kept.take());
-            }
-            let kept_is_written = job.kept.is_some();
+        for JobRecord { id, recorded, kept } in segment.jobs {
+            // One that a later build has written in another form is left out.
+            let job: Recorded = match json(&recorded) {
+                Ok(job) => job,
+                Err(error) => {
+                    tracing::error!(
+                        job = id,
+                        error = chain(&error),
+                        "the record has a job in a format that this build cannot read"
+                    );
+                    self.jobs.shift_remove(&id);
+                    continue;
+                }
+            };
+            let before = self.jobs.get_mut(&id).filter(|_| job.end.is_none());
+            let kept = kept.or_else(|| before.and_then(|before| before.kept.take()));
             let entry = Entry {
                 job,
-                kept_is_written,
+                kept_is_written: kept.is_some(),
+                kept,
                 maybe_written: true,
             };
-            self.jobs.insert(entry.job.id.clone(), entry);
+            self.jobs.insert(id, entry);
         }
         Ok(())
     }
@@ -297,32 +212,21 @@ impl State {
             request,
             stores,
         } = submitted;
-        let limits = submission.limits.map(LimitsRecord::from);
-        let job = JobRecord {
-            id: submission.job.clone(),
-            name: submission.name.clone(),
-            statement: submission.statement.clone(),
-            operation: submission.operation.clone(),
-            owner: submission.owner.clone(),
-            train: submission.train.map(|train| train.to_string()),
-            on_client_loss: submission.on_client_loss.to_string(),
-            limits,
-            queue: submission.queue.clone(),
-            priority: submission.priority,
-            submitted: millis(submitted),
+        let job = Recorded {
+            submission: submission.clone(),
+            submitted,
             attempts: vec![submission.job.clone()],
             futile: 1,
-            generation: 0,
-            ranks: 0,
+            generation: None,
             end: None,
+        };
+        let entry = Entry {
+            job,
             kept: Some(KeptRecord {
                 request,
                 stores,
                 wire: WIRE,
             }),
-        };
-        let entry = Entry {
-            job,
             kept_is_written: false,
             maybe_written: false,
         };
@@ -363,35 +267,35 @@ impl State {
                 self.usage_since = millis(since);
                 for user in users {
                     self.unwritten_usage.insert(user.owner.clone());
-                    self.usage.insert(user.owner.clone(), user.into());
+                    self.usage.insert(user.owner.clone(), user);
                 }
                 return Changed::Usage;
             }
             Change::Attempt { job, attempt } => {
-                (job, Box::new(|record| record.attempts.push(attempt)))
+                (job, Box::new(|entry| entry.job.attempts.push(attempt)))
             }
-            Change::Planned { job } => (job, Box::new(|record| record.futile = 0)),
+            Change::Planned { job } => (job, Box::new(|entry| entry.job.futile = 0)),
             Change::Generation {
                 job,
                 generation,
                 ranks,
             } => {
-                let set = move |record: &mut JobRecord| {
-                    record.generation = record.generation.max(generation);
-                    record.ranks = ranks as u64;
+                let set = move |entry: &mut Entry| {
+                    let last = entry.job.generation.map_or(0, |(last, _)| last);
+                    entry.job.generation = Some((last.max(generation), ranks));
                 };
                 (job, Box::new(set))
             }
             Change::Ended { job, end } => {
-                let set = move |record: &mut JobRecord| {
-                    record.end = Some(EndRecord::from(end));
-                    record.kept = None;
+                let set = move |entry: &mut Entry| {
+                    entry.job.end = Some(end);
+                    entry.kept = None;
                 };
                 (job, Box::new(set))
             }
         };
         if let Some(entry) = self.jobs.get_mut(&id) {
-            change(&mut entry.job);
+            change(entry);
         }
         Changed::Job(id)
     }
@@ -428,15 +332,12 @@ impl State {
             }
         }
         let users = std::mem::take(&mut self.unwritten_usage);
-        let usage = users.iter().filter_map(|user| self.usage.get(user));
-        let usage: Vec<_> = usage.cloned().collect();
+        let usage = self.usage.iter().filter(|(user, _)| users.contains(*user));
+        let usage = encoded_usage(usage);
         let jobs = changed.iter().filter_map(|id| self.jobs.get(id));
         let jobs = jobs.map(|entry| {
-            let kept = entry.job.kept.clone().filter(|_| !entry.kept_is_written);
-            JobRecord {
-                kept,
-                ..entry.job.clone()
-            }
+            let kept = entry.kept.clone().filter(|_| !entry.kept_is_written);
+            JobRecord::of(&entry.job, kept)
         });
         Segment {
             jobs: jobs.collect(),
@@ -453,8 +354,7 @@ impl State {
 
     /// Records that a segment is not written.
     pub(super) fn unwrote(&mut self, segment: Segment) {
-        let users = segment.usage.into_iter().map(|usage| usage.owner);
-        self.unwritten_usage.extend(users);
+        self.unwritten_usage.extend(segment.usage.into_keys());
     }
 
     /// Records that the submissions of these jobs are written.
@@ -478,9 +378,11 @@ impl State {
         let jobs = self.jobs.values();
         Ok(Segment {
             leader,
-            jobs: jobs.map(|entry| entry.job.clone()).collect(),
+            jobs: jobs
+                .map(|entry| JobRecord::of(&entry.job, entry.kept.clone()))
+                .collect(),
             executors: Some(self.executors()),
-            usage: self.usage.values().cloned().collect(),
+            usage: encoded_usage(&self.usage),
             usage_since: self.usage_since,
             ..Segment::new()
         })
@@ -496,35 +398,21 @@ impl State {
     pub(super) fn usage(&self) -> Option<RecordedUsage> {
         (self.usage_since > 0).then(|| RecordedUsage {
             since: time(self.usage_since),
-            users: self.usage.values().map(UserUsage::from).collect(),
+            users: self.usage.values().cloned().collect(),
         })
     }
 
-    /// Returns the jobs and executors for the controller, and what is needed to submit unfinished jobs again. A job that a
-    /// later build has written in another form is left out, and logged.
+    /// Returns the jobs and executors for the controller, and what is needed to submit unfinished jobs again.
     pub(super) fn restored(&self) -> (Vec<Recorded>, BTreeSet<String>, Vec<Kept>) {
-        let jobs = self.jobs.values().filter_map(|entry| {
-            let recorded = entry.job.recorded();
-            let lost = |error| {
-                let (job, error) = (&entry.job.id, volley_proto::failure::chain(&error));
-                tracing::error!(
-                    job,
-                    error,
-                    "the record has a job in a format that this build cannot read"
-                );
-            };
-            recorded.map_err(lost).ok()
-        });
-        let jobs = jobs.collect();
+        let jobs = self.jobs.values().map(|entry| entry.job.clone()).collect();
         let kept = self.jobs.values().filter_map(|entry| {
-            let kept = entry.job.kept.clone()?;
             let KeptRecord {
                 request,
                 stores,
                 wire,
-            } = kept;
+            } = entry.kept.clone()?;
             Some(Kept {
-                job: entry.job.id.clone(),
+                job: entry.job.submission.job.clone(),
                 request,
                 stores,
                 wire,
@@ -551,159 +439,31 @@ impl Segment {
 }
 
 impl JobRecord {
-    fn recorded(&self) -> Result<Recorded> {
-        let limits = self.limits.as_ref().map(LimitsRecord::recorded);
-        let submission = Submission {
-            job: self.id.clone(),
-            name: self.name.clone(),
-            statement: self.statement.clone(),
-            operation: self.operation.clone(),
-            owner: self.owner.clone(),
-            train: self.train.as_deref().map(str::parse).transpose()?,
-            on_client_loss: self.on_client_loss.parse()?,
-            limits: limits.transpose()?,
-            queue: self.queue.clone(),
-            priority: self.priority,
-        };
-        Ok(Recorded {
-            submission,
-            submitted: time(self.submitted),
-            attempts: self.attempts.clone(),
-            futile: self.futile,
-            generation: (self.generation > 0).then_some((self.generation, self.ranks as usize)),
-            end: self.end.as_ref().map(EndRecord::recorded).transpose()?,
-        })
-    }
-}
-
-impl LimitsRecord {
-    fn recorded(&self) -> Result<JobLimits> {
-        let role = self.role.parse();
-        let gpus = self.gpu_ms.map(|time| GpuQuota {
-            time: Duration::from_millis(time),
-            days: self.gpu_days,
-        });
-        Ok(JobLimits {
-            role: role.map_err(|error: String| Error::malformed("record of jobs", error))?,
-            time: self.time_ms.map(Duration::from_millis),
-            rows: self.rows,
-            jobs: self.jobs,
-            memory: MemoryQuota {
-                limit: self.memory,
-                slot: self.slot_memory,
-            },
-            gpus,
-        })
-    }
-}
-
-impl From<JobLimits> for LimitsRecord {
-    fn from(limits: JobLimits) -> Self {
-        let JobLimits {
-            role,
-            time,
-            rows,
-            jobs,
-            memory:
-                MemoryQuota {
-                    limit: memory,
-                    slot: slot_memory,
-                },
-            gpus,
-        } = limits;
+    fn of(job: &Recorded, kept: Option<KeptRecord>) -> Self {
         Self {
-            role: role.to_string(),
-            time_ms: time.map(|time| time.as_millis() as u64),
-            rows,
-            jobs,
-            memory,
-            slot_memory,
-            gpu_ms: gpus.map(|gpus| gpus.time.as_millis() as u64),
-            gpu_days: gpus.map_or(0, |gpus| gpus.days),
-        }
-    }
-}
-
-impl From<UserUsage> for UsageRecord {
-    fn from(usage: UserUsage) -> Self {
-        let UserUsage { owner, jobs, held } = usage;
-        let Totals {
-            submitted,
-            reruns: _,
-            succeeded,
-            failed,
-            cancelled,
-        } = jobs;
-        Self {
-            owner,
-            jobs: submitted,
-            succeeded,
-            failed,
-            cancelled,
-            slot_seconds: held.slot_seconds,
-            rank_seconds: held.rank_seconds,
-            gpu_seconds: held.gpu_seconds,
-            gpu_days: held.gpu_days.iter().collect(),
-        }
-    }
-}
-
-impl From<&UsageRecord> for UserUsage {
-    fn from(record: &UsageRecord) -> Self {
-        let days = record.gpu_days.iter();
-        Self {
-            owner: record.owner.clone(),
-            jobs: Totals {
-                submitted: record.jobs,
-                reruns: 0,
-                succeeded: record.succeeded,
-                failed: record.failed,
-                cancelled: record.cancelled,
-            },
-            held: Held {
-                slot_seconds: record.slot_seconds,
-                rank_seconds: record.rank_seconds,
-                gpu_seconds: record.gpu_seconds,
-                gpu_days: GpuDays::restored(days.map(|(day, seconds)| (*day, *seconds))),
-            },
-        }
-    }
-}
-
-impl EndRecord {
-    fn recorded(&self) -> Result<JobEnd> {
-        let state = serde_json::Value::String(self.state.clone());
-        let state = serde_json::from_value(state);
-        let notes = self.notes.iter().map(|note| Note {
-            at: time(note.at),
-            text: note.text.clone(),
-        });
-        Ok(JobEnd {
-            state: state.map_err(|error| Error::malformed("record of jobs", error))?,
-            error: self.error.clone(),
-            at: time(self.at),
-            notes: notes.collect(),
-        })
-    }
-}
-
-impl From<JobEnd> for EndRecord {
-    fn from(end: JobEnd) -> Self {
-        let notes = end.notes.into_iter().map(|note| NoteRecord {
-            at: millis(note.at),
-            text: note.text,
-        });
-        Self {
-            state: end.state.to_string(),
-            error: end.error,
-            at: millis(end.at),
-            notes: notes.collect(),
+            id: job.submission.job.clone(),
+            recorded: encoded(job),
+            kept,
         }
     }
 }
 
 fn time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+fn encoded_usage<'a>(
+    usage: impl IntoIterator<Item = (&'a String, &'a UserUsage)>,
+) -> BTreeMap<String, Vec<u8>> {
+    let usage = usage.into_iter();
+    usage
+        .map(|(user, usage)| (user.clone(), encoded(usage)))
+        .collect()
+}
+
+fn encoded(value: &impl Serialize) -> Vec<u8> {
+    // It fails for times before 1970 alone.
+    serde_json::to_vec(value).unwrap_or_default()
 }
 
 fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {

@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use volley_proto::TrainId;
 use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::notes::runs_again;
@@ -91,7 +92,7 @@ pub(in crate::control) struct Death {
 }
 
 /// Line of a job's log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) at: SystemTime,
     pub(crate) text: String,

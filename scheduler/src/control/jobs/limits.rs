@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use humantime::format_duration;
+use serde::{Deserialize, Serialize};
 use volley_proto::access::Role;
 
 use crate::control::quotas::{GpuQuota, MemoryQuota};
 
 /// Limits of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobLimits {
     /// Role that sets the limits.
     pub(crate) role: Role,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 use volley_proto::tables::JobState;
 
 use super::job::Job;
@@ -74,10 +75,11 @@ pub(crate) enum AttemptOutcome {
 }
 
 /// Number of jobs since the scheduler started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) submitted: u64,
-    /// Attempts after the first one.
+    /// Attempts after the first one; not recorded.
+    #[serde(skip)]
     pub(crate) reruns: u64,
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
