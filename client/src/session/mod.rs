@@ -42,7 +42,6 @@ use std::time::Duration;
 use ballista_core::planner::scans_only_information_schema;
 use datafusion::config::SqlParserOptions;
 use datafusion::dataframe::DataFrame;
-use datafusion::execution::SessionState;
 use datafusion::logical_expr::{CreateView, DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as DfStatement;
@@ -367,8 +366,7 @@ impl Session {
 
     /// Plans a statement, with the models it names in their current state in the store.
     async fn plan(&self, statement: DfStatement) -> Result<LogicalPlan> {
-        let state = self.context.state();
-        let models = self.named_models(&statement, &state).await?;
+        let models = self.named_models(&statement).await?;
         let planner = ml_planner(&self.store, models);
         self.plan_with(statement, planner).await
     }
@@ -396,16 +394,8 @@ impl Session {
     }
 
     /// Reads the models that a statement names.
-    async fn named_models(
-        &self,
-        statement: &DfStatement,
-        state: &SessionState,
-    ) -> Result<NamedModels> {
-        let normalize = state
-            .config()
-            .options()
-            .sql_parser
-            .enable_ident_normalization;
+    async fn named_models(&self, statement: &DfStatement) -> Result<NamedModels> {
+        let normalize = self.parser_options().enable_ident_normalization;
         let mut models = NamedModels::default();
         for Reference { model, history } in sql::named_models(statement, normalize)? {
             let (name, version) = &model;
