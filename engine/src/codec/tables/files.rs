@@ -258,7 +258,12 @@ impl EncodedFiles {
         };
         Ok(Self {
             locations: listing.table_paths().iter().map(location).collect(),
-            only: only.map(|only| only.iter().cloned().collect()),
+            // Equal tables have equal bytes.
+            only: only.map(|only| {
+                let mut files = Vec::from_iter(only.iter().cloned());
+                files.sort_unstable();
+                files
+            }),
             file_extension: file_extension.clone(),
             format: EncodedFormat::of(format.as_ref())?,
             partition_columns: table_partition_cols
