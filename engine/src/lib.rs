@@ -63,6 +63,7 @@ pub use operators::row_hash::{row_hash, split_draw};
 pub use planning::effects::{Effects, places_of_task};
 pub use planning::identity::rows_identity;
 pub use planning::planner::VolleyQueryPlanner;
+pub use planning::repeatable::{constants_size, optimizes_alike};
 pub use planning::stages;
 pub use rules::logical::{LogicalRule, around};
 pub use session::{

@@ -36,13 +36,13 @@ use volley_proto::object_stores::redacted;
 use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::JobState;
 
-use super::BallistaScheduler;
 use super::handover::Departures;
 use super::permissions::Permissions;
 use super::reading::Reading;
 use super::small_results::SmallResults;
 use super::submissions::Submissions;
 use super::task_metrics::keep_metrics_of_stage;
+use super::{BallistaScheduler, optimized};
 use crate::access::{Caller, GpuHours, RoleLimits};
 use crate::control::{
     Controller, Event, GpuQuota, Job, JobLimits, MemoryQuota, Submission, Task, Topic,
@@ -446,7 +446,7 @@ pub(super) fn settings_of(submission: &ExecuteQueryParams) -> Result<JobSettings
 
 /// Checks by its key whether a setting is Volley's.
 fn is_own(key: &str) -> bool {
-    key.split('.').next() == Some(PREFIX)
+    matches!(key.split('.').next(), Some(PREFIX | optimized::NAMESPACE))
 }
 
 /// Puts a job's settings into its submission, where the plans of all its attempts find them.
@@ -454,8 +454,9 @@ pub(super) fn put_settings(submission: &mut ExecuteQueryParams, job: &JobSetting
     let settings = &mut submission.settings;
     settings.retain(|setting| !is_own(&setting.key) && setting.key != BALLISTA_JOB_NAME);
     let name = (!job.name.is_empty()).then(|| (BALLISTA_JOB_NAME, job.name.clone()));
-    for (key, value) in name.into_iter().chain([(JOB, job.text())]) {
-        settings.push(KeyValuePair {
+    let plan = optimized::key(submission, job).map(|key| (optimized::KEY, key));
+    for (key, value) in name.into_iter().chain([(JOB, job.text())]).chain(plan) {
+        submission.settings.push(KeyValuePair {
             key: key.to_owned(),
             value: Some(value),
         });

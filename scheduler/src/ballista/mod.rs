@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). An attempt after a loss takes
-//! the rows that are still there ([`kept`]), and rows move away from an executor that drains ([`handover`]). The module
-//! decides nothing about jobs and executors; [`crate::planning`] turns queries into stages.
+//! the rows that are still there ([`kept`]), rows move away from an executor that drains ([`handover`]), and equal queries
+//! are optimized once ([`optimized`]). The module decides nothing about jobs and executors; [`crate::planning`] turns
+//! queries into stages.
 
 mod bind;
 mod cluster_state;
@@ -27,6 +28,7 @@ mod kept;
 mod launch;
 mod losses;
 mod nesting;
+mod optimized;
 mod panics;
 mod permissions;
 mod planner;

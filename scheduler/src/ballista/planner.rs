@@ -28,13 +28,14 @@ use volley_engine::{TrainNode, VolleyQueryPlanner, adds_files, around, with_rule
 
 use super::demands::gang;
 use super::nesting::BoundNesting;
+use super::optimized::{NoteAlike, OptimizedPlans, TakeKept};
 use super::panics::{Caught, caught, caught_rule};
 use super::prepared::with_prepared_rows;
 use crate::handle::Control;
 use volley_engine::stages::{order_to_keep, reuse_exchanges, stages};
 
 /// Returns a builder of sessions that plan Volley's nodes for this cluster: each query gets a copy of one session,
-/// with its own settings.
+/// with its own settings. A query whose optimized plan is kept gets a copy of one without rules for logical plans.
 ///
 /// The sessions share cached file metadata, which is checked against a file's size and modification time. Each query
 /// lists folders itself, because nothing would show that a cached list is old.
@@ -50,19 +51,33 @@ pub(crate) fn session_builder(control: Control, stores: &Stores) -> Result<Sessi
     let analyzers = session.analyzer().rules.iter().cloned();
     let analyzers =
         analyzers.map(|rule| Arc::new(Caught(rule)) as Arc<dyn AnalyzerRule + Send + Sync>);
-    let first: Arc<dyn AnalyzerRule + Send + Sync> = Arc::new(BoundNesting);
-    let analyzers = std::iter::once(first).chain(analyzers).collect();
+    let first: [Arc<dyn AnalyzerRule + Send + Sync>; 2] =
+        [Arc::new(BoundNesting), Arc::new(NoteAlike)];
+    let analyzers = first.into_iter().chain(analyzers).collect();
     let optimizers = session.optimizers().iter().cloned();
     let optimizers = optimizers.map(|rule| around(rule, caught_rule)).collect();
+    let plans = OptimizedPlans::default();
+    let planner = AdmittingPlanner {
+        control,
+        plans: plans.clone(),
+    };
     let session = SessionStateBuilder::new_from_existing(session)
         .with_analyzer_rules(analyzers)
         .with_optimizer_rules(optimizers)
         .with_runtime_env(runtime.build_arc()?)
-        .with_query_planner(Arc::new(AdmittingPlanner { control }))
+        .with_query_planner(Arc::new(planner))
         .build();
     let dependent = dependent_functions(&session);
-    Ok(Arc::new(move |config| {
-        with_settings(&session, &dependent, config)
+    let optimized = SessionStateBuilder::new_from_existing(session.clone())
+        .with_analyzer_rules(vec![Arc::new(TakeKept)])
+        .with_optimizer_rules(Vec::new())
+        .build();
+    Ok(Arc::new(move |mut config: SessionConfig| {
+        let session = match plans.find(&mut config) {
+            true => &optimized,
+            false => &session,
+        };
+        with_settings(session, &dependent, config)
     }))
 }
 
@@ -95,9 +110,10 @@ fn with_settings(
     Ok(session)
 }
 
-/// Volley's planner, which has the controller admit gangs first.
+/// Volley's planner, which has the controller admit gangs first, and keeps optimized plans.
 struct AdmittingPlanner {
     control: Control,
+    plans: OptimizedPlans,
 }
 
 impl fmt::Debug for AdmittingPlanner {
@@ -127,7 +143,9 @@ impl QueryPlanner for AdmittingPlanner {
                 .map_err(DataFusionError::Plan)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
-        caught(planned(plan, session, &self.control)).await
+        let physical = caught(planned(plan, session, &self.control)).await?;
+        self.plans.keep(session.config_options(), plan);
+        Ok(physical)
     }
 }
 
@@ -184,9 +202,46 @@ fn is_ordered(plan: &LogicalPlan) -> bool {
 mod tests {
     use ballista_core::extension::SessionConfigExt;
     use datafusion::arrow::datatypes::DataType;
+    use datafusion::logical_expr::{LogicalPlanBuilder, lit};
     use datafusion::prelude::SessionContext;
 
+    use super::super::optimized::{KEY, PlanKey};
     use super::*;
+    use crate::handle::testing;
+
+    #[tokio::test]
+    async fn equal_queries_are_optimized_once() {
+        let (control, _commands) = testing::control();
+        let sessions = session_builder(control, &Stores::default()).unwrap();
+        let session = |key: &str| {
+            let config = session_config().with_option_extension(PlanKey::default());
+            sessions(config.set_str(KEY, key)).unwrap()
+        };
+        let plan = LogicalPlanBuilder::empty(true).project([(lit(1) + lit(2)).alias("n")]);
+        let plan = plan.unwrap().build().unwrap();
+        let first = session("9-first");
+        assert!(!first.optimizers().is_empty());
+        let planned = first.create_physical_plan(&plan).await.unwrap();
+        let again = session("9-first");
+        assert!(again.optimizers().is_empty());
+        let optimized = again.optimize(&plan).unwrap();
+        assert_eq!(optimized, first.optimize(&plan).unwrap());
+        assert_ne!(optimized, plan);
+        let replanned = again.create_physical_plan(&plan).await.unwrap();
+        let shown = |plan: &Arc<dyn ExecutionPlan>| {
+            datafusion::physical_plan::displayable(plan.as_ref())
+                .indent(false)
+                .to_string()
+        };
+        assert_eq!(shown(&replanned), shown(&planned));
+        // Others have all rules, as has a plan that is explained.
+        assert!(!session("9-other").optimizers().is_empty());
+        let explained = LogicalPlanBuilder::from(plan).explain(false, false);
+        let explained = explained.unwrap().build().unwrap();
+        let explaining = session("9-explained");
+        explaining.create_physical_plan(&explained).await.unwrap();
+        assert!(!session("9-explained").optimizers().is_empty());
+    }
 
     #[tokio::test]
     async fn settings_are_a_session_s_own() {

@@ -23,6 +23,7 @@ use super::handover::{Departures, Moved};
 use super::job_ids::JobIds;
 use super::job_state::VolleyJobState;
 use super::kept::Kept;
+use super::optimized::PlanKey;
 use super::permissions::Permissions;
 use super::planner::session_builder;
 use super::reading::Reading;
@@ -102,7 +103,10 @@ pub(crate) async fn start(
     let permissions = Permissions::new(&sessions, access.paths().clone());
     let permissions = permissions.map_err(|error| Error::Start(error.into()))?;
     let of_sessions = Arc::new(stores.clone());
-    let settings = move || session_config().with_extension(Arc::clone(&of_sessions));
+    let settings = move || {
+        let config = session_config().with_option_extension(PlanKey::default());
+        config.with_extension(Arc::clone(&of_sessions))
+    };
     let id = scheduler.scheduler_id.clone();
     let jobs = InMemoryJobState::new(id, sessions, Arc::new(settings));
     let small_results = SmallResults::default();
