@@ -567,6 +567,7 @@ fn start_scheduler(
         .arg(dir.join(RECORD))
         .args(setup.tls(Spread::SCHEDULERS[number]))
         .args(&setup.scheduler_args)
+        .envs(setup.log.map(|filter| ("VOLLEY_LOG", filter)))
         .envs(setup.environment());
     Process::start(&mut scheduler, &dir.join(format!("scheduler-{log}.log")))
 }

@@ -38,6 +38,8 @@ pub struct Setup {
     pub token: Option<Token>,
     /// True for two schedulers on one record, of which the second stands by.
     pub pair: bool,
+    /// Log filter of the scheduler, if it is not the default.
+    pub log: Option<&'static str>,
 }
 
 impl Setup {

@@ -23,6 +23,7 @@ mod files;
 mod found;
 mod image;
 mod jwt;
+mod kept_plans;
 mod labels;
 mod limits;
 mod logs;
