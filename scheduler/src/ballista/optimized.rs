@@ -281,12 +281,12 @@ mod tests {
 
     #[test]
     fn keys_differ_with_the_plan_and_the_settings_alone() {
-        const MICRO: (&str, &str) = ("datafusion.execution.batch_size", "7");
+        const BATCH: (&str, &str) = ("datafusion.execution.batch_size", "7");
         let of = |plan: &[u8], settings: &[(&str, &str)], job: &JobSettings| {
             key(&submission(plan, settings), job).unwrap()
         };
         let job = JobSettings::default();
-        let first = of(b"plan", &[MICRO], &job);
+        let first = of(b"plan", &[BATCH], &job);
         let named = JobSettings {
             name: "SELECT 1".to_owned(),
             statement: "SELECT 1".to_owned(),
@@ -295,7 +295,7 @@ mod tests {
             restored: true,
             ..JobSettings::default()
         };
-        assert_eq!(of(b"plan", &[MICRO], &named), first);
+        assert_eq!(of(b"plan", &[BATCH], &named), first);
         let tasks = JobSettings {
             single_task_bytes: 0,
             ..JobSettings::default()
@@ -303,18 +303,18 @@ mod tests {
         let (a, b) = (("ballista.a", "1"), ("ballista.b", "1"));
         let (one, two) = (("datafusion.a", "1"), ("datafusion.b", "1"));
         let others = [
-            of(b"plam", &[MICRO], &job),
+            of(b"plam", &[BATCH], &job),
             of(b"plan", &[], &job),
-            of(b"plan", &[(MICRO.0, "8")], &job),
-            of(b"plan", &[MICRO], &tasks),
-            of(b"plan", &[MICRO, a, b], &job),
+            of(b"plan", &[(BATCH.0, "8")], &job),
+            of(b"plan", &[BATCH], &tasks),
+            of(b"plan", &[BATCH, a, b], &job),
             of(b"plan", &[one, two], &job),
             // The later one may set the earlier.
             of(b"plan", &[two, one], &job),
         ];
         let all: BTreeSet<_> = others.iter().chain([&first]).collect();
         assert_eq!(all.len(), others.len() + 1);
-        assert_eq!(of(b"plan", &[b, MICRO, a], &job), others[4]);
+        assert_eq!(of(b"plan", &[b, BATCH, a], &job), others[4]);
         let large = submission(&vec![0; LARGEST + 1], &[]);
         assert_eq!(key(&large, &job), None);
         assert_eq!(key(&ExecuteQueryParams::default(), &job), None);
