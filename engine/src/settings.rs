@@ -12,8 +12,10 @@ use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, Ex
 use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionConfig;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use volley_proto::limits::MESSAGE_LIMIT;
+use volley_proto::object_stores::{is_read_only, is_remote};
 use volley_proto::settings::{OnClientLoss, PredictDevice, QUEUE_DEFAULT};
 use volley_proto::{Error, Result, TrainId};
 
@@ -32,6 +34,8 @@ pub const SINGLE_TASK_BYTES: &str = "volley.single_task_bytes";
 pub const QUEUE: &str = "volley.queue";
 /// Priority of a query among a user's queries: see [`priority`].
 pub const PRIORITY: &str = "volley.priority";
+/// Store that gets copies of a job's shuffle files: see [`shuffle_store`].
+pub const SHUFFLE_STORE: &str = "volley.shuffle_store";
 /// Setting whose value is a job's [`JobSettings`], as JSON.
 pub const JOB: &str = "volley.job";
 
@@ -117,6 +121,12 @@ pub struct JobSettings {
     /// Device of predictions.
     #[serde(skip_serializing_if = "is_default")]
     pub predict_device: PredictDevice,
+    /// Store for copies of shuffle files: see [`SHUFFLE_STORE`].
+    #[serde(
+        deserialize_with = "checked_shuffle_store",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub shuffle_store: Option<Url>,
     /// True if the client takes rows of small results with the outcome, which the scheduler sets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub small_results: bool,
@@ -166,6 +176,7 @@ impl Default for JobSettings {
             stage_bytes: STAGE_BYTES_DEFAULT,
             single_task_bytes: SINGLE_TASK_BYTES_DEFAULT,
             predict_device: PredictDevice::default(),
+            shuffle_store: None,
             small_results: false,
             stores: Vec::new(),
             id: None,
@@ -188,6 +199,10 @@ impl fmt::Debug for JobSettings {
             .field("stage_bytes", &self.stage_bytes)
             .field("single_task_bytes", &self.single_task_bytes)
             .field("predict_device", &self.predict_device)
+            .field(
+                "shuffle_store",
+                &self.shuffle_store.as_ref().map(Url::as_str),
+            )
             .field("small_results", &self.small_results)
             .field("id", &self.id)
             .field("memory", &self.memory)
@@ -220,6 +235,13 @@ fn checked_priority<'de, D: serde::Deserializer<'de>>(
 ) -> std::result::Result<i32, D::Error> {
     let given = i32::deserialize(deserializer)?;
     priority(&given.to_string()).map_err(serde::de::Error::custom)
+}
+
+fn checked_shuffle_store<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Url>, D::Error> {
+    let given = String::deserialize(deserializer)?;
+    shuffle_store(&given).map_err(serde::de::Error::custom)
 }
 
 impl ConfigExtension for JobSettings {
@@ -269,4 +291,78 @@ pub fn priority(value: &str) -> Result<i32> {
         let expected = format!("expected a whole number from -{PRIORITY_MOST} to {PRIORITY_MOST}");
         Error::option(PRIORITY, value, expected)
     })
+}
+
+/// Parses the store for copies of a job's shuffle files; `None` if the text is empty.
+///
+/// # Errors
+/// When it is neither an absolute folder's URL nor that of a store that can be written, or has parts that say more than the
+/// place.
+pub fn shuffle_store(value: &str) -> Result<Option<Url>> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let is_place = |url: &Url| {
+        let is_written = match url.scheme() {
+            "file" => url.to_file_path().is_ok(),
+            scheme => {
+                let has_host = url.host_str().is_some_and(|host| !host.is_empty());
+                is_remote(url) && !is_read_only(scheme) && has_host
+            }
+        };
+        // Credentials are those of the processes.
+        let only_place = url.password().is_none() && url.query().is_none();
+        is_written && only_place && url.fragment().is_none()
+    };
+    match Url::parse(value).ok().filter(is_place) {
+        Some(url) => Ok(Some(url)),
+        None => Err(Error::option(
+            SHUFFLE_STORE,
+            value,
+            "expected a store that can be written, as s3://bucket/prefix without a password, a shared folder, as \
+             file:///folder, or nothing",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_rows_go_to_a_place_that_can_be_written() {
+        assert_eq!(shuffle_store("").unwrap(), None);
+        for place in [
+            "s3://bucket/prefix",
+            "gs://bucket",
+            "abfss://container@account.dfs.core.windows.net/a",
+            "file:///shared/folder",
+        ] {
+            let url = shuffle_store(place).unwrap().unwrap();
+            assert_eq!(url.as_str().trim_end_matches('/'), place);
+            let job = JobSettings {
+                shuffle_store: Some(url),
+                ..JobSettings::default()
+            };
+            let sent = JobSettings::parse(&job.text()).unwrap();
+            assert_eq!(sent.shuffle_store, job.shuffle_store);
+        }
+        for refused in [
+            "bucket/prefix",
+            "/shared/folder",
+            "file://host/folder",
+            "s3:///prefix",
+            "s3://key:secret@bucket/prefix",
+            "s3://bucket/prefix?region=x",
+            "https://host/folder",
+            "ftp://host/folder",
+        ] {
+            let error = shuffle_store(refused).unwrap_err().to_string();
+            assert!(error.contains("s3://bucket/prefix"), "{error}");
+            let sent = format!(r#"{{"shuffle_store": "{refused}"}}"#);
+            assert!(JobSettings::parse(&sent).is_err(), "{refused}");
+        }
+        // Schedulers that do not know the setting take jobs without it.
+        assert!(!JobSettings::default().text().contains("shuffle_store"));
+    }
 }

@@ -20,8 +20,8 @@ use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::prelude::SessionConfig;
 use volley_engine::settings::{
-    JOB, JOB_MEANS, JobSettings, PREFIX, PRIORITY, QUEUE, SINGLE_TASK_BYTES, STAGE_BYTES, TRACE,
-    priority, session_config, set_defaults,
+    JOB, JOB_MEANS, JobSettings, PREFIX, PRIORITY, QUEUE, SHUFFLE_STORE, SINGLE_TASK_BYTES,
+    STAGE_BYTES, TRACE, priority, session_config, set_defaults, shuffle_store,
 };
 use volley_proto::object_stores::redacted;
 use volley_proto::settings::{ON_CLIENT_LOSS, OnClientLoss, PREDICT_DEVICE};
@@ -361,6 +361,16 @@ const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: SHUFFLE_STORE,
+        means: "Object store (s3://bucket/prefix) or shared folder (file:///folder) for copies of the rows between stages, \
+            which outlive their executors; empty: none",
+        get: |of| {
+            let store = of.job.shuffle_store.as_ref();
+            store.map_or_else(String::new, ToString::to_string)
+        },
+        set: |of, value| put(&mut of.job.shuffle_store, shuffle_store(value).map_err(expected)),
+    },
+    Setting {
         key: SINGLE_TASK_BYTES,
         means: "Assumed cost of each exchange of a query, in bytes read (text: four times as many). If all exchanges \
             cost more than they save the first task, the query runs as one task without them. Small partitions share a \
@@ -574,6 +584,19 @@ mod tests {
         // Schedulers that do not know the setting take jobs without it.
         set(&mut config, PREDICT_DEVICE, "cpu").unwrap();
         assert!(!sent(&config, JOB).unwrap().contains("predict_device"));
+    }
+
+    #[test]
+    fn the_store_of_shuffle_files_goes_along_with_a_job() {
+        let mut config = config();
+        let store = |config: &SessionConfig| job_sent(config).shuffle_store.map(String::from);
+        assert_eq!(store(&config), None);
+        set(&mut config, SHUFFLE_STORE, "s3://bucket/prefix").unwrap();
+        assert_eq!(store(&config).as_deref(), Some("s3://bucket/prefix"));
+        let error = set(&mut config, SHUFFLE_STORE, "/shared").unwrap_err();
+        assert!(error.to_string().contains("file:///"), "{error}");
+        set(&mut config, SHUFFLE_STORE, "").unwrap();
+        assert_eq!(store(&config), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Place in a task's plan of rows that an earlier attempt of the job has written on the same executor.
+//! Place in a task's plan of rows that an earlier attempt of the job has written, on the same executor or to the job's
+//! shuffle store.
 //!
 //! The scheduler puts it below a stage's writer, and the executor takes the files in place of computing: it is never
 //! executed. Not here: which rows may be taken, which the scheduler decides.
@@ -14,6 +15,7 @@ use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use crate::operator;
 
@@ -25,6 +27,9 @@ pub struct KeptRows {
     pub attempt: String,
     /// Pieces, as the task has reported them.
     pub pieces: Vec<KeptPiece>,
+    /// Shuffle store that has them, if they are not on the executor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<Url>,
 }
 
 /// Rows of one partition of an exchange, in a file.
