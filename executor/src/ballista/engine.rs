@@ -5,6 +5,7 @@
 //! ```
 //!
 //! - The operator of a barrier stage receives the identity of its task.
+//! - Where the job has a shuffle store, the task copies its files there before it succeeds.
 //! - Dropping the task's future cancels its token, and the token stops the plan; so do the scheduler's request to
 //!   end the task and the end of the executor's registration.
 //! - An error that DataFusion has wrapped keeps its class: a cancellation stays a cancellation. Data that an
@@ -16,6 +17,7 @@ use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use ballista_core::JobId;
@@ -40,14 +42,17 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::prelude::SessionConfig;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
+use volley_engine::error::External;
+use volley_engine::object_stores::{ShuffleStore, Stores};
 use volley_engine::runtime::TaskIdentity;
 use volley_engine::settings::JobSettings;
 use volley_engine::task::{filter, rewrite};
 use volley_engine::{
     KeptExec, PrunedExec, ResultExec, TrainExec, places_of_task, replaces_file, written_files,
 };
-use volley_proto::access::AllowedPaths;
+use volley_proto::access::{AllowedPaths, Denied};
 use volley_proto::failure::{DataLost, TaskFailure, chain};
 use volley_proto::wire::PartitionRows;
 
@@ -58,6 +63,7 @@ use super::kept::KeptFiles;
 use super::local_files::can_be_made;
 use super::small_results::{ReadAhead, SmallResult};
 use super::stop::stop;
+use super::stored::{Copies, TRANSFERS, TaskStore};
 use super::tasks::{Running, Tasks};
 
 /// Engine that creates stages of Ballista's with a stop.
@@ -69,6 +75,8 @@ pub(super) struct VolleyEngine {
     paths: AllowedPaths,
     /// Id of the executor.
     executor: String,
+    /// Permits of tasks that transfer files to or from a shuffle store.
+    transfers: Arc<Semaphore>,
 }
 
 impl VolleyEngine {
@@ -83,6 +91,7 @@ impl VolleyEngine {
             tasks,
             paths,
             executor: executor.to_owned(),
+            transfers: Arc::new(Semaphore::new(TRANSFERS)),
         }
     }
 
@@ -96,14 +105,31 @@ impl VolleyEngine {
         }
         for place in places_of_task(plan)? {
             let allowed = self.paths.check(&place);
-            allowed.map_err(|denied| {
-                let reason = denied.to_string();
-                tracing::warn!(target: "volley::audit", who = "scheduler", role = "-", peer = "-", action = "run", object = place.path(), outcome = "refused", reason);
-                DataFusionError::Plan(reason)
-            })?;
+            allowed.map_err(|denied| refused(place.path(), &denied))?;
         }
         Ok(())
     }
+
+    /// Opens the shuffle store of a task's job.
+    ///
+    /// # Errors
+    /// When the task may not write there.
+    fn task_store(&self, store: ShuffleStore, running: &Running) -> Result<TaskStore> {
+        let allowed = self.paths.check(store.url());
+        allowed.map_err(|denied| refused(store.url().path(), &denied))?;
+        Ok(TaskStore {
+            store,
+            transfers: Arc::clone(&self.transfers),
+            running: running.clone(),
+        })
+    }
+}
+
+/// Returns the error of a task that reads or writes where it may not.
+fn refused(object: &str, denied: &Denied) -> DataFusionError {
+    let reason = denied.to_string();
+    tracing::warn!(target: "volley::audit", who = "scheduler", role = "-", peer = "-", action = "run", object, outcome = "refused", reason);
+    DataFusionError::Plan(reason)
 }
 
 impl VolleyEngine {
@@ -138,8 +164,15 @@ impl VolleyEngine {
         if let [input] = plan.children()[..]
             && let Some(kept) = input.downcast_ref::<KeptExec>()
         {
+            let store = kept.rows().store.as_ref();
+            let store = store.map(|url| {
+                let stores = Stores::of(session).external()?;
+                let store = ShuffleStore::new(&stores, url, &identity.first_attempt);
+                self.task_store(store, &running)
+            });
             let files = KeptFiles {
                 rows: kept.rows().clone(),
+                store: store.transpose()?,
                 attempt: job_id,
                 stage: stage_id,
                 work_dir: work_dir.into(),
@@ -149,12 +182,23 @@ impl VolleyEngine {
                 stage: Arc::new(files),
                 below: Arc::clone(input),
                 result: None,
+                copies: None,
+                are_stored: AtomicBool::new(false),
                 running,
                 file: None,
                 disks,
                 span,
             });
         }
+        let store = shuffle_store(session, &identity.first_attempt);
+        let store = store.map(|store| self.task_store(store, &running));
+        let copies = store.transpose()?.map(|to| Copies {
+            to,
+            attempt: job_id.clone(),
+            stage: stage_id,
+            work_dir: work_dir.into(),
+            executor: self.executor.clone(),
+        });
         let mut file = None;
         plan.apply(|node| {
             file = file.take().or_else(|| replaces_file(node.as_ref()));
@@ -229,6 +273,8 @@ impl VolleyEngine {
             stage,
             below,
             result,
+            copies,
+            are_stored: AtomicBool::new(false),
             running,
             file,
             disks,
@@ -259,6 +305,14 @@ pub(super) fn first_attempt(session: &SessionConfig, attempt: &JobId) -> String 
     let settings = session.options().extensions.get::<JobSettings>();
     let first = settings.and_then(|settings| settings.first_attempt.clone());
     first.unwrap_or_else(|| attempt.to_string())
+}
+
+/// Returns the store for copies of a job's shuffle files, if it has one. The last stage's settings have none.
+fn shuffle_store(session: &SessionConfig, job: &str) -> Option<ShuffleStore> {
+    let settings: &JobSettings = session.options().extensions.get()?;
+    let url = settings.shuffle_store.as_ref()?;
+    let stores = Stores::of(session).ok()?;
+    Some(ShuffleStore::new(&stores, url, job))
 }
 
 /// Checks whether an operator reads files of the executors' work folders, or writes any.
@@ -353,6 +407,10 @@ pub(super) struct VolleyStage {
     below: Arc<dyn ExecutionPlan>,
     /// The query's result, if the task computes a part of it.
     result: Option<TaskResult>,
+    /// Copies of its files in the job's shuffle store, if there is one.
+    copies: Option<Copies>,
+    /// True once these are made.
+    are_stored: AtomicBool,
     running: Running,
     /// File on this host that the task writes, if any.
     file: Option<PathBuf>,
@@ -370,6 +428,11 @@ impl VolleyStage {
     /// Takes the rows that come with the task's report.
     pub(super) fn take_rows(&self) -> Option<SmallResult> {
         self.result.as_ref()?.rows.lock().take()
+    }
+
+    /// Checks whether the task has succeeded, and its rows are in the job's shuffle store as well.
+    pub(super) fn are_stored(&self) -> bool {
+        self.are_stored.load(Ordering::Relaxed)
     }
 }
 
@@ -400,7 +463,12 @@ impl QueryStageExecutor for VolleyStage {
             {
                 return Ok(written);
             }
-            self.stage.execute_query_stage(task_id, context).await
+            let written = self.stage.execute_query_stage(task_id, context).await?;
+            if let Some(copies) = &self.copies {
+                let made = copies.make(&written).await?;
+                self.are_stored.store(made, Ordering::Relaxed);
+            }
+            Ok(written)
         };
         let done = done.instrument(self.span.clone()).await;
         if done.is_ok() {

@@ -1,7 +1,9 @@
-//! Rows of a task that an earlier attempt of its job has written here: they get a second name in place of being computed.
+//! Rows of a task of an earlier attempt of its job: in place of being computed, files that are here get a second name, and
+//! copies in the job's shuffle store are fetched.
 //!
 //! ```text
 //!   FIRST-ATTEMPT/stage/partition/data-TASK.arrow ──link──► NEXT-ATTEMPT/stage/partition/data-TASK.arrow
+//!   STORE/volley-shuffle/JOB/FIRST-ATTEMPT/…      ──fetch─►
 //! ```
 //!
 //! So each attempt's folder has all files of its tasks, and can be removed without the others. A file that is gone is lost
@@ -17,20 +19,24 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ballista_core::JobId;
 use ballista_core::error::BallistaError;
-use ballista_core::execution_plans::create_shuffle_path;
-use ballista_core::execution_plans::range_shuffle::index_path;
-use ballista_core::execution_plans::sort_shuffle::get_index_path;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use ballista_executor::execution_engine::QueryStageExecutor;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::MetricsSet;
+use volley_engine::object_stores::TransferError;
 use volley_engine::{KeptPiece, KeptRows};
+use volley_proto::failure::chain;
+
+use super::shuffle_dir::ShuffleFile;
+use super::stored::TaskStore;
 
 /// Execution of a task whose rows are kept.
 #[derive(Debug, Clone)]
 pub(super) struct KeptFiles {
     pub(super) rows: KeptRows,
+    /// Store to fetch them from, if they are not here.
+    pub(super) store: Option<TaskStore>,
     /// Attempt that takes them.
     pub(super) attempt: JobId,
     pub(super) stage: usize,
@@ -40,52 +46,113 @@ pub(super) struct KeptFiles {
     pub(super) executor: String,
 }
 
+/// File that is taken.
+#[derive(Debug)]
+struct TakenFile {
+    partition: u64,
+    /// Names of the file and of its index in the earlier attempt, below an executor's folder.
+    from: [PathBuf; 2],
+    /// Their paths in this one.
+    to: [PathBuf; 2],
+    /// True if it is nothing without its index.
+    has_index: bool,
+}
+
 impl KeptFiles {
+    /// Returns the files, each once, with their names for another attempt's task.
+    ///
+    /// # Errors
+    /// When one cannot exist; with the partition.
+    fn files(&self, task: u64) -> std::result::Result<Vec<TakenFile>, (u64, io::Error)> {
+        let before = JobId::from(self.rows.attempt.clone());
+        let (mut files, mut taken) = (Vec::new(), HashSet::new());
+        for piece in &self.rows.pieces {
+            let names = |attempt: &JobId, number| {
+                let file = file_of(piece, number);
+                let names = file.names(attempt, self.stage);
+                names.map_err(|error| (piece.partition, error))
+            };
+            let from = names(&before, piece.file)?;
+            // One file may have several partitions.
+            if taken.insert(from[0].clone()) {
+                files.push(TakenFile {
+                    partition: piece.partition,
+                    from,
+                    to: names(&self.attempt, task)?.map(|name| self.work_dir.join(name)),
+                    has_index: piece.is_sorted,
+                });
+            }
+        }
+        Ok(files)
+    }
+
     /// Gives the files names of another attempt's task.
     ///
     /// # Errors
     /// When there is no such file, or none can be made; with the partition.
     fn link(&self, task: u64) -> std::result::Result<(), (u64, io::Error)> {
-        let mut linked = HashSet::new();
-        for piece in &self.rows.pieces {
-            let mut link = || {
-                let from = self.path(&JobId::from(self.rows.attempt.clone()), piece, piece.file)?;
-                let to = self.path(&self.attempt, piece, task)?;
-                // One file may have several partitions.
-                if !linked.insert(to.clone()) {
-                    return Ok(());
-                }
-                if let Some(folder) = to.parent() {
-                    fs::create_dir_all(folder)?;
-                }
-                link_or_copy(&from, &to)?;
-                let index: fn(&Path) -> PathBuf = match piece.is_sorted {
-                    true => get_index_path,
-                    false => index_path,
-                };
-                match link_or_copy(&index(&from), &index(&to)) {
-                    Err(error) if error.kind() == ErrorKind::NotFound && !piece.is_sorted => Ok(()),
+        for file in self.files(task)? {
+            let [data, index] = file.from.each_ref().map(|name| self.work_dir.join(name));
+            let [to_data, to_index] = &file.to;
+            let link = || {
+                make_folder(to_data)?;
+                link_or_copy(&data, to_data)?;
+                match link_or_copy(&index, to_index) {
+                    Err(error) if error.kind() == ErrorKind::NotFound && !file.has_index => Ok(()),
                     linked => linked,
                 }
             };
-            link().map_err(|error| (piece.partition, error))?;
+            link().map_err(|error| (file.partition, error))?;
         }
         Ok(())
     }
 
-    fn path(&self, attempt: &JobId, piece: &KeptPiece, file: u64) -> io::Result<PathBuf> {
-        let partition = usize::try_from(piece.partition).map_err(io::Error::other)?;
-        let (stage, file) = (self.stage, Some(file));
-        let path = create_shuffle_path(
-            &self.work_dir,
-            attempt,
-            stage,
-            partition,
-            file,
-            piece.is_sorted,
-        );
-        path.map_err(io::Error::other)
+    /// Fetches the files from a store, under names of another attempt's task.
+    ///
+    /// # Errors
+    /// When one is not there, or cannot be transferred; with the partition.
+    async fn fetch(
+        &self,
+        store: &TaskStore,
+        task: u64,
+    ) -> std::result::Result<(), (u64, TransferError)> {
+        let of_folder = |source| TransferError::File {
+            file: self.work_dir.clone(),
+            source,
+        };
+        let files = self.files(task);
+        for file in files.map_err(|(partition, error)| (partition, of_folder(error)))? {
+            let [data, index] = file.to.each_ref().map(PathBuf::as_path);
+            make_folder(data).map_err(|error| (file.partition, of_folder(error)))?;
+            let fetched = store.fetch(&file.from, [data, index], file.has_index);
+            fetched.await.map_err(|error| (file.partition, error))?;
+        }
+        Ok(())
     }
+
+    /// Returns the error of rows that are not where they were.
+    fn lost(&self, partition: u64, reason: &str) -> DataFusionError {
+        let lost = BallistaError::FetchFailed(
+            self.executor.clone(),
+            self.stage,
+            usize::try_from(partition).unwrap_or(usize::MAX),
+            format!("rows of attempt {}: {reason}", self.rows.attempt),
+        );
+        DataFusionError::External(Box::new(lost))
+    }
+}
+
+fn file_of(piece: &KeptPiece, number: u64) -> ShuffleFile {
+    ShuffleFile {
+        partition: piece.partition,
+        number: Some(number),
+        is_sorted: piece.is_sorted,
+    }
+}
+
+/// Makes the folder of a file.
+fn make_folder(file: &Path) -> io::Result<()> {
+    file.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
 /// Gives a file a second name, or copies it where the file system has no such names.
@@ -110,19 +177,19 @@ impl QueryStageExecutor for KeptFiles {
         _: Arc<TaskContext>,
     ) -> Result<Vec<ShuffleWritePartition>> {
         let file = task_id as u64;
-        let files = self.clone();
-        let linked = tokio::task::spawn_blocking(move || files.link(file)).await;
-        let linked = linked.map_err(|error| DataFusionError::External(Box::new(error)))?;
-        linked.map_err(|(partition, error)| {
-            let partition = usize::try_from(partition).unwrap_or(usize::MAX);
-            let lost = BallistaError::FetchFailed(
-                self.executor.clone(),
-                self.stage,
-                partition,
-                format!("rows of attempt {}: {error}", self.rows.attempt),
-            );
-            DataFusionError::External(Box::new(lost))
-        })?;
+        if let Some(store) = &self.store {
+            let fetched = store.transfer(self.fetch(store, file)).await?;
+            fetched.map_err(|(partition, error)| match error {
+                // This executor's disk is no place where they were.
+                error @ TransferError::File { .. } => DataFusionError::External(Box::new(error)),
+                error => self.lost(partition, &chain(&error)),
+            })?;
+        } else {
+            let files = self.clone();
+            let linked = tokio::task::spawn_blocking(move || files.link(file)).await;
+            let linked = linked.map_err(|error| DataFusionError::External(Box::new(error)))?;
+            linked.map_err(|(partition, error)| self.lost(partition, &error.to_string()))?;
+        }
         let written = self.rows.pieces.iter().map(|piece| ShuffleWritePartition {
             partition_id: piece.partition,
             num_batches: piece.batches,
@@ -141,6 +208,7 @@ impl QueryStageExecutor for KeptFiles {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stored;
     use super::*;
 
     fn piece(partition: u64, file: u64, is_sorted: bool) -> KeptPiece {
@@ -159,7 +227,9 @@ mod tests {
             rows: KeptRows {
                 attempt: "a".to_owned(),
                 pieces,
+                store: None,
             },
+            store: None,
             attempt: JobId::from("b".to_owned()),
             stage: 1,
             work_dir: work_dir.to_owned(),
@@ -209,6 +279,45 @@ mod tests {
             "{}",
             lost.reason
         );
+        assert!(lost.reason.contains("rows of attempt a"), "{}", lost.reason);
+    }
+
+    #[tokio::test]
+    async fn another_executor_fetches_the_copies() {
+        let [writer, shared, taker] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        for file in ["1/7/data.arrow", "1/7/data.arrow.index", "1/2/data-8.arrow"] {
+            let path = writer.path().join("a").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, file).unwrap();
+        }
+        let written = [
+            stored::tests::piece(0, 7, true),
+            stored::tests::piece(1, 7, true),
+            stored::tests::piece(2, 8, false),
+        ];
+        let copies = stored::tests::copies(writer.path(), shared.path());
+        assert!(copies.make(&written).await.unwrap());
+        drop(writer);
+        let pieces = vec![piece(0, 7, true), piece(1, 7, true), piece(2, 8, false)];
+        let fetched = KeptFiles {
+            store: Some(stored::tests::store_in(shared.path())),
+            ..kept(taker.path(), pieces)
+        };
+        assert_eq!(take(&fetched).await.unwrap().len(), 3);
+        for (file, was) in [
+            ("1/9/data.arrow", "1/7/data.arrow"),
+            ("1/9/data.arrow.index", "1/7/data.arrow.index"),
+            ("1/2/data-9.arrow", "1/2/data-8.arrow"),
+        ] {
+            let content = fs::read_to_string(taker.path().join("b").join(file)).unwrap();
+            assert_eq!(content, was);
+        }
+        // The job has ended.
+        copies.to.store.remove().await.unwrap();
+        let error = take(&fetched).await.unwrap_err();
+        let lost = super::super::data_lost(&error).unwrap();
+        let object = "volley-shuffle/j/a/1/7/data.arrow";
+        assert!(lost.reason.contains(object), "{}", lost.reason);
         assert!(lost.reason.contains("rows of attempt a"), "{}", lost.reason);
     }
 }

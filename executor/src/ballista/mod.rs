@@ -17,6 +17,7 @@ mod runtime;
 pub(crate) mod shuffle_dir;
 mod small_results;
 mod stop;
+mod stored;
 mod task_server;
 mod tasks;
 mod watchdog;

@@ -34,7 +34,7 @@ use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::limits::{MESSAGE_LIMIT, STACK};
 use volley_proto::traces::{Part, Place, Span, Traces};
 use volley_proto::wire::tasks_client::TasksClient;
-use volley_proto::wire::{Reading, ReportRequest, TaskRows};
+use volley_proto::wire::{Reading, ReportRequest, Task, TaskRows};
 
 use super::engine::{VolleyEngine, first_attempt};
 use super::shuffle_dir;
@@ -73,6 +73,15 @@ pub(super) struct Report {
     status: TaskStatus,
     /// Rows that come with it.
     rows: Option<SmallResult>,
+    /// True if the task has succeeded, and its rows are in its job's shuffle store as well.
+    stored: bool,
+}
+
+/// Success of a task.
+struct Success {
+    task: SuccessfulTask,
+    rows: Option<SmallResult>,
+    stored: bool,
 }
 
 impl Report {
@@ -166,10 +175,10 @@ impl Runner {
         };
         let result = self.execute(task, key, &identity, &mut status).await;
         status.end_exec_time = now();
-        let (ended, rows) = match result {
-            Ok((successful, rows)) => {
+        let (ended, rows, stored) = match result {
+            Ok(Success { task, rows, stored }) => {
                 self.counts.tasks_succeeded.add(1);
-                (task_status::Status::Successful(successful), rows)
+                (task_status::Status::Successful(task), rows, stored)
             }
             Err(error) => {
                 tracing::info!(attempt = status.job_id, task = identity, %error, "task failed");
@@ -178,14 +187,18 @@ impl Runner {
                     Some(FailedReason::TaskKilled(_)) => self.counts.tasks_cancelled.add(1),
                     _ => self.counts.tasks_failed.add(1),
                 }
-                (task_status::Status::Failed(failed), None)
+                (task_status::Status::Failed(failed), None, false)
             }
         };
         if let Some(trace) = &mut trace {
             trace.ends(&ended);
         }
         status.status = Some(ended);
-        Report { status, rows }
+        Report {
+            status,
+            rows,
+            stored,
+        }
     }
 
     async fn execute(
@@ -194,7 +207,7 @@ impl Runner {
         key: TaskKey,
         identity: &str,
         status: &mut TaskStatus,
-    ) -> Result<(SuccessfulTask, Option<SmallResult>), BallistaError> {
+    ) -> Result<Success, BallistaError> {
         let (job, stage_id) = (task.job_id.clone(), task.stage_id);
         let stage = Arc::new(self.engine.stage(
             (task.job_id, task.stage_id, task.task_id),
@@ -239,7 +252,7 @@ impl Runner {
             let written = shuffle_dir::written(&folder, &partitions);
             self.counts.shuffle_written_bytes.add(written);
         }
-        let successful = SuccessfulTask {
+        let task = SuccessfulTask {
             partitions,
             executor_id: self.executor.metadata.id.clone(),
             runtime_stats: stage.collect_runtime_stats_reports(),
@@ -247,7 +260,11 @@ impl Runner {
             // The next stage adds these up: without them, its result would be wrong.
             window_state: stage.collect_window_state_reports()?,
         };
-        Ok((successful, rows))
+        Ok(Success {
+            task,
+            rows,
+            stored: stage.are_stored(),
+        })
     }
 
     /// Counts what the operators of an ended task have spilled. The writers of shuffle files are not counted: what they
@@ -403,6 +420,13 @@ pub(super) async fn report(
             })
         };
         let rows = ended.iter_mut().filter_map(rows_of).collect();
+        let stored = ended.iter().filter(|report| report.stored);
+        let stored = stored.map(|report| Task {
+            job_id: report.status.job_id.clone(),
+            stage_id: u64::from(report.status.stage_id),
+            task_id: u64::from(report.status.task_id),
+        });
+        let stored = stored.collect();
         let statuses = UpdateTaskStatusParams {
             executor_id: executor_id.clone(),
             task_status: ended.into_iter().map(|report| report.status).collect(),
@@ -411,6 +435,7 @@ pub(super) async fn report(
             statuses: statuses.encode_to_vec(),
             rows,
             reading: None,
+            stored,
         };
         if let Err(status) = scheduler.report(request).await {
             let reason = status.message();

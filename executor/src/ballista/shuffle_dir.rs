@@ -7,8 +7,12 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use ballista_core::JobId;
+use ballista_core::execution_plans::create_shuffle_path;
+use ballista_core::execution_plans::range_shuffle::index_path;
+use ballista_core::execution_plans::sort_shuffle::get_index_path;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use tempfile::TempDir;
 
@@ -36,6 +40,45 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// File with rows of a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShuffleFile {
+    /// Partition of the exchange.
+    pub(super) partition: u64,
+    /// Number of the file.
+    pub(super) number: Option<u64>,
+    /// True if the file has all partitions of its task. It then has an index; others may have one.
+    pub(super) is_sorted: bool,
+}
+
+impl ShuffleFile {
+    /// Returns the names of the file and of its index, below the folder.
+    ///
+    /// # Errors
+    /// When there can be no such file.
+    pub(super) fn names(&self, attempt: &JobId, stage: usize) -> io::Result<[PathBuf; 2]> {
+        let partition = usize::try_from(self.partition).map_err(io::Error::other)?;
+        let (folder, number, is_sorted) = (Path::new(""), self.number, self.is_sorted);
+        let data = create_shuffle_path(folder, attempt, stage, partition, number, is_sorted);
+        let data = data.map_err(io::Error::other)?;
+        let index = match is_sorted {
+            true => get_index_path(&data),
+            false => index_path(&data),
+        };
+        Ok([data, index])
+    }
+}
+
+impl From<&ShuffleWritePartition> for ShuffleFile {
+    fn from(written: &ShuffleWritePartition) -> Self {
+        Self {
+            partition: written.partition_id,
+            number: written.file_id,
+            is_sorted: written.is_sort_shuffle,
+        }
+    }
 }
 
 /// Returns the size of the files that a task has written for these partitions, in bytes; `folder` is its stage's.
