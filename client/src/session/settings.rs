@@ -368,7 +368,12 @@ const SETTINGS: &[Setting] = &[
             let store = of.job.shuffle_store.as_ref();
             store.map_or_else(String::new, ToString::to_string)
         },
-        set: |of, value| put(&mut of.job.shuffle_store, shuffle_store(value).map_err(expected)),
+        set: |of, value| {
+            put(
+                &mut of.job.shuffle_store,
+                shuffle_store(value).map_err(expected),
+            )
+        },
     },
     Setting {
         key: SINGLE_TASK_BYTES,

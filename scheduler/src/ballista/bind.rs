@@ -9,6 +9,7 @@ use ballista_scheduler::state::execution_graph::{
 };
 use ballista_scheduler::state::execution_stage::{PendingPartitions, RunningStage};
 use datafusion::physical_plan::replace_children_if_necessary;
+use datafusion::prelude::SessionConfig;
 use volley_engine::TaskPlan;
 use volley_engine::object_stores::Stores;
 
@@ -138,9 +139,24 @@ pub(super) fn describe(
         global_input_partition_ids: partitions,
         vcores_consumed,
         plan,
-        session_config: Arc::clone(&stage.session_config),
+        session_config: config_of_tasks(stage),
     };
     Ok((executor, description))
+}
+
+/// Returns the settings of a stage's tasks. No attempt takes rows of the last stage, so its tasks put none into a store.
+fn config_of_tasks(stage: &RunningStage) -> Arc<SessionConfig> {
+    let settings: Option<&JobSettings> = stage.session_config.options().extensions.get();
+    let has_store = settings.is_some_and(|job| job.shuffle_store.is_some());
+    if !has_store || !stage.output_links.is_empty() {
+        return Arc::clone(&stage.session_config);
+    }
+    let mut config = stage.session_config.as_ref().clone();
+    let settings: Option<&mut JobSettings> = config.options_mut().extensions.get_mut();
+    if let Some(settings) = settings {
+        settings.shuffle_store = None;
+    }
+    Arc::new(config)
 }
 
 /// Returns a task's share of the bytes of a small result, if the stage is the last one of a query whose client takes

@@ -68,7 +68,9 @@ impl VolleyClusterState {
             let since = |control: &Controller| control.takes_tasks_since(executor);
             (!is_silent).then(|| self.control.look(since))?
         };
-        let (bound, taken) = self.kept.adopt(&job, graph, since);
+        let mut takers = self.control.look(Controller::query_executors);
+        takers.retain(|taker| alive.is_none_or(|alive| alive.contains(taker)));
+        let (bound, taken) = self.kept.adopt(&job, graph, since, &takers);
         for taken in taken {
             let job = job.clone();
             self.control.on(Event::RowsKept { job, taken });

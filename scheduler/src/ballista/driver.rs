@@ -16,6 +16,7 @@ use volley_proto::attempts::removal;
 use volley_proto::failure::DataLost;
 use volley_proto::tables::JobState;
 
+use super::copies::Copies;
 use super::gateway::{put_settings, settings_of};
 use super::handover::Departures;
 use super::job_state::{end_of_failure, end_of_success};
@@ -40,6 +41,7 @@ pub(crate) struct Driver {
     pub(super) small_results: SmallResults,
     pub(super) kept: Kept,
     pub(super) departures: Departures,
+    pub(super) copies: Copies,
     pub(super) record: Record,
 }
 
@@ -105,7 +107,9 @@ impl Driver {
             Command::CancelAttempt { attempt } => self.cancel(&attempt).await,
             Command::Resubmit { job } => self.resubmit(job).await,
             Command::Release { job } => {
-                self.submissions.release(&job);
+                if let Some(submission) = self.submissions.release(&job) {
+                    self.copies.remove(&job, &submission);
+                }
                 self.kept.release(&job);
             }
             Command::RemoveRows { attempt } => self.remove_rows(attempt).await,

@@ -27,7 +27,9 @@ use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 use volley_engine::object_stores::Stores;
-use volley_engine::settings::{JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE};
+use volley_engine::settings::{
+    JOB, JobSettings, MemoryLimit, PREFIX, PRIORITY, QUEUE, SHUFFLE_STORE,
+};
 use volley_proto::access::ClusterSecret;
 use volley_proto::attempts::removal;
 use volley_proto::failure::CANCELLED;
@@ -37,6 +39,7 @@ use volley_proto::settings::QUEUE_DEFAULT;
 use volley_proto::tables::JobState;
 
 use super::handover::Departures;
+use super::kept::Kept;
 use super::permissions::Permissions;
 use super::reading::Reading;
 use super::small_results::SmallResults;
@@ -69,6 +72,7 @@ pub(crate) struct JobGateway {
     pub(super) submissions: Submissions,
     pub(super) small_results: SmallResults,
     pub(super) departures: Departures,
+    pub(super) kept: Kept,
     pub(super) reading: Reading,
     pub(super) permissions: Permissions,
     pub(super) stores: Stores,
@@ -233,6 +237,7 @@ impl JobGateway {
         self.check_queue(&job.queue)?;
         self.check_jobs(&caller)?;
         self.permissions.check(&caller, request.get_ref())?;
+        self.permissions.check_shuffle_store(&caller, &job)?;
         self.check_gpu_hours(&caller, request.get_ref())?;
         let stores =
             serde_json::to_vec(&job.stores).map_err(|error| Status::internal(error.to_string()))?;
@@ -556,9 +561,9 @@ impl SchedulerGrpc for JobGateway {
         }
         check_plan(request.get_ref())?;
         let mut job = job_settings(request.get_ref())?;
-        if job.queue != QUEUE_DEFAULT || job.priority != 0 {
+        if job.queue != QUEUE_DEFAULT || job.priority != 0 || job.shuffle_store.is_some() {
             return Err(Status::invalid_argument(format!(
-                "{QUEUE} and {PRIORITY} are for jobs whose client asks for their status: set ballista.client.pull to true"
+                "{QUEUE}, {PRIORITY} and {SHUFFLE_STORE} are for jobs whose client asks for their status: set ballista.client.pull to true"
             )));
         }
         self.permissions.check(&caller, request.get_ref())?;

@@ -11,6 +11,9 @@
 //! task's rows may be taken. Elsewhere the rows are those of one attempt: all of its tasks' rows are taken, or none, and
 //! then no later stage that has read them is.
 //!
+//! Where a job has a shuffle store, executors tell which tasks have copies of their rows there. Those outlive the executors:
+//! any executor may take them, by a task that fetches the copies.
+//!
 //! Not here: which rows repeat ([`StageIdentity`]), what runs again, and whether it does, which the controller decides.
 
 use std::collections::{HashMap, HashSet};
@@ -33,7 +36,7 @@ use super::bind::{describe, take};
 use super::graphs::{plan_of, tasks_of};
 use super::handover::Places;
 use super::launch::task_fits;
-use crate::control::{Controller, Taken};
+use crate::control::{Controller, Taken, Task};
 use crate::handle::Control;
 
 /// Kept rows of jobs that have not ended; cheap to clone.
@@ -54,6 +57,12 @@ struct KeptJob {
     begun: HashMap<usize, Begun>,
     /// True once it has taken any.
     has_taken: bool,
+    /// Copies of the rows that its tasks have taken, by stage and number of the task.
+    copies: HashMap<(usize, usize), KeptRows>,
+    /// Tasks that have copies of their rows in the job's shuffle store, of attempts that are not captured.
+    stored: HashSet<Task>,
+    /// Number of tasks that were bound to fetch copies.
+    fetches: usize,
 }
 
 /// Numbers of a stage of an attempt.
@@ -79,9 +88,15 @@ struct Output {
     stage: usize,
     version: Version,
     attempt: String,
+    /// Number of the task in the stage.
+    task: usize,
     /// Partitions of the stage that the task computed.
     partitions: Vec<usize>,
     done: SuccessfulTask,
+    /// Copies in the job's shuffle store, if there are any.
+    copies: Option<KeptRows>,
+    /// True if only the copies are left.
+    is_lost: bool,
     /// Time at which the scheduler was told, or at which they moved, in milliseconds since 1970.
     finished: u128,
 }
@@ -132,22 +147,33 @@ impl Kept {
         jobs.values_mut().for_each(|kept| kept.loses(executor));
     }
 
+    /// Records that a task of an attempt, which has succeeded, has copies of its rows in its job's shuffle store. `job` returns
+    /// the job if it has not ended.
+    pub(super) fn stored(&self, job: impl FnOnce() -> Option<String>, task: Task) {
+        let mut jobs = self.jobs.lock();
+        if let Some(job) = job() {
+            jobs.entry(job).or_default().stored.insert(task);
+        }
+    }
+
     /// Forgets the rows of a job that has ended.
     pub(super) fn release(&self, job: &str) {
         self.jobs.lock().remove(job);
     }
 
     /// Binds tasks that take kept rows to the stages of an attempt that have begun since the last call. `since` returns
-    /// since when an executor is there, if it takes tasks: what it has told before is lost.
+    /// since when an executor is there, if it takes tasks: what it has told before is lost. Copies of rows are fetched by
+    /// `takers` in turn.
     pub(super) fn adopt(
         &self,
         job: &str,
         graph: &mut ExecutionGraphBox,
         since: impl Fn(&str) -> Option<SystemTime>,
+        takers: &[String],
     ) -> (Vec<BoundTask>, Vec<Taken>) {
         let mut jobs = self.jobs.lock();
         match jobs.get_mut(job) {
-            Some(kept) => kept.adopt(graph, since),
+            Some(kept) => kept.adopt(graph, since, takers),
             None => (Vec::new(), Vec::new()),
         }
     }
@@ -155,8 +181,61 @@ impl Kept {
 
 impl KeptJob {
     fn loses(&mut self, executor: &str) {
-        let is_elsewhere = |output: &Output| output.done.executor_id != executor;
-        self.outputs.retain(is_elsewhere);
+        for output in &mut self.outputs {
+            output.is_lost |= output.done.executor_id == executor;
+        }
+        self.outputs
+            .retain(|output| !output.is_lost || output.copies.is_some());
+    }
+
+    /// Finds the copies of the outputs of a captured attempt: of those that its tasks have computed, and of those that they
+    /// have taken.
+    fn find_copies(&mut self, graph: &ExecutionGraphBox, outputs: &mut [Output]) {
+        let attempt = graph.job_id().as_str();
+        let stored = std::mem::take(&mut self.stored);
+        let taken = match self.taker == attempt {
+            true => std::mem::take(&mut self.copies),
+            false => HashMap::new(),
+        };
+        let config = graph.session_config();
+        let settings: Option<&JobSettings> = config.options().extensions.get();
+        let Some(store) = settings.and_then(|job| job.shuffle_store.clone()) else {
+            return;
+        };
+        for output in outputs {
+            let task = Task {
+                attempt: attempt.to_owned(),
+                stage: output.stage,
+                number: output.task,
+            };
+            output.copies = match stored.contains(&task) {
+                true => Some(KeptRows {
+                    store: Some(store.clone()),
+                    ..output.rows()
+                }),
+                false => taken.get(&(output.stage, output.task)).cloned(),
+            };
+        }
+    }
+
+    /// Returns an output with the executor whose task takes its rows: the one that has them, or else the next of `takers`,
+    /// which fetches the copies.
+    fn placed(
+        output: &Output,
+        since: &impl Fn(&str) -> Option<SystemTime>,
+        (takers, fetches): (&[String], &mut usize),
+    ) -> Option<Output> {
+        let is_there = |since: SystemTime| output.finished >= u128::from(millis(since));
+        if !output.is_lost && since(&output.done.executor_id).is_some_and(is_there) {
+            return Some(output.clone());
+        }
+        output.copies.as_ref()?;
+        let taker = takers.get(*fetches % takers.len().max(1))?;
+        *fetches += 1;
+        let mut fetched = output.clone();
+        fetched.is_lost = true;
+        fetched.done.executor_id.clone_from(taker);
+        Some(fetched)
     }
 
     fn capture(&mut self, (graph, places): (&ExecutionGraphBox, &Places)) {
@@ -198,8 +277,11 @@ impl KeptJob {
                         stage: *id,
                         version,
                         attempt: attempt.to_owned(),
+                        task: task.task_id,
                         partitions: task.global_input_partition_ids.clone(),
                         done: done.clone(),
+                        copies: None,
+                        is_lost: false,
                         finished: task.finish_time,
                     };
                     if let Some((heir, since)) = places.heir((*id, task.task_id)) {
@@ -210,6 +292,7 @@ impl KeptJob {
                 }
             }
         }
+        self.find_copies(graph, &mut outputs);
         let newer: HashSet<_> = outputs.iter().flat_map(Output::computed).collect();
         let is_newer =
             |output: &Output| output.computed().any(|computed| newer.contains(&computed));
@@ -222,11 +305,13 @@ impl KeptJob {
         &mut self,
         graph: &mut ExecutionGraphBox,
         since: impl Fn(&str) -> Option<SystemTime>,
+        takers: &[String],
     ) -> (Vec<BoundTask>, Vec<Taken>) {
         let attempt = graph.job_id().to_string();
         if self.taker != attempt {
             (self.has_taken, self.taker) = (false, attempt.clone());
             self.begun.clear();
+            self.copies.clear();
         }
         let (mut bound, mut taken) = (Vec::new(), Vec::new());
         let mut running = graph.running_stages();
@@ -250,19 +335,36 @@ impl KeptJob {
             let Some((identity, version)) = versions else {
                 continue;
             };
-            let there = self.outputs.iter().filter(|output| {
-                output.stage == id
-                    && output.version.computes == version.computes
-                    && since(&output.done.executor_id)
-                        .is_some_and(|since| output.finished >= u128::from(millis(since)))
+            let same = self
+                .outputs
+                .iter()
+                .filter(|output| output.stage == id && output.version.computes == version.computes);
+            let fetches = &mut self.fetches;
+            let there = same.filter_map(|output| {
+                let takers = (takers, &mut *fetches);
+                Self::placed(output, &since, takers)
             });
-            let chosen = match identity.repeats {
-                true => there.filter_map(|output| planned(stage, output)).collect(),
-                false => whole(there, stage),
+            let there: Vec<_> = there.collect();
+            let chosen: Vec<_> = match identity.repeats {
+                true => {
+                    let there = there.iter();
+                    there.filter_map(|output| planned(stage, output)).collect()
+                }
+                false => whole(there.iter(), stage),
             };
             let of_chosen = chosen.first().map(|(output, _)| output.version);
+            let copies = chosen.iter().filter_map(|(output, _)| {
+                let copies = output.copies.clone()?;
+                Some((output.partitions.clone(), copies))
+            });
+            let mut copies: HashMap<_, _> = copies.collect();
             let (all, count) = (stage.partitions, chosen.len());
             let (tasks, partitions) = bind(graph, id, chosen);
+            for (_, task) in &tasks {
+                if let Some(copies) = copies.remove(&task.global_input_partition_ids) {
+                    self.copies.insert((id, task.key.task_id), copies);
+                }
+            }
             let begun = match of_chosen {
                 Some(of_chosen) if !identity.repeats && tasks.len() == count => Begun {
                     version: of_chosen,
@@ -328,6 +430,9 @@ impl Output {
     }
 
     fn rows(&self) -> KeptRows {
+        if let Some(copies) = self.copies.as_ref().filter(|_| self.is_lost) {
+            return copies.clone();
+        }
         let pieces = self.done.partitions.iter().map(|written| KeptPiece {
             partition: written.partition_id,
             file: written.file_id.unwrap_or_default(),
@@ -339,6 +444,7 @@ impl Output {
         KeptRows {
             attempt: self.attempt.clone(),
             pieces: pieces.collect(),
+            store: None,
         }
     }
 }

@@ -10,12 +10,13 @@
 //! ```
 //!
 //! Graphs become plain facts ([`demands`], [`losses`]), and bindings become tasks ([`bind`]). An attempt after a loss takes
-//! the rows that are still there ([`kept`]), rows move away from an executor that drains ([`handover`]), and equal queries
-//! are optimized once ([`optimized`]). The module decides nothing about jobs and executors; [`crate::planning`] turns
-//! queries into stages.
+//! the rows that are still there ([`kept`]), on executors or as [`copies`] in a store; rows move away from an executor that
+//! drains ([`handover`]); and equal queries are optimized once ([`optimized`]). The module decides nothing about jobs and
+//! executors; [`crate::planning`] turns queries into stages.
 
 mod bind;
 mod cluster_state;
+mod copies;
 mod demands;
 mod dial;
 mod driver;

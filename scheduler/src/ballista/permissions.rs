@@ -13,12 +13,14 @@ use datafusion::prelude::SessionContext;
 use datafusion_proto::logical_plan::AsLogicalPlan;
 use datafusion_proto::protobuf::LogicalPlanNode;
 use tonic::Status;
-use volley_engine::settings::session_config;
+use url::Url;
+use volley_engine::settings::{JobSettings, SHUFFLE_STORE, session_config};
 use volley_engine::{Effects, TrainNode, VolleyLogicalCodec};
 use volley_proto::access::{AllowedPaths, Principal, Role};
 use volley_proto::nesting;
 
 use super::demands::gang;
+use super::gateway::settings_of;
 use super::nesting::is_deeper;
 use crate::access::Caller;
 use crate::control::DeviceRequest;
@@ -70,6 +72,21 @@ impl Permissions {
             .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
     }
 
+    /// # Errors
+    /// When a job is to put copies of its rows where this caller may not write.
+    pub(super) fn check_shuffle_store(
+        &self,
+        caller: &Caller,
+        job: &JobSettings,
+    ) -> Result<(), Status> {
+        let Some(store) = &job.shuffle_store else {
+            return Ok(());
+        };
+        let effects = shuffle_store_effects(store);
+        allowed(&caller.principal, &self.paths, &effects)
+            .map_err(|reason| caller.refused("submit", &summary(&effects), &reason))
+    }
+
     /// Returns the devices that the trainings of a query request; none where it is only explained.
     ///
     /// # Errors
@@ -105,7 +122,9 @@ impl Permissions {
             return Ok(());
         }
         let effects = self.decode(plan).and_then(|plan| Effects::of_query(&plan));
-        let effects = effects.map_err(|error| error.strip_backtrace())?;
+        let mut effects = effects.map_err(|error| error.strip_backtrace())?;
+        let settings = settings_of(query).map_err(|status| status.message().to_owned())?;
+        effects.places.extend(settings.shuffle_store);
         // Its owner's role was checked when it was submitted.
         allowed(&Principal::anybody(), &self.paths, &effects)
     }
@@ -155,6 +174,15 @@ fn allowed(who: &Principal, paths: &AllowedPaths, effects: &Effects) -> Result<(
     places.try_for_each(|place| paths.check(place).map_err(|denied| denied.to_string()))
 }
 
+/// Returns the effects of copies of a job's rows.
+fn shuffle_store_effects(store: &Url) -> Effects {
+    Effects {
+        writes: Some(format!("SET {SHUFFLE_STORE}")),
+        places: vec![store.clone()],
+        unknown: None,
+    }
+}
+
 /// Names the submission in a word or two.
 fn summary(effects: &Effects) -> String {
     effects.writes.clone().unwrap_or_else(|| "query".to_owned())
@@ -163,7 +191,6 @@ fn summary(effects: &Effects) -> String {
 #[cfg(test)]
 mod tests {
     use datafusion::logical_expr::{LogicalPlanBuilder, lit};
-    use url::Url;
 
     use super::*;
 
@@ -207,6 +234,19 @@ mod tests {
             allowed(&who(Role::Read), &anywhere, &Effects::default()),
             Ok(())
         );
+    }
+
+    #[test]
+    fn copies_of_rows_are_writes() {
+        let prefix = "s3://bucket/copies".to_owned();
+        let paths = AllowedPaths::new(&[prefix]).unwrap();
+        let to = |place: &str| shuffle_store_effects(&Url::parse(place).unwrap());
+        let within = to("s3://bucket/copies/of-rows");
+        assert_eq!(allowed(&who(Role::Run), &paths, &within), Ok(()));
+        let said = allowed(&who(Role::Read), &paths, &within).unwrap_err();
+        assert!(said.contains("volley.shuffle_store"), "{said}");
+        let said = allowed(&who(Role::Run), &paths, &to("s3://bucket/other")).unwrap_err();
+        assert!(said.contains("--allow-path"), "{said}");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! ```text
 //!   client ── Submit ──► gateway.submit ─► the job's id, and its outcome if it ends soon
 //!          ── Ask ─────► gateway.status ─► outcome: status, rows of a small result
-//!   executor ─ Report ─► rows are kept, then gateway.update_task_status; what running tasks have read is noted
+//!   executor ─ Report ─► rows are kept, then gateway.update_task_status; what running tasks have read, and which tasks
+//!                        have copies of their rows in a store, is noted
 //! ```
 //!
 //! Not here: checks of callers, jobs and their attempts, which are the gateway's.
@@ -96,6 +97,7 @@ impl Tasks for QueryService {
             statuses,
             rows,
             reading,
+            stored,
         } = request.into_inner();
         if let Some(told) = reading {
             self.0.reading.take(told, Instant::now());
@@ -114,6 +116,17 @@ impl Tasks for QueryService {
                 );
                 control.ask(|control, now| control.give_up_rows(&attempt, &reason, now));
             }
+        }
+        // Before the tasks count as successful, for a loss may follow at once.
+        for task in stored {
+            let attempt = task.job_id.clone();
+            let job = || {
+                control.look(|control| {
+                    let job = control.job(control.jobs().job_of(&attempt))?;
+                    (!job.has_ended()).then(|| job.id.clone())
+                })
+            };
+            self.0.kept.stored(job, task.into());
         }
         for status in &statuses.task_status {
             // It may have written some of its rows.

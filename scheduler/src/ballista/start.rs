@@ -17,6 +17,7 @@ use volley_proto::tls::url;
 use volley_proto::version::WIRE;
 
 use super::cluster_state::VolleyClusterState;
+use super::copies::Copies;
 use super::dial::ToExecutors;
 use super::graphs::Graphs;
 use super::handover::{Departures, Moved};
@@ -152,9 +153,10 @@ pub(crate) async fn start(
             submissions: submissions.clone(),
             small_results: small_results.clone(),
             departures: departures.clone(),
+            kept: kept.clone(),
             reading: reading.clone(),
             permissions,
-            stores,
+            stores: stores.clone(),
             secret: access.secret().clone(),
             record: record.clone(),
         },
@@ -165,6 +167,7 @@ pub(crate) async fn start(
             small_results,
             kept,
             departures,
+            copies: Copies::new(stores),
             record,
         },
         stages: Graphs::new(scheduler.clone(), jobs, reading).into_rows(),

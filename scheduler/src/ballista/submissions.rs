@@ -71,7 +71,8 @@ impl Submissions {
         self.jobs.lock().get(job).cloned()
     }
 
-    pub(super) fn release(&self, job: &str) {
-        self.jobs.lock().remove(job);
+    /// Releases the submission of a job, and returns it.
+    pub(super) fn release(&self, job: &str) -> Option<ExecuteQueryParams> {
+        self.jobs.lock().remove(job)
     }
 }

@@ -763,6 +763,15 @@ impl Controller {
         heirs.get(skipped).map(|(_, id)| (*id).to_owned())
     }
 
+    /// Returns the executors on which tasks of queries may be placed, ordered by id.
+    pub(crate) fn query_executors(&self) -> Vec<String> {
+        let takes = |executor: &RegisteredExecutor| {
+            executor.role.runs_queries() && self.executors.drain(&executor.id) == Some(Drain::No)
+        };
+        let executors = self.executors.registered().filter(takes);
+        executors.map(|executor| executor.id).collect()
+    }
+
     /// Checks whether an executor is registered.
     pub(crate) fn is_registered(&self, executor: &str) -> bool {
         self.executors.is_registered(executor)

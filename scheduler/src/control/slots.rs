@@ -29,7 +29,7 @@ use super::quotas::HeldMemory;
 const STUBBORN: Duration = Duration::from_secs(10);
 
 /// Task of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Task {
     pub(crate) attempt: String,
     pub(crate) stage: usize,

@@ -126,6 +126,7 @@ fn compute(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str)
     let rows = KeptRows {
         attempt: String::new(),
         pieces: Vec::new(),
+        store: None,
     };
     let plan = kept_plan(&stage.plan, rows).unwrap();
     let (partitions, _) = take(&mut stage.pending, &[partition]).unwrap();
@@ -149,12 +150,46 @@ fn adopt(kept: &Kept, graph: &mut ExecutionGraphBox) -> BTreeMap<usize, usize> {
         "back" => Some(SystemTime::now() + Duration::from_secs(60)),
         _ => Some(UNIX_EPOCH),
     };
-    let (bound, taken) = kept.adopt("j", graph, since);
+    adopt_by(kept, graph, since).0
+}
+
+/// Does the same with a source of the times since which executors are there. Returns also the executors of the tasks.
+fn adopt_by(
+    kept: &Kept,
+    graph: &mut ExecutionGraphBox,
+    since: impl Fn(&str) -> Option<SystemTime>,
+) -> (BTreeMap<usize, usize>, Vec<String>) {
+    let takers = ["e0", "e2"].map(str::to_owned);
+    let (bound, taken) = kept.adopt("j", graph, since, &takers);
     for task in &bound {
         succeed(graph, task);
     }
     let taken = taken.into_iter();
-    taken.map(|taken| (taken.stage, taken.partitions)).collect()
+    let taken = taken.map(|taken| (taken.stage, taken.partitions)).collect();
+    (taken, bound.into_iter().map(|(on, _)| on).collect())
+}
+
+/// Returns the settings of a job with a shuffle store.
+fn with_store(session: &SessionContext) -> SessionContext {
+    let mut state = session.state();
+    let config = state.config_mut();
+    let settings = r#"{"single_task_bytes": 0, "shuffle_store": "s3://bucket/prefix"}"#;
+    config.options_mut().set(JOB, settings).unwrap();
+    SessionContext::new_with_state(state)
+}
+
+/// Tells that tasks of a stage have copies of their rows in the job's store.
+fn told(kept: &Kept, graph: &ExecutionGraphBox, stage: usize, tasks: &[usize]) {
+    for number in tasks {
+        let attempt = graph.job_id().to_string();
+        let (stage, number) = (stage, *number);
+        let task = Task {
+            attempt,
+            stage,
+            number,
+        };
+        kept.stored(|| Some("j".to_owned()), task);
+    }
 }
 
 fn pending(graph: &ExecutionGraphBox, id: usize) -> Vec<usize> {
@@ -320,4 +355,71 @@ fn first_location(graph: &ExecutionGraphBox) -> PartitionLocation {
     let mut locations = outputs.flatten();
     let location = locations.find(|location| location.executor_meta.id == "leaves");
     location.expect("it wrote some").clone()
+}
+
+#[tokio::test]
+async fn copies_outlive_their_executors() {
+    let (session, _dir) = session().await;
+    let session = with_store(&session);
+    let kept = Kept::default();
+    let mut first = attempt(&session, "j", EXACT).await;
+    compute_all(&mut first, 1, ["e0", "e1", "e1"]);
+    told(&kept, &first, 1, &[1, 2]);
+    compute_all(&mut first, 2, ["e1", "e1", "e1"]);
+    told(&kept, &first, 2, &[0, 2]);
+    kept.capture(|| Some("j".to_owned()), (&first, &Places::default()), "e1");
+    let all_there = |_: &str| Some(UNIX_EPOCH);
+    let mut next = attempt(&session, "k", EXACT).await;
+    let (taken, mut on) = adopt_by(&kept, &mut next, all_there);
+    assert_eq!(taken, [(1, 3)].into());
+    on.sort();
+    assert_eq!(on, ["e0", "e0", "e2"], "one is here, and two are fetched");
+    let (taken, on) = adopt_by(&kept, &mut next, all_there);
+    assert_eq!(taken, [(2, 2)].into(), "one was not copied");
+    assert_eq!(on.len(), 2);
+    assert_eq!(pending(&next, 2), [1]);
+    // The copies are still those of the first attempt, wherever the rows were fetched to.
+    kept.capture(|| Some("j".to_owned()), (&next, &Places::default()), "e2");
+    kept.loses("e0");
+    let outputs = kept.jobs.lock()["j"].outputs.clone();
+    let copies = outputs.iter().filter_map(|output| output.copies.as_ref());
+    let of_first = copies.filter(|copies| {
+        copies.attempt == "j"
+            && copies
+                .store
+                .as_ref()
+                .is_some_and(|url| url.as_str() == "s3://bucket/prefix")
+    });
+    assert_eq!(of_first.count(), 4);
+    let mut last = attempt(&session, "l", EXACT).await;
+    let (taken, _) = adopt_by(&kept, &mut last, all_there);
+    assert_eq!(taken, [(1, 2)].into(), "what was linked has no copy");
+    // Tasks of a job that has ended are not noted.
+    kept.release("j");
+    let task = Task {
+        attempt: "l".to_owned(),
+        stage: 1,
+        number: 0,
+    };
+    kept.stored(|| None, task);
+    assert!(kept.jobs.lock().is_empty());
+}
+
+#[tokio::test]
+async fn copies_are_fetched_where_their_executors_take_no_tasks() {
+    let (session, _dir) = session().await;
+    let session = with_store(&session);
+    let kept = Kept::default();
+    let mut first = attempt(&session, "j", EXACT).await;
+    compute_all(&mut first, 1, ["drains", "back", "drains"]);
+    told(&kept, &first, 1, &[0, 1]);
+    kept.capture(|| Some("j".to_owned()), (&first, &Places::default()), "e1");
+    let mut next = attempt(&session, "k", EXACT).await;
+    assert_eq!(adopt(&kept, &mut next), [(1, 2)].into());
+    assert_eq!(pending(&next, 1), [2]);
+    compute(&mut next, 1, 2, "e0");
+    // What was fetched may be what cannot be read.
+    kept.capture_unreadable(|| Some("j".to_owned()), (&next, &Places::default()), "e0");
+    let mut last = attempt(&session, "l", EXACT).await;
+    assert!(adopt(&kept, &mut last).is_empty());
 }
