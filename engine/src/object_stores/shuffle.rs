@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use url::Url;
 
-use super::Stores;
+use super::{Stores, shown};
 
 /// Folder of the copies in a store.
 const FOLDER: &str = "volley-shuffle";
@@ -61,7 +61,7 @@ pub enum TransferError {
         source: Box<dyn StdError + Send + Sync>,
     },
     /// A local file cannot be read or written.
-    #[error("file {}", file.display())]
+    #[error("file {}", .file.display())]
     File {
         /// Path of the file.
         file: PathBuf,
@@ -190,7 +190,7 @@ impl ShuffleStore {
     fn object(&self, name: &Path) -> Result<Object, TransferError> {
         let failed = |source| TransferError::Object {
             object: name.display().to_string(),
-            store: self.url.to_string(),
+            store: shown(self.url.as_str()),
             source,
         };
         let store = self.stores.get_store(&self.url);
@@ -203,7 +203,7 @@ impl ShuffleStore {
         Ok(Object {
             store: store.map_err(|error| failed(error.into()))?,
             key,
-            of: self.url.to_string(),
+            of: shown(self.url.as_str()),
         })
     }
 }

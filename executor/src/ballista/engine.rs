@@ -42,7 +42,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::prelude::SessionConfig;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
 use volley_engine::error::External;
 use volley_engine::object_stores::{ShuffleStore, Stores};
@@ -63,7 +62,7 @@ use super::kept::KeptFiles;
 use super::local_files::can_be_made;
 use super::small_results::{ReadAhead, SmallResult};
 use super::stop::stop;
-use super::stored::{Copies, TRANSFERS, TaskStore};
+use super::stored::{Copies, TaskStore, Transfers};
 use super::tasks::{Running, Tasks};
 
 /// Engine that creates stages of Ballista's with a stop.
@@ -75,8 +74,8 @@ pub(super) struct VolleyEngine {
     paths: AllowedPaths,
     /// Id of the executor.
     executor: String,
-    /// Permits of tasks that transfer files to or from a shuffle store.
-    transfers: Arc<Semaphore>,
+    /// Transfers of tasks to and from shuffle stores.
+    transfers: Arc<Transfers>,
 }
 
 impl VolleyEngine {
@@ -91,7 +90,7 @@ impl VolleyEngine {
             tasks,
             paths,
             executor: executor.to_owned(),
-            transfers: Arc::new(Semaphore::new(TRANSFERS)),
+            transfers: Arc::default(),
         }
     }
 
@@ -584,7 +583,31 @@ fn unwrap<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static)
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+    use volley_engine::settings::shuffle_store;
+    use volley_proto::access::ClusterSecret;
+
+    use super::super::connections::Connections;
+    use super::super::tasks::running;
     use super::*;
+
+    #[test]
+    fn copies_go_only_where_plans_may_write() {
+        let allowed = AllowedPaths::new(&["s3://bucket/copies".to_owned()]).unwrap();
+        let connections = Connections::new(None, ClusterSecret::generate());
+        let (tasks, _ended) = Tasks::new(CancellationToken::new());
+        let engine = VolleyEngine::new("e-1", Arc::new(connections), tasks, allowed);
+        let to = |place: &str| {
+            let url = shuffle_store(place).unwrap().unwrap();
+            let store = ShuffleStore::new(&Stores::default(), &url, "j");
+            engine.task_store(store, &running())
+        };
+        to("s3://bucket/copies/of-rows").unwrap();
+        for place in ["s3://bucket/other", "file:///shared"] {
+            let error = to(place).unwrap_err().to_string();
+            assert!(error.contains("--allow-path"), "{error}");
+        }
+    }
 
     fn wrapped(error: BallistaError) -> DataFusionError {
         let shared = DataFusionError::Shared(Arc::new(DataFusionError::External(Box::new(error))));

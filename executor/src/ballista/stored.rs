@@ -2,16 +2,19 @@
 //! later attempt fetches them in place of computing.
 //!
 //! The tasks that transfer files at once are limited, and with them the memory that this takes. A copy that cannot be made
-//! fails nothing: the rows are on the executor alone, and the log says so. Not here: how a file is transferred, which is
-//! [`ShuffleStore`]'s, and who removes the copies, which is the scheduler.
+//! fails nothing: the rows are on the executor alone, and the log says so. The next tasks then do not wait for the same
+//! store in vain. Not here: how a file is transferred, which is [`ShuffleStore`]'s, and who removes the copies, which is
+//! the scheduler.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ballista_core::JobId;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use datafusion::error::Result;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use volley_engine::object_stores::{ShuffleStore, TransferError};
 use volley_proto::failure::chain;
@@ -20,14 +23,23 @@ use super::shuffle_dir::ShuffleFile;
 use super::tasks::Running;
 
 /// Number of tasks of an executor that transfer files at once; each has two parts of 8 MiB in memory at most.
-pub(super) const TRANSFERS: usize = 4;
+const TRANSFERS: usize = 4;
+/// Time for which nothing is copied to a store that has failed.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Transfers of an executor's tasks.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    permits: Semaphore,
+    /// Stores that have failed within the pause, by URL.
+    failed: Mutex<HashMap<String, Instant>>,
+}
 
 /// Shuffle store, as a task uses it.
 #[derive(Debug, Clone)]
 pub(super) struct TaskStore {
     pub(super) store: ShuffleStore,
-    /// Permits of the executor's tasks that transfer files.
-    pub(super) transfers: Arc<Semaphore>,
+    pub(super) transfers: Arc<Transfers>,
     pub(super) running: Running,
 }
 
@@ -43,6 +55,30 @@ pub(super) struct Copies {
     pub(super) executor: String,
 }
 
+impl Default for Transfers {
+    fn default() -> Self {
+        Self {
+            permits: Semaphore::new(TRANSFERS),
+            failed: Mutex::default(),
+        }
+    }
+}
+
+impl Transfers {
+    fn fails(&self, store: &ShuffleStore) {
+        let mut failed = self.failed.lock();
+        failed.retain(|_, since| since.elapsed() < PAUSE);
+        failed.insert(store.url().to_string(), Instant::now());
+    }
+
+    /// Checks whether a store has failed within the pause.
+    fn has_failed(&self, store: &ShuffleStore) -> bool {
+        let failed = self.failed.lock();
+        let since = failed.get(store.url().as_str());
+        since.is_some_and(|since| since.elapsed() < PAUSE)
+    }
+}
+
 impl TaskStore {
     /// Transfers files in turn with other tasks.
     ///
@@ -51,7 +87,7 @@ impl TaskStore {
     pub(super) async fn transfer<T>(&self, files: impl Future<Output = T>) -> Result<T> {
         let transfer = async {
             // Nobody closes it.
-            let _permit = self.transfers.acquire().await;
+            let _permit = self.transfers.permits.acquire().await;
             files.await
         };
         tokio::select! {
@@ -85,9 +121,22 @@ impl Copies {
     /// # Errors
     /// When the task is to stop.
     pub(super) async fn make(&self, written: &[ShuffleWritePartition]) -> Result<bool> {
-        let Err(error) = self.to.transfer(self.upload(written)).await? else {
-            return Ok(true);
+        let TaskStore {
+            store, transfers, ..
+        } = &self.to;
+        let copied = async {
+            match transfers.has_failed(store) {
+                true => Ok(false),
+                false => self.upload(written).await.map(|()| true),
+            }
         };
+        let error = match self.to.transfer(copied).await? {
+            Ok(copied) => return Ok(copied),
+            Err(error) => error,
+        };
+        if let TransferError::Object { .. } = error {
+            transfers.fails(store);
+        }
         tracing::warn!(
             executor = self.executor,
             stage = self.stage,
@@ -140,7 +189,7 @@ pub(super) mod tests {
         let url = shuffle_store(&format!("file://{}", folder.display()));
         TaskStore {
             store: ShuffleStore::new(&Stores::default(), &url.unwrap().unwrap(), "j"),
-            transfers: Arc::new(Semaphore::new(TRANSFERS)),
+            transfers: Arc::default(),
             running: running(),
         }
     }
@@ -224,7 +273,17 @@ pub(super) mod tests {
         let nowhere = self::copies(work_dir.path(), &shared.path().join("none"));
         fs::write(work_dir.path().join("a/1/7/data.arrow.index"), "index").unwrap();
         assert!(!nowhere.make(&[piece(0, 7, true)]).await.unwrap());
-        assert!(copies.make(&[piece(0, 7, true)]).await.unwrap());
+        // Other tasks do not wait for it, and another store is no worse for it.
+        fs::remove_file(shared.path().join("none")).unwrap();
+        assert!(!nowhere.make(&[piece(0, 7, true)]).await.unwrap());
+        let elsewhere = Copies {
+            to: TaskStore {
+                transfers: Arc::clone(&nowhere.to.transfers),
+                ..copies.to.clone()
+            },
+            ..copies
+        };
+        assert!(elsewhere.make(&[piece(0, 7, true)]).await.unwrap());
     }
 
     #[tokio::test]

@@ -135,12 +135,12 @@ impl Vitals {
         }
         metrics.counter(
             "volley_table_read_bytes",
-            "Bytes that were read from files of tables, by scans",
+            "Bytes that were read from files of tables, by scans, and from copies in shuffle stores",
             counts.traffic.read(),
         );
         metrics.counter(
             "volley_table_written_bytes",
-            "Bytes that were written to files of tables, by COPY and others",
+            "Bytes that were written to files of tables, by COPY and others, and to shuffle stores",
             counts.traffic.written(),
         );
         let errors = metrics.counters(
