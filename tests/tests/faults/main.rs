@@ -19,6 +19,7 @@
 mod asking;
 mod attacks;
 mod clients;
+mod copies;
 mod dice;
 mod exactness;
 mod fault;
@@ -45,6 +46,11 @@ mod wrong_rows;
 #[test]
 fn queries() {
     fault::each("query", queries::FAULTS);
+}
+
+#[test]
+fn copies() {
+    fault::each("copies", copies::FAULTS);
 }
 
 #[test]
