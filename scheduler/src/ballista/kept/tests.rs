@@ -117,8 +117,8 @@ fn succeed(graph: &mut ExecutionGraphBox, (on, task): &BoundTask) {
     graph.revive();
 }
 
-/// Computes a partition of a running stage on an executor.
-fn compute(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str) {
+/// Binds a partition of a running stage to an executor.
+fn bound(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str) -> BoundTask {
     let running = graph.running_stages().into_iter();
     let others: Vec<_> = running.filter(|other| *other != id).collect();
     let stage = graph.fetch_running_stage(&others).unwrap();
@@ -131,7 +131,12 @@ fn compute(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str)
     let plan = kept_plan(&stage.plan, rows).unwrap();
     let (partitions, _) = take(&mut stage.pending, &[partition]).unwrap();
     let of = ("session", &JobId::from("any".to_owned()));
-    let task = describe(stage, of, (on.to_owned(), 1), partitions, plan).unwrap();
+    describe(stage, of, (on.to_owned(), 1), partitions, plan).unwrap()
+}
+
+/// Computes a partition of a running stage on an executor.
+fn compute(graph: &mut ExecutionGraphBox, id: usize, partition: usize, on: &str) {
+    let task = bound(graph, id, partition, on);
     succeed(graph, &task);
 }
 
@@ -422,4 +427,23 @@ async fn copies_are_fetched_where_their_executors_take_no_tasks() {
     kept.capture_unreadable(|| Some("j".to_owned()), (&next, &Places::default()), "e0");
     let mut last = attempt(&session, "l", EXACT).await;
     assert!(adopt(&kept, &mut last).is_empty());
+}
+
+#[tokio::test]
+async fn tasks_of_the_last_stage_have_no_store() {
+    let (session, _dir) = session().await;
+    let session = with_store(&session);
+    let mut graph = attempt(&session, "j", EXACT).await;
+    let has_store = |(_, task): &BoundTask| {
+        let settings: Option<&JobSettings> = task.session_config.options().extensions.get();
+        settings.unwrap().shuffle_store.is_some()
+    };
+    for stage in [1, 2] {
+        let task = bound(&mut graph, stage, 0, "e0");
+        assert!(has_store(&task), "stage {stage}");
+        succeed(&mut graph, &task);
+        compute(&mut graph, stage, 1, "e0");
+        compute(&mut graph, stage, 2, "e0");
+    }
+    assert!(!has_store(&bound(&mut graph, 3, 0, "e0")));
 }
