@@ -89,6 +89,7 @@ pub(crate) fn manifest(name: &str) -> Manifest {
             too_few: TooFew::Fail,
         },
         start: Start::Fresh,
+        begin_early: false,
         checkpoint_every: None,
         trace: false,
         shards: 12,

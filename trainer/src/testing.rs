@@ -104,6 +104,7 @@ pub(crate) fn spec() -> TrainSpec {
             too_few: TooFew::Wait,
         },
         start: Start::Fresh,
+        begin_early: false,
         checkpoint_every: None,
         trace: false,
         shards: 8,

@@ -69,6 +69,13 @@ impl Estimator {
         self
     }
 
+    /// Begins the first epoch as rows arrive, with the values, classes and scaling of the model of `warm_start`. Default:
+    /// once all rows are there.
+    pub fn begin_early(mut self) -> Self {
+        self.options.begin_early = true;
+        self
+    }
+
     /// Sets the number of virtual shards that rows are hashed into, at least the number of ranks. Default: 60, or more
     /// for a multiple of the ranks; a checkpoint's when training resumes.
     pub fn shards(mut self, shards: usize) -> Self {

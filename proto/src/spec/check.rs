@@ -250,6 +250,7 @@ impl TrainSpec {
         self.vocabulary.check()?;
         self.check_lbfgs()?;
         self.check_refit()?;
+        self.check_begin_early()?;
         let of_rank = matches!(self.batch_size, Some(BatchSize::OfRank(_)));
         if self.optimizer.schedule.scaling != RateScaling::None && !of_rank {
             let value = match self.optimizer.schedule.scaling {

@@ -14,6 +14,7 @@ use url::Url;
 use crate::{Error, ModelName, ModelRef, Result, TrainId};
 
 mod check;
+mod early;
 mod label;
 mod loss;
 mod memory;
@@ -116,6 +117,10 @@ pub struct TrainSpec {
     pub elastic: Elastic,
     /// Start of the training.
     pub start: Start,
+    /// True if the first epoch begins as rows arrive, with the values and the scaling of the model to start from; false
+    /// in old specs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub begin_early: bool,
     /// Optimizer steps between checkpoints, in addition to the checkpoint after every epoch.
     pub checkpoint_every: Option<u64>,
     /// True if each rank records its timeline, for a file beside the model.

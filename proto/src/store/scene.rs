@@ -277,6 +277,7 @@ fn spec(train_id: TrainId, model: &ModelName, if_exists: IfExists) -> TrainSpec 
             too_few: TooFew::Wait,
         },
         start: Start::Fresh,
+        begin_early: false,
         checkpoint_every: None,
         trace: false,
         shards: 1,

@@ -118,6 +118,8 @@ pub struct TrainOptions {
     pub resume: bool,
     /// Model whose weights training starts from.
     pub warm_start: Option<WarmStart>,
+    /// True to begin the first epoch as rows arrive.
+    pub begin_early: bool,
     /// Number of virtual shards; default: a multiple of the number of ranks, of at least 60.
     pub shards: Option<usize>,
     /// Columns whose hash assigns rows to shards.
@@ -236,6 +238,7 @@ impl Default for TrainOptions {
             trace: None,
             resume: false,
             warm_start: None,
+            begin_early: false,
             shards: None,
             shard_by: Vec::new(),
             device: Device::Auto,

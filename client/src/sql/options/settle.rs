@@ -103,6 +103,7 @@ impl TrainOptions {
             ranks: self.ranks,
             elastic,
             start: target.start,
+            begin_early: self.begin_early,
             checkpoint_every: self.checkpoint_every,
             trace: self.trace.unwrap_or(false),
             shards,

@@ -182,6 +182,7 @@ pub(crate) fn spec(batch_size: usize) -> TrainSpec {
             too_few: TooFew::Fail,
         },
         start: Start::Fresh,
+        begin_early: false,
         checkpoint_every: None,
         trace: false,
         shards: SHARDS,

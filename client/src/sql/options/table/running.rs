@@ -102,6 +102,15 @@ pub(super) const RUNNING: &[TrainOption] = &[
         },
     },
     TrainOption {
+        name: "begin_early",
+        values: "true, false",
+        default: "false",
+        about: "Begins the first epoch as rows arrive, with the values, classes and scaling of warm_start's model: new \
+            values of a categorical column train the embedding of unknown ones.",
+        example: "warm_start = true, begin_early = true",
+        set: |to, value| set(&mut to.begin_early, boolean(value)?),
+    },
+    TrainOption {
         name: "shards",
         values: "whole number",
         default: "60, or more for a multiple of the ranks; the checkpoint's when training resumes",

@@ -301,6 +301,7 @@ fn sets_what_was_typed() {
         ("warm_start", "'m@2'", |o| {
             o.warm_start == Some("m@2".parse().unwrap())
         }),
+        ("begin_early", "true", |o| o.begin_early),
         ("shards", "12", |o| o.shards == Some(12)),
         ("shard_by", "['Store']", |o| o.shard_by == ["Store"]),
         ("device", "'cuda:1'", |o| {
@@ -388,6 +389,7 @@ fn refuses_wrong_values_by_name() {
         ("on_too_few_ranks", "'stop'"),
         ("checkpoint_every", "0"),
         ("resume", "'true'"),
+        ("begin_early", "1"),
         ("warm_start", "1"),
         ("warm_start", "'a b'"),
         ("warm_start", "'m@0'"),
