@@ -286,6 +286,12 @@ pub enum Error {
         /// First difference.
         difference: String,
     },
+    /// A training that begins early starts from nothing.
+    #[error(
+        "training cannot begin before its rows have arrived (begin_early): there is no model to start from, whose values \
+         and scaling it would take"
+    )]
+    NothingKnown,
     /// A model to start from has another network.
     #[error(
         "the model to start from does not fit: its parameter {parameter} is {then}, this one's is \

@@ -16,8 +16,8 @@ use crate::collective::{self, Communicator, Listener, Membership, Options};
 use crate::custom::CustomLayers;
 use crate::train::train;
 use crate::{
-    Artifacts, Error, Interrupted, LoadedShards, Observer, Origin, Outcome, Rank, RankReport,
-    ResolvedDevice, Result,
+    Artifacts, Error, Interrupted, Observer, Origin, Outcome, Rank, RankReport, ResolvedDevice,
+    Result, Shards,
 };
 
 /// Publisher of a model. It is called on the rank's thread, which it may block.
@@ -66,14 +66,15 @@ pub struct Published {
 
 /// Connects the peers, trains with them and has the model published. All ranks of the membership call it.
 ///
-/// It takes the result of [`load`](crate::load), as [`train`](crate::train()) does.
+/// It takes the result of [`load`](crate::load()) or of [`load_early`](crate::load_early), as [`train`](crate::train())
+/// does.
 ///
 /// # Errors
 /// The errors of `train`; [`Error::Publish`] on rank 0, which its peers see as the loss of a peer; and collective
 /// errors before and after training. Until training is over, the error comes with a state to resume from.
 pub fn run_rank(
     spec: &TrainSpec,
-    loaded: Result<LoadedShards>,
+    shards: impl Into<Shards>,
     rank: GangRank<'_>,
 ) -> Result<Published, Interrupted> {
     let GangRank {
@@ -110,7 +111,7 @@ pub fn run_rank(
         cancel,
         origin,
     };
-    let Outcome { report, artifacts } = train(spec, loaded, rank)?;
+    let Outcome { report, artifacts } = train(spec, shards, rank)?;
     let version = publish(spec, artifacts, publisher, communicator);
     let version = version.map_err(|error| Interrupted { error, state: None })?;
     Ok(Published { version, report })

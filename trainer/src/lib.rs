@@ -6,7 +6,7 @@
 //!                                             collective: the other ranks
 //! ```
 //!
-//! [`load`] turns streams of Arrow batches into encoded shards. [`train`](train()) agrees with the other ranks on
+//! [`load`] turns streams of Arrow batches into encoded shards, [`load_early`] into shards that training need not wait for. [`train`](train()) agrees with the other ranks on
 //! vocabularies, steps and the state to start from, fits the network, and hands rank 0 the files to publish, or every
 //! rank the [`TrainingState`] to resume from when it is interrupted. [`Model`] predicts from those files, with an [`Accelerator`] on a GPU. [`run_rank`]
 //! does all of this for a rank that has found its [membership](collective::Membership): it connects the peers, trains,
@@ -51,7 +51,9 @@ pub mod custom {
 
 pub use accelerator::{AcceleratedModel, Accelerator};
 pub use device::{Alone, GpuLock, ResolvedDevice, gpus, resolve_device, resolve_gpu};
-pub use encode::{Defect, LoadedShards, RowMemory, Rule, ShardCache, load};
+pub use encode::{
+    ArrivingShards, Defect, LoadedShards, RowMemory, Rule, ShardCache, load, load_early,
+};
 pub use error::{Error, Result};
 pub use gang::{GangRank, Published, Publisher, run_rank};
 pub use model::{Model, VOCABULARIES, WEIGHTS};
@@ -59,7 +61,7 @@ pub use speed::thread_speed;
 #[doc(hidden)]
 pub use train::bench;
 pub use train::{
-    Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, Step,
+    Artifacts, Beginning, Interrupted, Observer, Origin, Outcome, Rank, RankReport, Shards, Step,
     TrainingState, train,
 };
 pub use volley_proto::store::Position;

@@ -12,7 +12,8 @@ impl TrainSpec {
         if !self.begin_early {
             return Ok(());
         }
-        let counts_rows = self.network.is_deep() && self.network.ensemble_size == EnsembleSize::Auto;
+        let counts_rows =
+            self.network.is_deep() && self.network.ensemble_size == EnsembleSize::Auto;
         let refused = [
             (
                 self.start == Start::Fresh,

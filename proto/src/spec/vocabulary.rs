@@ -32,6 +32,14 @@ impl Default for VocabularyRule {
 }
 
 impl VocabularyRule {
+    /// Returns the number of buckets that values are hashed into, if they are.
+    pub fn buckets(self) -> Option<usize> {
+        match self {
+            Self::Buckets(buckets) => Some(buckets),
+            Self::Values { .. } => None,
+        }
+    }
+
     pub(super) fn check(self) -> Result<()> {
         match self {
             Self::Values { most: Some(0), .. } => {

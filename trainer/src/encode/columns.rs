@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, Schema};
 use volley_proto::spec::{
-    FeatureKind, LabelTransform, Loss, Split, Task, TrainSpec, VocabularyRule, is_ordered, split,
+    FeatureKind, LabelTransform, Loss, Split, Task, TrainSpec, is_ordered, split,
 };
 use volley_proto::store::{FeatureSummary, Scale};
 
@@ -151,13 +151,9 @@ impl Columns {
         let weight = spec.sample_weight.as_ref();
         let weight = weight.map(|column| find(column, "the rows' weight", schema));
         let weight = weight.transpose()?.map(|(column, _)| column);
-        let buckets = match spec.vocabulary {
-            VocabularyRule::Buckets(buckets) => Some(buckets),
-            VocabularyRule::Values { .. } => None,
-        };
         Ok(Self {
             categorical,
-            buckets,
+            buckets: spec.vocabulary.buckets(),
             continuous,
             labels,
             classes,
@@ -167,6 +163,14 @@ impl Columns {
             split,
             features,
         })
+    }
+}
+
+impl Columns {
+    /// Returns the class of each categorical feature.
+    pub(super) fn classes_of_features(&self) -> Vec<Class> {
+        let categorical = self.categorical.iter();
+        categorical.map(|(_, class)| *class).collect()
     }
 }
 

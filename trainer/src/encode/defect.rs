@@ -35,6 +35,8 @@ pub enum Rule {
     Label,
     /// A label that is a class.
     Class,
+    /// A class of the model whose classes a training that begins early takes.
+    KnownClass,
     /// A label of a loss on counts.
     CountLabel,
     /// A label of a loss on amounts.
@@ -72,6 +74,9 @@ impl fmt::Display for Defect {
             Rule::SplitText => "'TRAIN', 'EVAL' or 'TEST', to split the rows",
             Rule::SplitFlag => "true or false, to split the rows",
             Rule::Class => "a class in every row that is trained on or evaluated",
+            Rule::KnownClass => {
+                "a class that the model to start from knows, since training begins before all classes are seen"
+            }
             Rule::CountLabel => {
                 "a number ≥ 0 in every row that is trained on or evaluated, since the loss is for counts"
             }

@@ -3,14 +3,14 @@
 //! It only grows while the shard streams, and ends as the shard's contribution to a [`Tally`]. The numbering means
 //! nothing outside the shard. If values are hashed, it numbers their buckets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use super::categories::{Categories, Class};
 use super::memo::{self, Codes};
 use super::tally::{Counted, Tally};
-use super::vocabulary::{Vocabulary, bucket_of_text, bucket_of_whole};
+use super::vocabulary::{OUT_OF_VOCABULARY, Values, Vocabulary, bucket_of_text, bucket_of_whole};
 
 /// Values and their local codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,22 @@ impl Dictionary {
             }
         };
         Tally::new(self.class, self.null.is_some(), values)
+    }
+
+    /// Returns the values that a vocabulary lacks, as text, by their local codes. Null is none of them.
+    pub(super) fn unknown_in(&self, vocabulary: &Vocabulary) -> BTreeMap<u32, String> {
+        let as_text = |value: i64| {
+            let alone = Vocabulary::new(self.class, false, Values::Whole(vec![value]));
+            alone.classes().texts().concat()
+        };
+        let whole = self.whole.iter();
+        let whole =
+            whole.filter(|(value, _)| vocabulary.code_of_whole(**value) == OUT_OF_VOCABULARY);
+        let whole = whole.map(|(value, local)| (*local, as_text(*value)));
+        let text = self.text.iter();
+        let text = text.filter(|(value, _)| vocabulary.code_of_text(value) == OUT_OF_VOCABULARY);
+        let text = text.map(|(value, local)| (*local, value.to_string()));
+        whole.chain(text).collect()
     }
 
     /// Returns the code in a vocabulary for every local code.

@@ -22,10 +22,11 @@ use super::defect::{self, Defect};
 use super::shard::LocalShard;
 use super::spill::Storage;
 use super::tally::Tally;
+use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
 /// Maximum number of shards that stream at once; each is one connection to the executor that holds its rows.
-const CONCURRENT_SHARDS: usize = 16;
+pub(super) const CONCURRENT_SHARDS: usize = 16;
 /// Shards that stream before the size of one is known.
 const FIRST_SHARDS: usize = 4;
 
@@ -43,9 +44,43 @@ pub struct LoadedShards {
     seconds: f64,
     /// Number of shards that may be settled at once.
     pub(crate) at_once: usize,
+    /// Vocabularies of these columns, if they do not follow from the rows.
+    pub(crate) known: Option<Vec<Vocabulary>>,
 }
 
 impl LoadedShards {
+    /// Collects a rank's shards, of which `found` were in the cache.
+    pub(super) fn of(
+        mut shards: Vec<LocalShard>,
+        found: usize,
+        columns: &Columns,
+        cache: Option<&ShardCache>,
+        seconds: f64,
+    ) -> Self {
+        shards.sort_by_key(|shard| shard.id);
+        let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
+        let spilled = shards
+            .iter()
+            .filter(|shard| shard.storage != Storage::Memory)
+            .count();
+        let streamed = shards.len() - found;
+        tracing::info!(
+            rows,
+            seconds,
+            "{streamed} shards streamed, {found} read from the cache; {spilled} stay in files"
+        );
+        Self {
+            shards,
+            features: columns.features.clone(),
+            categories: columns.classes_of_features(),
+            label: columns.classes,
+            rows,
+            seconds,
+            at_once: cache.map_or(usize::MAX, ShardCache::at_once),
+            known: None,
+        }
+    }
+
     /// Returns the number of rows, without those of weight 0, in all parts of the split.
     pub fn rows(&self) -> u64 {
         self.rows
@@ -83,7 +118,7 @@ impl LoadedShards {
 
     /// Returns the vocabularies of a rank that is alone.
     #[cfg(test)]
-    pub(crate) fn vocabularies(&self) -> Vec<super::Vocabulary> {
+    pub(crate) fn vocabularies(&self) -> Vec<Vocabulary> {
         let all = self.tallies().into_iter();
         all.map(|tally| tally.vocabulary(&Default::default()))
             .collect()
@@ -137,10 +172,50 @@ where
 {
     let start = Instant::now();
     let columns = Arc::new(Columns::try_new(spec, schema)?);
-    let permits = Arc::new(Permits::new(cache));
-    let encoded = stream::iter(shards)
-        .map(|(id, open)| {
-            let (cache, columns) = (cache.cloned(), Arc::clone(&columns));
+    let all = Arc::clone(&columns);
+    let encoded = encode_all(shards, all, cache.cloned(), CONCURRENT_SHARDS);
+    let encoded = cancel
+        .run_until_cancelled(encoded.try_collect::<Vec<_>>())
+        .await
+        .ok_or(Error::Cancelled)??;
+    let found = encoded.iter().filter(|shard| shard.found).count();
+    let shards = encoded.into_iter().map(|encoded| encoded.shard);
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(LoadedShards::of(
+        shards.collect(),
+        found,
+        &columns,
+        cache,
+        seconds,
+    ))
+}
+
+/// A shard that is encoded.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    /// Index among the rank's shards, as given.
+    pub(super) at: usize,
+    pub(super) shard: LocalShard,
+    /// True if it was in the cache.
+    pub(super) found: bool,
+}
+
+/// Encodes shards, at most `at_once` at a time, beginning with the first.
+pub(super) fn encode_all<O, S, E>(
+    shards: Vec<(usize, O)>,
+    columns: Arc<Columns>,
+    cache: Option<ShardCache>,
+    at_once: usize,
+) -> impl Stream<Item = Result<Encoded>>
+where
+    O: FnOnce() -> Result<S, E> + Send + 'static,
+    S: Stream<Item = Result<RecordBatch, E>> + Send + Unpin + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let permits = Arc::new(Permits::new(cache.as_ref()));
+    stream::iter(shards.into_iter().enumerate())
+        .map(move |(at, (id, open))| {
+            let (cache, columns) = (cache.clone(), Arc::clone(&columns));
             let permits = Arc::clone(&permits);
             // A set of one, which aborts the task when its future is dropped.
             let mut task = JoinSet::new();
@@ -152,43 +227,12 @@ where
                 }
                 shard
             });
-            async move { ended(task.join_next().await) }
+            async move {
+                let (shard, found) = ended(task.join_next().await)?;
+                Ok(Encoded { at, shard, found })
+            }
         })
-        .buffer_unordered(CONCURRENT_SHARDS)
-        .try_collect::<Vec<_>>();
-    let mut shards = cancel
-        .run_until_cancelled(encoded)
-        .await
-        .ok_or(Error::Cancelled)??;
-    shards.sort_by_key(|(shard, _)| shard.id);
-    let (shards, found): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
-    let rows = shards.iter().map(|shard| shard.rows() as u64).sum();
-    let spilled = shards
-        .iter()
-        .filter(|shard| shard.storage != Storage::Memory)
-        .count();
-    let seconds = start.elapsed().as_secs_f64();
-    let found = found.into_iter().filter(|found| *found).count();
-    let streamed = shards.len() - found;
-    tracing::info!(
-        rows,
-        seconds,
-        "{streamed} shards streamed, {found} read from the cache; {spilled} stay in files"
-    );
-    let categories = columns
-        .categorical
-        .iter()
-        .map(|(_, class)| *class)
-        .collect();
-    Ok(LoadedShards {
-        shards,
-        features: columns.features.clone(),
-        categories,
-        label: columns.classes,
-        rows,
-        seconds,
-        at_once: cache.map_or(usize::MAX, ShardCache::at_once),
-    })
+        .buffer_unordered(at_once)
 }
 
 /// Limit on shards that stream at once: a few at first, more once the first shard's size shows that memory suffices.

@@ -25,6 +25,7 @@
 //!
 //! This module does no training and no communication: `train` exchanges the values.
 
+mod arriving;
 mod cache;
 mod categories;
 mod columns;
@@ -47,6 +48,8 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use arriving::WAVES;
+pub use arriving::{ArrivingShards, load_early};
 pub use cache::{RowMemory, ShardCache};
 pub(crate) use categories::{Categories, Class, numbers};
 pub(crate) use defect::merge as merge_defects;
@@ -55,7 +58,7 @@ pub(crate) use index::Index;
 pub use load::{LoadedShards, load};
 pub(crate) use scaling::{FeatureScale, Scaling};
 pub(crate) use settle::{Rows, Settled, settle};
-pub(crate) use shard::is_finite;
+pub(crate) use shard::{LocalShard, is_finite};
 pub(crate) use spill::Storage;
 pub(crate) use statistics::Statistics;
 pub(crate) use stored::Stored;

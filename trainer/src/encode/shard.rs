@@ -18,6 +18,7 @@ use super::sequence;
 use super::spill::Storage;
 use super::stored::Stored;
 use super::tally::Tally;
+use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
 /// Part of the split that a row belongs to.
@@ -87,6 +88,11 @@ impl LocalShard {
         self.parts.len()
     }
 
+    /// Returns the number of rows of weight 0, which are left out.
+    pub(crate) fn weightless(&self) -> u64 {
+        self.weightless
+    }
+
     /// Returns the bytes of its rows until they are scaled.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes_by(size_of::<f64>()) + (self.rows() * size_of::<Part>()) as u64
@@ -121,6 +127,22 @@ impl LocalShard {
         // Classes are kept however rare they are.
         let classes = self.classes.iter();
         features.chain(classes.map(|classes| classes.tally(&vec![0; classes.len()])))
+    }
+
+    /// Returns the defects of its rows, given the classes that labels may have if they are known.
+    pub(crate) fn defects_with(&self, label: &str, known: Option<&Vocabulary>) -> Vec<Defect> {
+        let mut defects = self.defects.clone();
+        let (Some(classes), Some(known)) = (&self.classes, known) else {
+            return defects;
+        };
+        let unknown = classes.unknown_in(known);
+        let rows = self.labels[0].iter().zip(&self.parts);
+        for (code, _) in rows.filter(|(_, part)| **part != Part::Test) {
+            if let Some(class) = unknown.get(&(*code as u32)) {
+                Defect::count(&mut defects, label, Rule::KnownClass, || class.clone());
+            }
+        }
+        defects
     }
 
     /// Encodes a batch's rows.

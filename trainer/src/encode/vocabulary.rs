@@ -80,6 +80,31 @@ impl Vocabulary {
         }
     }
 
+    /// Returns the vocabulary whose values are these classes.
+    pub(crate) fn of_classes(classes: &Classes) -> Self {
+        let (class, values) = match classes {
+            Classes::Integer(values) => (Class::Integer, Values::Whole(values.clone())),
+            Classes::Text(values) => (Class::Text, Values::Text(values.clone())),
+            Classes::Boolean(values) => {
+                let values = values.iter().map(|value| i64::from(*value));
+                (Class::Boolean, Values::Whole(values.collect()))
+            }
+            Classes::Date(days) => {
+                let days = days.iter().map(|days| i64::from(*days));
+                (Class::Date, Values::Whole(days.collect()))
+            }
+        };
+        Self::new(class, false, values)
+    }
+
+    /// Returns the number of buckets that values are hashed into, if they are.
+    pub(crate) fn buckets(&self) -> Option<usize> {
+        match self.values {
+            Values::Hashed(buckets) => Some(buckets),
+            Values::Whole(_) | Values::Text(_) => None,
+        }
+    }
+
     /// Counts the values that have a code, or buckets, and null if it occurs.
     pub(crate) fn distinct(&self) -> usize {
         let values = match &self.values {
@@ -308,6 +333,20 @@ mod tests {
         );
         assert!(!hashed(false, 0).is_sound());
         assert!(!hashed(true, usize::MAX).is_sound());
+    }
+
+    #[test]
+    fn classes_have_their_vocabulary_again() {
+        for classes in [
+            Classes::Integer(vec![-3, 0, 7]),
+            Classes::Text(vec!["a".into(), "b".into()]),
+            Classes::Boolean(vec![false, true]),
+            Classes::Date(vec![-1, 20_000]),
+        ] {
+            let vocabulary = Vocabulary::of_classes(&classes);
+            assert!(vocabulary.is_sound());
+            assert_eq!(vocabulary.classes(), classes);
+        }
     }
 
     #[test]

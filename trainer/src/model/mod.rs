@@ -17,7 +17,7 @@ pub use files::{VOCABULARIES, WEIGHTS};
 pub(crate) use files::{encode_vocabularies, encode_weights};
 pub(crate) use predict::BATCH;
 pub use predict::Model;
-pub(crate) use warm::Successor;
+pub(crate) use warm::{Inherited, Successor};
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,13 @@
 //! Warm start: a model's weights as the initial weights of another training.
 //!
-//! Embeddings follow their values to their codes in the new vocabularies; everything else is copied unchanged.
+//! Embeddings follow their values to their codes in the new vocabularies; everything else is copied unchanged. A training
+//! that begins before its rows have arrived inherits the vocabularies and the scaling too.
 
-use volley_proto::spec::{Feature, FeatureKind, Label, Loss, NumericTransform};
+use volley_proto::spec::{Feature, FeatureKind, Label, Loss, NumericTransform, TrainSpec};
 
 use super::Model;
 use super::predict::Encoder;
-use crate::encode::Vocabulary;
+use crate::encode::{Class, Scaling, Vocabulary};
 use crate::network::{Architecture, Normalization, Parameter, Table};
 use crate::{Error, Result};
 
@@ -22,7 +23,72 @@ pub(crate) struct Successor<'a> {
     pub(crate) architecture: &'a Architecture,
 }
 
+/// Terms of a model that a training takes if it does not wait for all rows to fit its own.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// Vocabularies of the categorical features.
+    pub(crate) vocabularies: Vec<Vocabulary>,
+    /// Classes of a classification label.
+    pub(crate) classes: Option<Vocabulary>,
+    pub(crate) scaling: Scaling,
+}
+
 impl Model {
+    /// Returns what a training with this spec inherits. Its columns have these classes, of the categorical features and of
+    /// a label that is a class.
+    ///
+    /// # Errors
+    /// Names what differs.
+    pub(crate) fn inherited(
+        &self,
+        spec: &TrainSpec,
+        features: &[Class],
+        label: Option<Class>,
+    ) -> Result<Inherited> {
+        let refuse = |difference: String| Err(Error::WarmFeatures { difference });
+        self.check_roles(
+            &spec.features,
+            spec.numeric_transform,
+            &spec.label,
+            &spec.loss,
+        )?;
+        self.check_classes(&spec.features, features.iter().copied())?;
+        let classes = self.manifest.classes.as_ref().map(Vocabulary::of_classes);
+        let then = classes.as_ref().map(Vocabulary::class);
+        if then != label {
+            let say = |class: Option<Class>| class.map_or("numbers".into(), |of| of.to_string());
+            let (then, now) = (say(then), say(label));
+            return refuse(format!("its label holds {then}, this one's {now}"));
+        }
+        let vocabularies: Vec<Vocabulary> = self.vocabularies().cloned().collect();
+        let now = spec.vocabulary.buckets();
+        let mut then = vocabularies.iter().map(Vocabulary::buckets);
+        if let Some(then) = then.find(|then| *then != now) {
+            let say = |of: Option<usize>| of.map_or("not set".into(), |of| of.to_string());
+            let (then, now) = (say(then), say(now));
+            return refuse(format!("its hash_buckets is {then}, this one's {now}"));
+        }
+        match [&self.manifest.spec, spec].map(|spec| spec.network.is_piecewise()) {
+            [true, false] => {
+                return refuse("only its numbers have piecewise linear embeddings".to_owned());
+            }
+            [false, true] => {
+                return refuse(
+                    "only this one's numbers have piecewise linear embeddings".to_owned(),
+                );
+            }
+            _ => {}
+        }
+        let Some(scaling) = self.exact_scaling() else {
+            return refuse("its quantiles are those of rounded numbers".to_owned());
+        };
+        Ok(Inherited {
+            vocabularies,
+            classes,
+            scaling: scaling.clone(),
+        })
+    }
+
     /// Returns the successor's weights and running statistics: this model's, with the `fresh` embeddings of values that
     /// it does not know.
     ///
@@ -54,6 +120,26 @@ impl Model {
     }
 
     fn check_features(&self, successor: &Successor<'_>) -> Result<()> {
+        let Successor {
+            features,
+            numeric_transform,
+            label,
+            loss,
+            vocabularies,
+            ..
+        } = *successor;
+        self.check_roles(features, numeric_transform, label, loss)?;
+        self.check_classes(features, vocabularies.iter().map(Vocabulary::class))
+    }
+
+    /// Checks the columns' roles.
+    fn check_roles(
+        &self,
+        features: &[Feature],
+        numeric_transform: NumericTransform,
+        label: &Label,
+        loss: &Loss,
+    ) -> Result<()> {
         let refuse = |difference| Err(Error::WarmFeatures { difference });
         // Outputs are identified by position, and each has a scale.
         let spec = &self.manifest.spec;
@@ -63,12 +149,12 @@ impl Model {
             (labels, _) => Some(format!("labels {labels:?}")),
         };
         let then = outputs(&spec.label, &spec.loss);
-        let now = outputs(successor.label, successor.loss);
+        let now = outputs(label, loss);
         if then != now {
             let [then, now] = [then, now].map(|of| of.unwrap_or_else(|| "one label".to_owned()));
             return refuse(format!("it predicts {then}, this one {now}"));
         }
-        let (then, now) = (&self.manifest.spec.features, successor.features);
+        let (then, now) = (&self.manifest.spec.features, features);
         for at in 0..then.len().max(now.len()) {
             let say = |feature: &Feature| {
                 let kind = match feature.kind {
@@ -85,23 +171,25 @@ impl Model {
             }
         }
         // Numbers must be scaled as the model's: ranks are not standard deviations.
-        let transforms = [
-            self.manifest.spec.numeric_transform,
-            successor.numeric_transform,
-        ];
+        let transforms = [self.manifest.spec.numeric_transform, numeric_transform];
         let [ranked, ranks] = transforms.map(|of| of == NumericTransform::Quantile);
         let [before, after] = transforms;
         if ranked != ranks && now.iter().any(|f| f.kind == FeatureKind::Continuous) {
             let difference = format!("its numeric_transform is '{before}', this one's '{after}'");
             return refuse(difference);
         }
-        let columns = now.iter().filter(|f| f.kind == FeatureKind::Categorical);
-        let classes = self.vocabularies().zip(successor.vocabularies);
+        Ok(())
+    }
+
+    /// Checks the classes of the categorical features.
+    fn check_classes(&self, features: &[Feature], now: impl Iterator<Item = Class>) -> Result<()> {
+        let columns = features.iter();
+        let columns = columns.filter(|f| f.kind == FeatureKind::Categorical);
+        let classes = self.vocabularies().map(Vocabulary::class).zip(now);
         for (Feature { column, .. }, (then, now)) in columns.zip(classes) {
-            let (then, now) = (then.class(), now.class());
             if then != now {
                 let difference = format!("its column {column:?} holds {then}, this one's {now}");
-                return refuse(difference);
+                return Err(Error::WarmFeatures { difference });
             }
         }
         Ok(())

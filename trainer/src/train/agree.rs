@@ -30,15 +30,29 @@ enum Loaded {
 }
 
 /// Builds the vocabularies of all ranks' values, with that of a classification label last; or ends all ranks
-/// if one has failed.
+/// if one has failed. Known vocabularies stay as they are.
 pub(super) fn on_values(
     spec: &TrainSpec,
     loaded: Result<LoadedShards>,
     communicator: &mut Communicator,
 ) -> Result<(LoadedShards, Vec<Vocabulary>)> {
+    let mut loaded = on_loaded(loaded, LoadedShards::defects, communicator)?;
+    let vocabularies = match loaded.known.take() {
+        Some(known) => known,
+        None => vocabularies(spec, &loaded, communicator)?,
+    };
+    Ok((loaded, vocabularies))
+}
+
+/// Ends all ranks if one has failed to load its rows, or has rows that must not be trained on.
+pub(super) fn on_loaded<T>(
+    loaded: Result<T>,
+    defects: impl FnOnce(&T) -> Vec<Defect>,
+    communicator: &mut Communicator,
+) -> Result<T> {
     let mine = match &loaded {
-        Ok(shards) => Loaded::Ready {
-            defects: shards.defects(),
+        Ok(loaded) => Loaded::Ready {
+            defects: defects(loaded),
         },
         Err(Error::Cancelled) => Loaded::Cancelled,
         Err(error) => Loaded::Failed {
@@ -55,11 +69,10 @@ pub(super) fn on_values(
             Loaded::Ready { defects } => found.extend(defects),
         }
     }
-    if let Some(defect) = merge_defects(found).into_iter().next() {
-        return Err(Error::Defect(defect));
+    match merge_defects(found).into_iter().next() {
+        Some(defect) => Err(Error::Defect(defect)),
+        None => Ok(loaded),
     }
-    let vocabularies = vocabularies(spec, &loaded, communicator)?;
-    Ok((loaded, vocabularies))
 }
 
 fn vocabularies(
@@ -225,6 +238,15 @@ impl Census {
     pub(super) fn beside(self, weightless: u64) -> Self {
         Self { weightless, ..self }
     }
+
+    /// Adds other shards of this rank.
+    pub(super) fn add(&mut self, other: Self) {
+        self.shards.extend(other.shards);
+        let labels = [self.largest_label, other.largest_label].into_iter();
+        self.largest_label = labels.flatten().reduce(f64::max);
+        self.weightless = self.weightless.saturating_add(other.weightless);
+        self.spills |= other.spills;
+    }
 }
 
 /// Contents of all ranks' shards.
@@ -250,6 +272,22 @@ pub(super) struct World {
 }
 
 impl World {
+    /// Returns a world whose rows are not known, with so many classes.
+    pub(super) fn unknown(classes: usize) -> Self {
+        Self {
+            shards: BTreeMap::new(),
+            train: Covered::default(),
+            eval: Covered::default(),
+            largest_label: f64::NEG_INFINITY,
+            features: vec![],
+            labels: vec![],
+            classes: vec![0.0; classes],
+            means: vec![],
+            ranks: 0,
+            spills: false,
+        }
+    }
+
     /// Returns the class with the greatest weight of training rows, the first of equals; `None` without
     /// classes.
     pub(super) fn majority(&self) -> Option<usize> {
@@ -261,26 +299,64 @@ impl World {
     }
 }
 
-/// Sums the rows of all ranks; `weight` is the column of their weights, if they have one.
+/// Rows of all ranks, of which there may be none to train on.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) world: World,
+    /// Rows of weight 0, which are in no shard.
+    weightless: u64,
+    /// Training rows of the rank that has the fewest.
+    pub(super) fewest: u64,
+}
+
+impl Counted {
+    /// Checks that there are rows to train on; `weight` is the column of their weights, if they have one.
+    pub(super) fn check(self, weight: Option<&str>) -> Result<World> {
+        let Self {
+            world, weightless, ..
+        } = self;
+        if world.train.rows > 0 {
+            return Ok(world);
+        }
+        if let (Some(column), 1..) = (weight, weightless) {
+            return Err(Error::NoWeight {
+                column: column.to_owned(),
+                rows: weightless,
+                others: world.eval.rows,
+            });
+        }
+        Err(Error::NoTrainingRows(if world.eval.rows > 0 {
+            "all rows are held out for evaluation"
+        } else {
+            "the query returned no rows besides test rows"
+        }))
+    }
+}
+
+/// Sums the rows of all ranks, some of which are to be trained on; `weight` is the column of their weights, if they have
+/// one.
 pub(super) fn on_rows(
     mine: Census,
     weight: Option<&str>,
     communicator: &mut Communicator,
 ) -> Result<World> {
+    count(&mine, communicator)?.check(weight)
+}
+
+/// Sums the rows of all ranks.
+pub(super) fn count(mine: &Census, communicator: &mut Communicator) -> Result<Counted> {
     let (features, classes) = (mine.features, mine.classes);
-    let all = gather(&mine, "census of its rows", communicator)?;
+    let all = gather(mine, "census of its rows", communicator)?;
     let mut world = World {
-        shards: BTreeMap::new(),
-        train: Covered::default(),
-        eval: Covered::default(),
-        largest_label: f64::NEG_INFINITY,
-        features: vec![],
-        labels: vec![],
-        classes: vec![0.0; classes],
-        means: vec![],
         ranks: all.len(),
         spills: all.iter().any(|census| census.spills),
+        ..World::unknown(classes)
     };
+    let of_rank = |census: &Census| -> u64 {
+        let shards = census.shards.iter();
+        shards.map(|shard| shard.rows.train.rows).sum()
+    };
+    let fewest = all.iter().map(of_rank).min().unwrap_or(0);
     let mut weightless = 0_u64;
     let mut statistics = BTreeMap::new();
     for census in all {
@@ -309,21 +385,11 @@ pub(super) fn on_rows(
     }
     world.labels = merged.split_off(features.min(merged.len()));
     world.features = merged;
-    if world.train.rows == 0 {
-        if let (Some(column), 1..) = (weight, weightless) {
-            return Err(Error::NoWeight {
-                column: column.to_owned(),
-                rows: weightless,
-                others: world.eval.rows,
-            });
-        }
-        return Err(Error::NoTrainingRows(if world.eval.rows > 0 {
-            "all rows are held out for evaluation"
-        } else {
-            "the query returned no rows besides test rows"
-        }));
-    }
-    Ok(world)
+    Ok(Counted {
+        world,
+        weightless,
+        fewest,
+    })
 }
 
 /// Scaling of a rank's origin.

@@ -16,7 +16,7 @@ mod resident;
 mod sparse;
 mod stream;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -78,6 +78,10 @@ pub(super) struct Fit<'a, C: Compute> {
     announced: usize,
     /// Rows that all ranks together train on in an epoch.
     manifest: Covered,
+    /// Expected steps of the first epoch, while these rows are only a wave of it.
+    expected: Option<u64>,
+    /// What the waves of this epoch have left.
+    begun: Option<Begun>,
 
     // The state.
     basis: Basis,
@@ -145,6 +149,19 @@ pub(super) struct Tools {
     pub(super) trace: Trace,
     /// Threads that gather rows and compute losses.
     pub(super) threads: Threads,
+}
+
+/// This rank's part in the waves of a first epoch that [begins early](super::early).
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// Rows that this rank has trained on.
+    pub(super) own: Covered,
+    /// Time of the beginning.
+    pub(super) since: Instant,
+    /// Time spent in collectives before.
+    pub(super) reducing: Duration,
+    /// Time spent waiting for this rank's shards.
+    pub(super) waited: Duration,
 }
 
 /// The epoch that would be published if training ended.
@@ -226,6 +243,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             // A refit takes no more epochs than those that are chosen from.
             announced: if refits { 2 * epochs } else { epochs },
             manifest: world.train,
+            expected: None,
+            begun: None,
             basis,
             global_batch,
             unit: loss::unit_of(&spec.loss, &scaling.labels),
@@ -342,6 +361,43 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.network.put(values)
     }
 
+    /// Continues a first epoch whose steps are done, in waves.
+    pub(super) fn continues(&mut self, begun: Begun) {
+        // Its steps were all in this generation.
+        (self.own, self.earlier) = (begun.own, Covered::default());
+        self.begun = Some(begun);
+    }
+
+    /// Takes the steps of a wave of the first epoch, which is expected to have so many in all.
+    pub(super) fn run_wave(
+        &mut self,
+        expected: u64,
+        communicator: &mut Communicator,
+        observer: &dyn Observer,
+        cancel: &CancellationToken,
+    ) -> Result<()> {
+        self.expected = Some(expected);
+        self.epochs = pace::last_epoch(self.spec, expected, None, &[]);
+        self.announced = self.epochs;
+        self.begin(communicator)?;
+        let taken = self
+            .ordered(communicator, cancel)
+            .and_then(|rows| self.steps(&rows, communicator, observer, cancel));
+        if taken.is_err() && self.linked {
+            // Peers that wait for sums hear of it before this GPU leaves the link.
+            communicator.close();
+        }
+        taken.map_err(|error| error.at(self.of_epoch(self.position)))
+    }
+
+    /// Agrees with the other ranks on how they take steps over these rows.
+    fn begin(&mut self, communicator: &mut Communicator) -> Result<()> {
+        let may_link = self.hold()?;
+        self.agree_to_link(may_link, communicator)?;
+        self.overlaps = self.agree_on_overlap(communicator)?;
+        Ok(())
+    }
+
     /// Trains the rest of the epochs.
     pub(super) fn run(
         &mut self,
@@ -349,9 +405,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
-        let may_link = self.hold()?;
-        self.agree_to_link(may_link, communicator)?;
-        self.overlaps = self.agree_on_overlap(communicator)?;
+        self.begin(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
             if done.is_err() && self.linked {
@@ -382,10 +436,27 @@ impl<'a, C: Compute> Fit<'a, C> {
             self.spec,
             self.global_batch,
             at,
-            self.schedule.steps(),
+            self.steps_per_epoch(),
             self.selected,
             &self.history,
         )
+    }
+
+    /// Returns the steps of an epoch, as expected if these rows are a wave of it.
+    fn steps_per_epoch(&self) -> u64 {
+        self.expected.unwrap_or(self.schedule.steps())
+    }
+
+    /// Returns a position within the epoch, given one within these rows.
+    fn of_epoch(&self, at: Position) -> Position {
+        match self.expected {
+            // All steps so far are the first epoch's.
+            Some(_) => Position {
+                step: at.steps,
+                ..at
+            },
+            None => at,
+        }
     }
 
     /// Returns true if the last epoch ended training.
@@ -412,42 +483,22 @@ impl<'a, C: Compute> Fit<'a, C> {
         observer: &dyn Observer,
         cancel: &CancellationToken,
     ) -> Result<()> {
-        let (start, reducing) = (Instant::now(), communicator.counters().time);
+        let Begun {
+            since: start,
+            reducing,
+            waited,
+            ..
+        } = self.begun.take().unwrap_or_else(|| Begun {
+            own: Covered::default(),
+            since: Instant::now(),
+            reducing: communicator.counters().time,
+            waited: Duration::ZERO,
+        });
         let rows = self.ordered(communicator, cancel)?;
-        if self.resident {
-            self.begin_epoch(&rows)?;
-        }
-        let by_itself = self.resident && communicator.world_size() == 1;
-        let mut pace = Pace::default();
-        while self.position.step < self.schedule.steps() {
-            check(cancel)?;
-            let steps = match (by_itself, self.linked) {
-                (true, _) => self.replay(&mut pace, &rows, None)?,
-                (false, true) => self.replay(&mut pace, &rows, Some(communicator))?,
-                (false, false) => vec![self.step(&rows, communicator)?],
-            };
-            for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
-                observer.step(&Step {
-                    next,
-                    steps_per_epoch: self.schedule.steps(),
-                    epochs: self.announced,
-                    selecting: self.epochs,
-                    rows,
-                    loss,
-                    reducing: communicator.counters().time,
-                });
-            }
-            let every = self.spec.checkpoint_every;
-            let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
-            if due && self.position.step < self.schedule.steps() {
-                self.catch_up();
-                self.check_weights()?;
-                self.checkpoint(communicator, observer)?;
-            }
-        }
+        self.steps(&rows, communicator, observer, cancel)?;
         self.catch_up();
         let reduce = (communicator.counters().time - reducing).as_secs_f64();
-        let compute = start.elapsed().as_secs_f64() - reduce;
+        let compute = start.elapsed().saturating_sub(waited).as_secs_f64() - reduce;
         let mut sums = self.evaluated([compute, reduce], communicator, cancel)?;
         // A step may have reached weights for which rows outside the training set have no loss.
         let is_lost = |sums: &Sums| sums.mean_loss().is_some_and(|loss| !loss.is_finite());
@@ -487,6 +538,50 @@ impl<'a, C: Compute> Fit<'a, C> {
         Ok(())
     }
 
+    /// Takes the steps that are left over these rows.
+    fn steps(
+        &mut self,
+        rows: &Epoch,
+        communicator: &mut Communicator,
+        observer: &dyn Observer,
+        cancel: &CancellationToken,
+    ) -> Result<()> {
+        if self.resident {
+            self.begin_epoch(rows)?;
+        }
+        let by_itself = self.resident && communicator.world_size() == 1;
+        let mut pace = Pace::default();
+        while self.position.step < self.schedule.steps() {
+            check(cancel)?;
+            let steps = match (by_itself, self.linked) {
+                (true, _) => self.replay(&mut pace, rows, None)?,
+                (false, true) => self.replay(&mut pace, rows, Some(communicator))?,
+                (false, false) => vec![self.step(rows, communicator)?],
+            };
+            for (next, (rows, loss)) in self.positions(steps.len()).zip(steps) {
+                observer.step(&Step {
+                    next: self.of_epoch(next),
+                    steps_per_epoch: self.steps_per_epoch(),
+                    epochs: self.announced,
+                    selecting: self.epochs,
+                    rows,
+                    loss,
+                    reducing: communicator.counters().time,
+                });
+            }
+            let every = self.spec.checkpoint_every;
+            let due = every.is_some_and(|every| self.position.steps.is_multiple_of(every));
+            // The rows of an epoch that arrives are not known, and so its state is not complete.
+            let due = due && self.expected.is_none();
+            if due && self.position.step < self.schedule.steps() {
+                self.catch_up();
+                self.check_weights()?;
+                self.checkpoint(communicator, observer)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns this rank's rows in the epoch's order; copies rows in files, unless that was done ahead.
     fn ordered(
         &mut self,
@@ -497,7 +592,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let rows = match self.resident && !self.streams {
             true => self.schedule.epoch(epoch),
             false => {
-                let last = epoch == self.epochs;
+                let last = epoch == self.epochs || self.expected.is_some();
                 self.shuffle.take(&self.schedule, epoch, last, cancel)?
             }
         };

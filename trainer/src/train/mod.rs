@@ -9,6 +9,7 @@
 //!  link       GPUs of one host ─▶ steps that sum between them, or in the host's memory
 //!  fit        epoch: step … step │ evaluate │ account for every row ─▶ record
 //!               step: gather rows ─ all-reduce moments ─ forward, backward ─ all-reduce gradient ─ Adam
+//!  early      a training that begins early: agree, settle and fit the first epoch, wave after wave of shards
 //!  refit      small table only: fit anew, on all rows, for as many epochs as were kept
 //!  publish    rank 0: the kept epoch's weights as files
 //! ```
@@ -36,6 +37,7 @@ pub mod bench;
 mod choose;
 mod coverage;
 mod dropout;
+mod early;
 mod evaluate;
 mod features;
 mod finite;
@@ -73,7 +75,7 @@ use volley_proto::store::{Classes, FeatureSummary, Refitted};
 
 pub(crate) use choose::{columns_differ, factors};
 pub use origin::{Beginning, Origin};
-pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Step};
+pub use rank::{Artifacts, Interrupted, Observer, Outcome, Rank, RankReport, Shards, Step};
 pub use state::TrainingState;
 
 use crate::collective::Communicator;
@@ -88,6 +90,7 @@ use crate::threads::Threads;
 use crate::{Error, Model, Result};
 use agree::{Census, World};
 use choose::{Choice, Chosen, Subject, choose};
+use early::Waves;
 use fit::{Fit, Tools, agree_on_sparse, check, gradient_len};
 use link::{Linked, link};
 use origin::Agreed;
@@ -96,8 +99,9 @@ use trace::Trace;
 
 /// Trains on this rank's shards, in step with the other ranks, which must call it too.
 ///
-/// It takes the result of [`load`](crate::load) even if that is an error: then all ranks learn of it and end,
-/// instead of waiting for this one. Ranks may bring different [origins](Origin): all continue from the newest
+/// It takes the result of [`load`](crate::load()) even if that is an error: then all ranks learn of it and end,
+/// instead of waiting for this one. With that of [`load_early`](crate::load_early), the first epoch begins with the shards
+/// that have arrived. Ranks may bring different [origins](Origin): all continue from the newest
 /// state of any of them.
 ///
 /// # Errors
@@ -107,9 +111,18 @@ use trace::Trace;
 /// [`Error::AtStep`] when a rank is lost. The state to continue from comes with it.
 pub fn train(
     spec: &TrainSpec,
-    loaded: Result<LoadedShards>,
+    shards: impl Into<Shards>,
     rank: Rank<'_>,
 ) -> Result<Outcome, Interrupted> {
+    let trained = train_on(spec, shards.into(), rank);
+    // Before all rows have arrived, there is nothing to continue from.
+    trained.map_err(|Interrupted { error, state }| Interrupted {
+        error,
+        state: state.filter(|state| state.basis.has_shards()),
+    })
+}
+
+fn train_on(spec: &TrainSpec, shards: Shards, rank: Rank<'_>) -> Result<Outcome, Interrupted> {
     let Rank {
         communicator,
         device,
@@ -117,21 +130,30 @@ pub fn train(
         layers,
         observer,
         cancel,
-        origin,
+        mut origin,
     } = rank;
     let start = Instant::now();
     let threads = Threads::start(threads);
     let opened = layers.check(&spec.network, device);
-    let (loaded, opened) = match opened.and_then(|()| device.open()) {
-        Ok(opened) => (loaded, opened),
-        Err(error) => (loaded.and(Err(error)), Opened::Cpu { instead: None }),
+    let (shards, opened) = match opened.and_then(|()| device.open()) {
+        Ok(opened) => (shards, opened),
+        Err(error) => (shards.or(error), Opened::Cpu { instead: None }),
     };
-    if let Ok(loaded) = &loaded {
+    if let Shards::Loaded(Ok(loaded)) = &shards {
         observer.loaded(loaded.rows(), loaded.seconds());
     }
+    let own = early::Own {
+        threads: &threads,
+        observer,
+        cancel,
+    };
     // Patiently, since some ranks have more rows to settle than others.
-    let prepared = communicator
-        .patiently(|peers| prepare(spec, loaded, &origin, layers, (&threads, cancel), peers));
+    let prepared = communicator.patiently(|peers| match shards {
+        Shards::Loaded(loaded) => prepare(spec, loaded, &origin, layers, (&threads, cancel), peers),
+        Shards::Arriving(arriving) => {
+            early::prepare(spec, arriving, &mut origin, layers, own, peers)
+        }
+    });
     let mut prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -271,7 +293,8 @@ fn run<C: Compute>(
         mut world,
         scaling,
         architecture,
-        population,
+        mut population,
+        waves,
         ..
     } = prepared;
     let spec = &spec;
@@ -293,6 +316,28 @@ fn run<C: Compute>(
         trace: Trace::new(spec.trace),
         threads,
     };
+    let mut begun = None;
+    if let Some(waves) = waves {
+        let terms = early::Terms {
+            spec,
+            architecture: &architecture,
+            vocabularies: &vocabularies,
+            scaling: &scaling,
+            class_weights: class_weights.as_deref(),
+        };
+        let threads = tools.threads.clone();
+        let own = early::Own {
+            threads: &threads,
+            observer,
+            cancel,
+        };
+        let (waves, held) = ((waves, (shards, world)), (state, tools));
+        let arrived = early::first_epoch::<C>(terms, waves, held, &device, own, communicator);
+        let arrived = arrived.map_err(|error| Interrupted { error, state: None })?;
+        (shards, world, population) = (arrived.shards, arrived.world, arrived.population);
+        (trained, state, tools) = (arrived.trained, arrived.state, arrived.tools);
+        begun = Some(arrived.begun);
+    }
     let sum = |shards: &[Settled], rows: fn(&Settled) -> usize| {
         shards.iter().map(|shard| rows(shard) as u64).sum::<u64>()
     };
@@ -319,6 +364,9 @@ fn run<C: Compute>(
         let network = network(&mut state).map_err(lost)?;
         let fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
         let mut fit = fit.map_err(lost)?;
+        if let Some(begun) = begun.take() {
+            fit.continues(begun);
+        }
         let fitted = fit.run(communicator, observer, cancel);
         let (left, used) = fit.into_parts();
         (state, tools) = match (fitted, left) {
@@ -349,6 +397,9 @@ fn run<C: Compute>(
     let network = network(&mut state).map_err(lost)?;
     let fit = Fit::new(spec, &architecture, state, &world, &shards, network, tools);
     let mut fit = fit.map_err(lost)?;
+    if let Some(begun) = begun {
+        fit.continues(begun);
+    }
     let fitted = fit.run(communicator, observer, cancel);
     let evaluated = fitted.and_then(|()| {
         let loss = fit.evaluate_training(communicator, cancel)?;
@@ -433,6 +484,8 @@ struct Prepared {
     agreed: Agreed,
     /// Notes on features that cannot generalize.
     notes: Vec<String>,
+    /// Waves after these shards, in a training that begins early.
+    waves: Option<Waves>,
 }
 
 /// Agrees with the other ranks on everything before the first step.
@@ -512,7 +565,10 @@ fn prepare(
         false => Normalization::unit(0),
     };
     world.means.clone_from(&population.mean);
-    let fresh = || begin(architecture.initial_values(spec.seed), population.clone());
+    let fresh = || {
+        let values = architecture.initial_values(spec.seed);
+        Ok(begin(values, population.clone()))
+    };
     let warm = |model: &Model| {
         let successor = Successor {
             features: &spec.features,
@@ -548,6 +604,7 @@ fn prepare(
         population,
         agreed,
         notes,
+        waves: None,
     })
 }
 

@@ -138,7 +138,7 @@ enum Conclusion {
 /// that a rank brings.
 pub(super) fn agree(
     origin: &Origin,
-    fresh: impl FnOnce() -> TrainingState,
+    fresh: impl FnOnce() -> Result<TrainingState>,
     warm: impl FnOnce(&Model) -> Result<TrainingState>,
     communicator: &mut Communicator,
 ) -> Result<Agreed> {
@@ -163,7 +163,7 @@ pub(super) fn agree(
 
     match conclude(&offers) {
         Conclusion::Fresh => {
-            let state = fresh();
+            let state = fresh()?;
             Ok(Agreed {
                 hash: hash(&state.encode()),
                 state: Some(state),

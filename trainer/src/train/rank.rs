@@ -11,10 +11,11 @@ use volley_proto::store::{EpochRecord, Manifest, Position};
 
 use super::origin::{Beginning, Origin};
 use super::state::TrainingState;
-use crate::Error;
 use crate::collective::Communicator;
 use crate::device::ResolvedDevice;
+use crate::encode::{ArrivingShards, LoadedShards};
 use crate::network::CustomLayers;
+use crate::{Error, Result};
 
 /// Receiver of training events. Called on the rank's thread: do not block.
 pub trait Observer: Send + Sync {
@@ -57,6 +58,38 @@ pub struct Step {
     pub loss: f64,
     /// Time that this rank has spent in collectives since it met its peers, waiting included.
     pub reducing: Duration,
+}
+
+/// A rank's shards, or the reason why it has none.
+#[derive(Debug)]
+pub enum Shards {
+    /// All of them, by [`load`](crate::load()).
+    Loaded(Result<LoadedShards>),
+    /// Shards that are still being encoded, by [`load_early`](crate::load_early), for a training that begins early. All of
+    /// its ranks have such.
+    Arriving(Result<ArrivingShards>),
+}
+
+impl Shards {
+    /// Replaces shards by an error, unless there is one.
+    pub(super) fn or(self, error: Error) -> Self {
+        match self {
+            Self::Loaded(loaded) => Self::Loaded(loaded.and(Err(error))),
+            Self::Arriving(arriving) => Self::Arriving(arriving.and(Err(error))),
+        }
+    }
+}
+
+impl From<Result<LoadedShards>> for Shards {
+    fn from(loaded: Result<LoadedShards>) -> Self {
+        Self::Loaded(loaded)
+    }
+}
+
+impl From<Result<ArrivingShards>> for Shards {
+    fn from(arriving: Result<ArrivingShards>) -> Self {
+        Self::Arriving(arriving)
+    }
 }
 
 /// Inputs of a rank.

@@ -27,6 +27,9 @@ pub(in crate::train) struct Basis {
     shards: BTreeMap<usize, ShardRows>,
     /// The categorical features, in their order.
     values: Vec<Values>,
+    /// The features' vocabularies, and that of a classification label last, if they do not follow from the rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vocabularies: Option<Vec<Vocabulary>>,
 }
 
 /// Rows of a shard.
@@ -79,7 +82,35 @@ impl Basis {
                 .collect(),
             values: values.collect(),
             shards,
+            vocabularies: None,
         }
+    }
+
+    /// Keeps vocabularies that do not follow from the rows.
+    pub(in crate::train) fn keep(mut self, vocabularies: Vec<Vocabulary>) -> Self {
+        self.vocabularies = Some(vocabularies);
+        self
+    }
+
+    /// Returns the vocabularies that do not follow from the rows.
+    pub(in crate::train) fn vocabularies(&self) -> Option<&[Vocabulary]> {
+        self.vocabularies.as_deref()
+    }
+
+    /// Checks that kept vocabularies can be read.
+    pub(super) fn is_sound(&self) -> bool {
+        let mut kept = self.vocabularies.iter().flatten();
+        kept.all(Vocabulary::is_sound)
+    }
+
+    /// Sets the shard manifest.
+    pub(in crate::train) fn set_shards(&mut self, shards: BTreeMap<usize, ShardRows>) {
+        self.shards = shards;
+    }
+
+    /// Checks whether the shard manifest is known.
+    pub(in crate::train) fn has_shards(&self) -> bool {
+        !self.shards.is_empty()
     }
 
     /// Checks that a training on the basis `now` can continue from a state of this basis.
@@ -145,6 +176,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
         ranks: _,
         elastic: _,
         start: _,
+        begin_early,
         checkpoint_every: _,
         trace: _,
         device: _,
@@ -258,6 +290,7 @@ fn terms(spec: &TrainSpec) -> Vec<(&'static str, String)> {
     let weights = &label.loss_weights;
     terms.extend((!weights.is_empty()).then(|| ("loss_weights", json(weights))));
     terms.extend((*accumulate > 1).then(|| ("accumulate", json(accumulate))));
+    terms.extend((*begin_early).then(|| ("begin_early", json(begin_early))));
     terms.extend((*refit != Refit::Never).then(|| ("refit", json(refit))));
     // As typed: the fitted values follow from the rows, whose checksums are compared.
     terms.extend(transform.as_ref().map(|transform| {

@@ -197,6 +197,9 @@ impl TrainingState {
             selected: head.selected,
         };
         state.check_head()?;
+        if !state.basis.is_sound() {
+            return Err(wrong("its vocabularies are not sorted".into()));
+        }
         Ok(state)
     }
 

@@ -3,11 +3,11 @@
 use std::num::NonZeroUsize;
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use volley_proto::TrainId;
 use volley_proto::spec::{
     Activation, AdamForm, ClassWeights, EmbeddingWidth, IfExists, LabelTransform, Layer,
     NumericEmbedding, NumericTransform, Output, Precision, Ranks, RateScaling, Start, Task, TooFew,
 };
+use volley_proto::{ModelRef, TrainId};
 
 use super::super::{
     LossName, OptimizerName, OptimizerOptions, QuantileLevels, ScheduleName, SplitMethod, Target,
@@ -89,7 +89,7 @@ fn examples_are_complete() {
         ("day", &day),
     ];
     let input = Schema::new(columns.map(column).to_vec());
-    let target = Target {
+    let mut target = Target {
         train_id: TrainId::generate(),
         model: "m".parse().unwrap(),
         if_exists: IfExists::Fail,
@@ -101,6 +101,16 @@ fn examples_are_complete() {
         let mut options = TrainOptions::default();
         let names = set_example(option.example, &mut options);
         assert!(names.iter().any(|name| name == option.name), "{option:?}");
+        target.start = Start::Fresh;
+        if options.warm_start.is_some() {
+            // As the session finds them in the store.
+            target.start = Start::Warm(ModelRef {
+                store: target.store.clone(),
+                name: target.model.clone(),
+                version: 1,
+            });
+            options.network.ensemble_size.get_or_insert(1);
+        }
         if options.labels.is_empty() {
             let label = match options.task {
                 Task::Regression => "sales",
