@@ -29,7 +29,7 @@ use crate::network::{
 use crate::random::{Key, Purpose};
 use crate::{
     Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
-    Result, ShardCache, Step, load, train,
+    Result, ShardCache, Shards, Step, load, train,
 };
 
 /// Returns a spec of a small network over [`rows`]: MSE on the label itself, split by column.
@@ -396,7 +396,7 @@ impl Observer for Deaf {
 
 /// Inputs of one rank in a test's world.
 pub(crate) struct Seat<'a> {
-    pub(crate) loaded: Result<LoadedShards>,
+    pub(crate) shards: Shards,
     pub(crate) origin: Origin,
     pub(crate) device: ResolvedDevice,
     pub(crate) threads: NonZeroUsize,
@@ -408,9 +408,9 @@ pub(crate) struct Seat<'a> {
 
 impl Seat<'_> {
     /// Returns a rank with a fresh start and no observer.
-    pub(crate) fn fresh(loaded: Result<LoadedShards>) -> Self {
+    pub(crate) fn fresh(shards: impl Into<Shards>) -> Self {
         Self {
-            loaded,
+            shards: shards.into(),
             origin: Origin::Fresh,
             device: ResolvedDevice::CPU,
             threads: NonZeroUsize::MIN,
@@ -477,7 +477,7 @@ pub(crate) fn train_connected(
                         cancel: &seat.cancel,
                         origin: seat.origin,
                     };
-                    let end = train(spec, seat.loaded, rank);
+                    let end = train(spec, seat.shards, rank);
                     (end, communicator.counters())
                 })
             })

@@ -133,6 +133,14 @@ impl Parking {
         }
     }
 
+    /// Notes the least memory of the rank in a run's place; `None` if it is not known.
+    pub(super) fn holds(&self, train: TrainId, least: Option<u64>) {
+        let mut places = self.places.lock();
+        if let Some(Entry::Taken { bytes, .. }) = places.get_mut(&train) {
+            *bytes = least;
+        }
+    }
+
     /// Drops the kept state of a run that is over, or marks the state of its running rank to be dropped. Also drops
     /// expired states.
     pub(crate) fn forget(&self, train: TrainId) {
@@ -164,10 +172,12 @@ impl Place {
 
     /// Notes the least memory of the rank; `None` if it is not known.
     pub(super) fn holds(&self, least: Option<u64>) {
-        let mut places = self.parking.places.lock();
-        if let Some(Entry::Taken { bytes, .. }) = places.get_mut(&self.train) {
-            *bytes = least;
-        }
+        self.parking.holds(self.train, least);
+    }
+
+    /// Returns the places of the executor.
+    pub(super) fn parking(&self) -> &Parking {
+        &self.parking
     }
 
     /// Takes the state to continue from.

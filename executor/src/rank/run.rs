@@ -22,12 +22,12 @@ use volley_proto::spec::{DeviceKind, TrainSpec};
 use volley_trainer::collective::{Listener, Membership};
 use volley_trainer::custom::CustomLayers;
 use volley_trainer::{
-    Alone, GangRank, GpuLock, Interrupted, LoadedShards, Origin, Published, RankReport,
-    ResolvedDevice, RowMemory, ShardCache, load, run_rank,
+    Alone, ArrivingShards, GangRank, GpuLock, Interrupted, LoadedShards, Origin, Published,
+    RankReport, ResolvedDevice, RowMemory, ShardCache, Shards, load, load_early, run_rank,
 };
 
 use super::origin::{Found, look_up};
-use super::parking::Place;
+use super::parking::{Parking, Place};
 use super::prepared::Lease;
 use super::progress::{Report, RunStore, reporter};
 use super::rendezvous::{Rendezvous, Seat, Told};
@@ -114,24 +114,39 @@ impl RankRun<'_> {
             let note = Report::Note(note.clone());
             self.rendezvous.report(&self.seat, note).await;
         }
-        let numbers = task.identity.partitions.iter();
-        let numbers = numbers.map(|shard| *shard as u64).collect();
         place.holds(self.least_memory(None));
-        let loaded = self.load(task).await?;
-        if let Ok(loaded) = &loaded {
-            place.holds(self.least_memory(Some(loaded.rows())));
-            let kept_bytes = self.lease.as_deref().and_then(Lease::kept_bytes);
-            let report = Report::Streamed {
-                shards: numbers,
-                kept_bytes,
-            };
-            self.rendezvous.report(&self.seat, report).await;
-        }
-        let Published { version, report } = self
-            .train(listener, membership, loaded, found, place)
-            .await?;
+        let Published { version, report } = match self.spec.begin_early {
+            false => {
+                let loaded = self.load(task).await?;
+                if let Ok(loaded) = &loaded {
+                    self.streamed(task, loaded.rows(), place.parking()).await;
+                }
+                self.train(listener, membership, loaded.into(), found, place)
+                    .await?
+            }
+            true => {
+                let parking = place.parking().clone();
+                let (arriving, late) = self.load_early(task, parking);
+                let trained = self.train(listener, membership, arriving.into(), found, place);
+                tokio::select! {
+                    trained = trained => trained?,
+                    late = late => return Err(late),
+                }
+            }
+        };
         self.row(version, &report)
             .map_err(|error| self.broken(&error))
+    }
+
+    /// Reports that the task's shards, with so many rows, have arrived.
+    async fn streamed(&self, task: &RankTask, rows: u64, parking: &Parking) {
+        parking.holds(self.spec.train_id, self.least_memory(Some(rows)));
+        let shards = task.identity.partitions.iter();
+        let report = Report::Streamed {
+            shards: shards.map(|shard| *shard as u64).collect(),
+            kept_bytes: self.lease.as_deref().and_then(Lease::kept_bytes),
+        };
+        self.rendezvous.report(&self.seat, report).await;
     }
 
     /// Returns a note if rank 0 has fewer threads than the training asks for.
@@ -150,27 +165,68 @@ impl RankRun<'_> {
         &self,
         task: &RankTask,
     ) -> Result<Result<LoadedShards, volley_trainer::Error>, RankError> {
-        let limit = self.spec.loading_timeout;
-        let shards = task.identity.partitions.iter().enumerate();
-        let shards = shards.map(|(at, shard)| {
-            let rows = task.rows(at);
-            (*shard, move || rows().map(mark_lost))
-        });
-        let cache = ShardCache::new(task.folder.join(SHARDS), self.memory_of_rows());
-        let schema = task.input.schema();
+        let (cache, schema) = (self.cache(task), task.input.schema());
         let loaded = load(
             self.spec,
             &schema,
-            shards.collect(),
+            shards_of(task),
             Some(&cache),
             &self.stop,
         );
-        timeout(limit, loaded).await.map_err(|_| {
-            let limit = humantime::format_duration(limit);
-            self.broken(&format!(
-                "its shards did not arrive within loading_timeout, which is {limit}"
-            ))
-        })
+        timeout(self.spec.loading_timeout, loaded)
+            .await
+            .map_err(|_| self.late())
+    }
+
+    /// Loads likewise while the rank trains on the shards that it has. The future reports that all have arrived, and ends
+    /// only if they do not.
+    fn load_early(
+        &self,
+        task: &RankTask,
+        parking: Parking,
+    ) -> (
+        Result<ArrivingShards, volley_trainer::Error>,
+        impl Future<Output = RankError>,
+    ) {
+        let (cache, schema) = (self.cache(task), task.input.schema());
+        let (arriving, loading) = load_early(
+            self.spec,
+            &schema,
+            shards_of(task),
+            Some(&cache),
+            &self.stop,
+        );
+        let late = async move {
+            match timeout(self.spec.loading_timeout, loading).await {
+                Err(_) => return self.late(),
+                Ok(Some(rows)) => self.streamed(task, rows, &parking).await,
+                // The rank ends, and knows why.
+                Ok(None) => {}
+            }
+            std::future::pending().await
+        };
+        (arriving, late)
+    }
+
+    fn late(&self) -> RankError {
+        let limit = humantime::format_duration(self.spec.loading_timeout);
+        self.broken(&format!(
+            "its shards did not arrive within loading_timeout, which is {limit}"
+        ))
+    }
+
+    /// Returns the cache of the task's encoded shards.
+    fn cache(&self, task: &RankTask) -> ShardCache {
+        let memory = self.memory_of_rows();
+        let memory = match self.spec.begin_early {
+            // There is a network before all rows are scaled.
+            true => RowMemory {
+                loading: memory.training,
+                ..memory
+            },
+            false => memory,
+        };
+        ShardCache::new(task.folder.join(SHARDS), memory)
     }
 
     /// Returns the memory limit for rows: the rank's memory minus the network's, as far as that is known. Unlimited
@@ -228,7 +284,7 @@ impl RankRun<'_> {
         &self,
         listener: Listener,
         membership: Membership,
-        loaded: Result<LoadedShards, volley_trainer::Error>,
+        shards: Shards,
         found: Option<Found>,
         mut place: Place,
     ) -> Result<Published, RankError> {
@@ -265,7 +321,7 @@ impl RankRun<'_> {
                 cancel: &stop,
                 origin: newest(left, found),
             };
-            let trained = run_rank(&spec, loaded, rank);
+            let trained = run_rank(&spec, shards, rank);
             let trained = trained.map_err(|Interrupted { error, state }| {
                 if let Some(state) = state
                     .as_ref()
@@ -413,6 +469,21 @@ fn take_alone(lock: &GpuLock) -> Option<Alone> {
         }
     }
     taken.ok().flatten()
+}
+
+/// Returns the task's shards, each with a function that opens its rows.
+fn shards_of(
+    task: &RankTask,
+) -> Vec<(
+    usize,
+    impl FnOnce() -> Result<SendableRecordBatchStream, DataFusionError> + Send + use<>,
+)> {
+    let shards = task.identity.partitions.iter().enumerate();
+    let shards = shards.map(|(at, shard)| {
+        let rows = task.rows(at);
+        (*shard, move || rows().map(mark_lost))
+    });
+    shards.collect()
 }
 
 /// Marks lost data in the rows' errors before other errors wrap them.

@@ -4,6 +4,7 @@ mod burn;
 mod coverage;
 mod devices;
 mod digits;
+mod early;
 mod ensemble;
 mod failures;
 mod fuzz;

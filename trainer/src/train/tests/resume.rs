@@ -20,7 +20,7 @@ use crate::testing::{
     Deaf, Seat, dense, load_split, rows, spec, train_seats, two_labels, with_visits,
 };
 use crate::train::agree::gather;
-use crate::{Beginning, Error, Interrupted, Origin, Result, TrainingState};
+use crate::{Beginning, Error, Interrupted, Origin, Result, Shards, TrainingState};
 
 #[test]
 fn a_solver_goes_on_where_it_was() {
@@ -399,10 +399,10 @@ fn what_a_rank_brings_outlives_a_start_that_fails() {
             origin: Origin::State(state.clone()),
             ..Seat::fresh(loaded.next().unwrap())
         },
-        Seat::fresh(Err(Error::Input {
+        Seat::fresh(Shards::Loaded(Err(Error::Input {
             shard: 5,
             source: "its executor is gone".into(),
-        })),
+        }))),
     ];
     let [first, second] = train_seats(&spec, seats).try_into().unwrap();
     let first = first.unwrap_err();

@@ -100,7 +100,7 @@ fn counted(spec: &TrainSpec, data: &RecordBatch) -> (u64, Counters, Outcome) {
                     cancel: abort,
                     origin: seat.origin,
                 };
-                let outcome = train(spec, seat.loaded, rank).unwrap();
+                let outcome = train(spec, seat.shards, rank).unwrap();
                 (communicator.counters(), outcome)
             })
         };
