@@ -17,6 +17,7 @@ mod configuration;
 mod delta;
 mod deploy;
 mod doctor;
+mod early;
 mod errors;
 mod examples;
 mod files;

@@ -228,8 +228,8 @@ where
                 shard
             });
             async move {
-                let (shard, found) = ended(task.join_next().await)?;
-                Ok(Encoded { at, shard, found })
+                let encoded = ended(task.join_next().await);
+                encoded.map(|(shard, found)| Encoded { at, shard, found })
             }
         })
         .buffer_unordered(at_once)
