@@ -11,7 +11,7 @@ use std::fmt;
 /// round: a field with another meaning, a new required one, another encoding of plans or options, another DataFusion or
 /// Ballista. A test fails until that is done: see `tests/tests/architecture/wire.rs`. A change that both sides read alike
 /// needs no new number; builds with the same number can then be mixed during an upgrade.
-pub const WIRE: u32 = 4;
+pub const WIRE: u32 = 5;
 
 /// Header of a gRPC request with the version of the process that sends it.
 pub const HEADER: &str = "volley-version";
