@@ -79,13 +79,10 @@ impl Model {
             }
             _ => {}
         }
-        let Some(scaling) = self.exact_scaling() else {
-            return refuse("its quantiles are those of rounded numbers".to_owned());
-        };
         Ok(Inherited {
             vocabularies,
             classes,
-            scaling: scaling.clone(),
+            scaling: self.scaling().clone(),
         })
     }
 
