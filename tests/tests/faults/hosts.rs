@@ -21,6 +21,7 @@ use crate::asking::{Phase, question};
 use crate::fault::{Fault, missed};
 use crate::fitting::{Fit, setup};
 use crate::main_job;
+use crate::queries;
 use crate::scene::{self, Patience, SOON};
 use crate::stores::{checkpoints, large};
 
@@ -74,6 +75,13 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     ("two ranks lose each other in a step", parted_in_a_step),
     ("two ranks never reach each other", parted_from_the_start),
+    ("an executor hands its rows to another host", || {
+        let on_c = || ExecutorSetup {
+            host: Some("c"),
+            ..ExecutorSetup::default()
+        };
+        queries::is_handed_over(false, on_c, || scene::spread(Patience::Short, (1, 0)));
+    }),
     (
         "a host comes back with another address",
         comes_back_elsewhere,
