@@ -83,11 +83,19 @@ impl Client {
         line.unwrap_or_else(|| panic!("it ended without saying {part:?}:\n{}", self.said()))
     }
 
-    /// Waits until it ends.
+    /// Waits until it ends, and removes the files of its output.
     ///
     /// # Panics
     /// When it has not ended by the deadline.
     pub fn wait(mut self, deadline: Duration) -> Run {
+        self.end(deadline)
+    }
+
+    /// Does the same as [`wait`](Self::wait), once, for a command whose place another one takes.
+    ///
+    /// # Panics
+    /// When it has not ended by the deadline.
+    pub fn end(&mut self, deadline: Duration) -> Run {
         let started = Instant::now();
         let status = loop {
             match self.process.ended() {
@@ -99,10 +107,15 @@ impl Client {
             }
         };
         let stdout = self.stdout.as_ref().map(std::fs::read_to_string);
-        Run {
+        let run = Run {
             code: status.code(),
             stdout: stdout.and_then(Result::ok).unwrap_or_default(),
             stderr: self.said(),
+        };
+        self.process.remove_output();
+        if let Some(stdout) = &self.stdout {
+            std::fs::remove_file(stdout).ok();
         }
+        run
     }
 }

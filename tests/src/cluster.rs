@@ -156,7 +156,12 @@ impl Cluster {
     /// Starts an executor with the id and work folder of an earlier one. Returns the earlier process, which continues
     /// if it has not ended.
     pub fn start_executor_again(&mut self, number: usize) -> Process {
-        let executor = self.start_executor(number, &ExecutorSetup::default());
+        self.start_executor_again_with(number, ExecutorSetup::default())
+    }
+
+    /// Does the same as [`Self::start_executor_again`], with a setup that differs from the others'.
+    pub fn start_executor_again_with(&mut self, number: usize, setup: ExecutorSetup) -> Process {
+        let executor = self.start_executor(number, &setup);
         std::mem::replace(&mut self.executors[number], executor)
     }
 
@@ -458,12 +463,18 @@ impl Cluster {
         self.spawn(&mut command).wait(COMMAND)
     }
 
-    /// Runs `volley executors` with these arguments to its end.
-    pub fn manage_executors(&self, args: &[&str]) -> Run {
+    /// Returns the `volley executors` command against this cluster.
+    pub fn executors_command(&self) -> Command {
         let mut command = self.program();
         command.args(["executors", "--scheduler", &self.dialled]);
         self.let_in(&mut command);
-        self.spawn(command.args(args)).wait(COMMAND)
+        command
+    }
+
+    /// Runs `volley executors` with these arguments to its end.
+    pub fn manage_executors(&self, args: &[&str]) -> Run {
+        self.spawn(self.executors_command().args(args))
+            .wait(COMMAND)
     }
 
     /// Runs `volley doctor` to its end.

@@ -107,6 +107,11 @@ impl Process {
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
+
+    /// Removes the file of its output, which nobody needs any more.
+    pub fn remove_output(&self) {
+        std::fs::remove_file(&self.log).ok();
+    }
 }
 
 impl Drop for Process {

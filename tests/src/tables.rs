@@ -176,7 +176,8 @@ impl Samples {
             let split = if id % 5 == 0 { "EVAL" } else { "TRAIN" };
             writeln!(csv, "{id},{k},{x},{y},{split}").expect("a string takes text");
         }
-        let file = dir.join("samples.csv");
+        // Trainings of different numbers of rows may run at the same time.
+        let file = dir.join(format!("samples-{rows}.csv"));
         fs::write(&file, csv).expect("a file in the test's folder");
         Self { file, rows }
     }

@@ -28,14 +28,40 @@ const MEMORY: u64 = 96 << 20;
 /// Number of descriptors that come and go with connections.
 const DESCRIPTORS: usize = 48;
 /// Number of files that belong to no query.
-const FILES: usize = 16;
+pub(crate) const FILES: usize = 16;
 
 /// Resources that a process holds.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+pub(crate) struct Held {
     /// Resident memory, in bytes.
     resident: u64,
     descriptors: usize,
+}
+
+impl Held {
+    /// Returns the smaller of each resource.
+    pub(crate) fn least(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.min(other.resident),
+            descriptors: self.descriptors.min(other.descriptors),
+        }
+    }
+
+    /// Requires that a process holds about what it held before; the names of both times are for the error.
+    pub(crate) fn is_flat(self, name: &str, now: &str, before: Self, then: &str) {
+        assert!(
+            self.resident <= before.resident + before.resident / 4 + MEMORY,
+            "{name} holds {} MiB after {now}, and held {} MiB after {then}",
+            self.resident >> 20,
+            before.resident >> 20,
+        );
+        assert!(
+            self.descriptors <= before.descriptors + DESCRIPTORS,
+            "{name} has {} open descriptors after {now}, and had {} after {then}",
+            self.descriptors,
+            before.descriptors,
+        );
+    }
 }
 
 /// Asks this many queries on two executors.
@@ -61,18 +87,8 @@ pub(crate) fn run(queries: usize) {
         "growth: {first} queries: {before:?}; {queries}: {after:?}"
     ));
     for ((name, before), (_, after)) in before.iter().zip(&after) {
-        assert!(
-            after.resident <= before.resident + before.resident / 4 + MEMORY,
-            "{name} holds {} MiB after {queries} queries, and held {} MiB after {first}",
-            after.resident >> 20,
-            before.resident >> 20,
-        );
-        assert!(
-            after.descriptors <= before.descriptors + DESCRIPTORS,
-            "{name} has {} open descriptors after {queries} queries, and had {} after {first}",
-            after.descriptors,
-            before.descriptors,
-        );
+        let [now, then] = [queries, first].map(|count| format!("{count} queries"));
+        after.is_flat(name, &now, *before, &then);
     }
     // Rows that have been read are kept for some seconds, and their jobs with them; then the oldest are evicted.
     eventually("the scheduler to keep fewer than 1,024 jobs", SOON, || {
@@ -169,7 +185,8 @@ fn settled(cluster: &mut Cluster) -> Vec<(String, Held)> {
     held
 }
 
-fn held(process: &Process) -> Held {
+/// Returns the resources that a process holds now.
+pub(crate) fn held(process: &Process) -> Held {
     let proc = Path::new("/proc").join(process.id().to_string());
     let status = std::fs::read_to_string(proc.join("status")).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -181,7 +198,7 @@ fn held(process: &Process) -> Held {
 }
 
 /// Counts the files below a folder, which may change meanwhile.
-fn files(dir: &Path) -> usize {
+pub(crate) fn files(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return 0;
     };

@@ -10,7 +10,7 @@
 //!   cargo test --workspace --test faults                          all of them
 //!   VOLLEY_FAULT='query: a holder' cargo test … --test faults     those with this in their names
 //!   VOLLEY_SEED=17 cargo test … --test faults wrong_rows          the same random moments again
-//!   VOLLEY_SOAK=1h cargo test … --test faults -- --ignored soak   random faults for an hour
+//!   VOLLEY_SOAK=1h cargo test … --test faults -- --ignored soak   random faults under eight clients for an hour
 //!   cargo test … --test faults -- --ignored twenty_thousand       memory and files after 20,000 queries
 //! ```
 
