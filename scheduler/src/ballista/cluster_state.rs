@@ -229,4 +229,4 @@ impl ClusterState for VolleyClusterState {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -68,13 +68,17 @@ impl Graphs {
         let attempt = JobId::from(attempt);
         let running = self.ballista.state.task_manager.get_running_job_cache();
         let mut stages = if let Some(info) = running.get(&attempt) {
-            rows(job, train_id, &*info.execution_graph.read().await, &reading)
+            rows(&*info.execution_graph.read().await, &reading)
         } else {
             match self.ended.get_execution_graph(&attempt).await {
-                Ok(Some(graph)) => rows(job, train_id, &graph, &reading),
-                Ok(None) | Err(_) => Vec::new(),
+                Ok(Some(graph)) => stages(&graph),
+                Ok(None) | Err(_) => self.ended.stages_of(&attempt).unwrap_or_default(),
             }
         };
+        for stage in &mut stages {
+            job.clone_into(&mut stage.job_id);
+            stage.train_id = train_id.map(str::to_owned);
+        }
         // Ballista has one word for all ends.
         let ended = stages.iter_mut().filter(|_| cancelled);
         for stage in ended.filter(|stage| stage.state != StageState::Succeeded) {
@@ -94,13 +98,13 @@ struct Advance<'a> {
     metrics: Option<&'a [MetricsSet]>,
 }
 
-/// Returns the stages of a graph; `reading` has the rows that tasks have read, as their executors have told.
-fn rows(
-    job: &str,
-    train_id: Option<&str>,
-    graph: &ExecutionGraphBox,
-    reading: &HashMap<TaskOf, u64>,
-) -> Vec<Stage> {
+/// Returns the stages of an ended attempt's graph, of no job.
+pub(super) fn stages(graph: &ExecutionGraphBox) -> Vec<Stage> {
+    rows(graph, &HashMap::new())
+}
+
+/// Returns the stages of a graph, of no job; `reading` has the rows that tasks have read, as their executors have told.
+fn rows(graph: &ExecutionGraphBox, reading: &HashMap<TaskOf, u64>) -> Vec<Stage> {
     let mut stages: Vec<_> = graph.stages().iter().collect();
     // A stage has a higher number than those that it reads.
     stages.sort_by_key(|(id, _)| **id);
@@ -148,8 +152,8 @@ fn rows(
         }
         let has_ended = matches!(state, StageState::Succeeded | StageState::Failed);
         rows.push(Stage {
-            job_id: job.to_owned(),
-            train_id: train_id.map(str::to_owned),
+            job_id: String::new(),
+            train_id: None,
             stage_id: *id as u64,
             kind,
             state,

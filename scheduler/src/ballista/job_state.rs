@@ -4,9 +4,10 @@
 //! has recorded the intended end of the attempt.
 //!
 //! Execution graphs of finished attempts are evicted once the controller has evicted their jobs, which bounds them:
-//! Ballista would retain those of the last hour.
+//! Ballista would retain those of the last hour. A graph has the places of all rows, as many as the product of two stages'
+//! partitions, so only the newest graphs are retained, and of earlier ones their rows in the table of stages.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -20,7 +21,9 @@ use ballista_scheduler::state::execution_graph::ExecutionGraphBox;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use parking_lot::Mutex;
 use volley_proto::failure::{CANCELLED, DataLost};
+use volley_proto::tables::Stage;
 
+use super::graphs::stages;
 use super::handover::Moved;
 use super::kept::{Kept, running_job};
 use super::losses::data_loss;
@@ -36,16 +39,28 @@ pub(crate) struct VolleyJobState {
     kept: Kept,
     moved: Moved,
     ended: Mutex<Ended>,
+    /// Attempts whose graphs are not retained.
+    without_graph: Mutex<HashMap<JobId, WithoutGraph>>,
 }
 
-/// Number of the newest finished attempts whose execution graphs are retained, even if their jobs are unknown.
+/// Attempt that has ended, without its graph.
+#[derive(Debug)]
+struct WithoutGraph {
+    status: JobStatus,
+    stages: Arc<[Stage]>,
+}
+
+/// Number of the newest finished attempts whose execution graphs are retained.
+const WHOLE: usize = 16;
+
+/// Number of the newest finished attempts that are retained, even if their jobs are unknown.
 const NEWEST_KEPT: usize = 256;
 
-/// Ended attempts whose graphs are kept, the newest last.
+/// Ended attempts that are kept, the newest last.
 #[derive(Debug)]
 struct Ended {
     all: Vec<JobId>,
-    /// Length of `all` above which graphs of evicted jobs are evicted.
+    /// Length of `all` above which attempts of evicted jobs are evicted.
     most: usize,
 }
 
@@ -65,16 +80,40 @@ impl VolleyJobState {
                 all: Vec::new(),
                 most: 2 * NEWEST_KEPT,
             }),
+            without_graph: Mutex::default(),
         }
     }
 
-    /// Records that an attempt's execution graph is retained, and evicts older ones of evicted jobs.
+    /// Returns the stages of an attempt that has ended, of no job; `None` if its graph is retained, or the attempt is not.
+    pub(super) fn stages_of(&self, attempt: &JobId) -> Option<Vec<Stage>> {
+        let without_graph = self.without_graph.lock();
+        let ended = without_graph.get(attempt)?;
+        Some(ended.stages.to_vec())
+    }
+
+    /// Evicts the graph of an attempt that has ended.
+    async fn evict_graph(&self, attempt: &JobId) -> Result<()> {
+        let graph = self.jobs.get_execution_graph(attempt).await?;
+        let status = self.jobs.get_job_status(attempt).await?;
+        let (Some(graph), Some(status)) = (graph, status) else {
+            return Ok(());
+        };
+        let stages = stages(&graph).into();
+        let ended = WithoutGraph { status, stages };
+        self.without_graph.lock().insert(attempt.clone(), ended);
+        self.jobs.remove_job(attempt).await
+    }
+
+    /// Records that an attempt is retained, and evicts older graphs, and older attempts of evicted jobs.
     async fn keep(&self, job_id: &JobId) -> Result<()> {
         let mut forgotten = Vec::new();
+        let mut older = None;
         {
             let mut ended = self.ended.lock();
             if !ended.all.contains(job_id) {
                 ended.all.push(job_id.clone());
+                let at = ended.all.len().checked_sub(WHOLE + 1);
+                older = at.map(|at| ended.all[at].clone());
             }
             if ended.all.len() > ended.most {
                 // The newest may finish before their jobs are known, and clients poll for their status.
@@ -88,8 +127,13 @@ impl VolleyJobState {
                 ended.most = ended.all.len() + NEWEST_KEPT;
             }
         }
+        if let Some(older) = older {
+            self.evict_graph(&older).await?;
+        }
         for attempt in forgotten {
-            self.jobs.remove_job(&attempt).await?;
+            if self.without_graph.lock().remove(&attempt).is_none() {
+                self.jobs.remove_job(&attempt).await?;
+            }
         }
         Ok(())
     }
@@ -181,10 +225,15 @@ impl JobState for VolleyJobState {
     }
 
     async fn get_all_jobs(&self) -> Result<HashSet<JobId>> {
-        self.jobs.get_all_jobs().await
+        let mut all = self.jobs.get_all_jobs().await?;
+        all.extend(self.without_graph.lock().keys().cloned());
+        Ok(all)
     }
 
     async fn get_job_status(&self, job_id: &JobId) -> Result<Option<JobStatus>> {
+        if let Some(ended) = self.without_graph.lock().get(job_id) {
+            return Ok(Some(ended.status.clone()));
+        }
         self.jobs.get_job_status(job_id).await
     }
 
@@ -233,6 +282,7 @@ mod tests {
     use ballista_core::utils::default_config_producer;
     use datafusion::execution::SessionStateBuilder;
 
+    use super::super::cluster_state::tests::graph;
     use super::*;
     use crate::handle::testing::control;
 
@@ -258,8 +308,7 @@ mod tests {
         assert_eq!(rows(&[3, -1]), due(None));
     }
 
-    #[tokio::test]
-    async fn graphs_of_forgotten_jobs_are_not_kept() {
+    fn job_state() -> VolleyJobState {
         let build = |config| {
             let state = SessionStateBuilder::new().with_config(config);
             Ok(state.build())
@@ -269,16 +318,46 @@ mod tests {
             Arc::new(build),
             Arc::new(default_config_producer),
         );
-        let state = VolleyJobState::new(jobs, control().0, Default::default());
+        VolleyJobState::new(jobs, control().0, Default::default())
+    }
+
+    #[tokio::test]
+    async fn forgotten_jobs_are_not_kept() {
+        let state = job_state();
         for number in 0..6 * NEWEST_KEPT {
             let job = JobId::from(number.to_string());
             state.accept_job(&job, "a job", 0).unwrap();
             let ended = state.fail_unscheduled_job(&job, "no".to_owned()).await;
             ended.unwrap();
-            let kept = state.get_jobs().await.unwrap().len();
+            let kept = state.get_all_jobs().await.unwrap().len();
             assert!(kept <= 2 * NEWEST_KEPT, "{kept} of {number}");
             assert!(kept > number.min(NEWEST_KEPT - 1), "{kept} of {number}");
             assert!(state.get_job_status(&job).await.unwrap().is_some());
         }
+    }
+
+    #[tokio::test]
+    async fn of_older_attempts_the_stages_are_kept() {
+        let state = job_state();
+        let ended = 6 * NEWEST_KEPT;
+        for number in 0..ended {
+            let id = number.to_string();
+            let mut graph = graph(&id).await;
+            graph.fail_job("no".to_owned());
+            state.save_job(graph.job_id(), &graph).await.unwrap();
+            let whole = state.jobs.get_jobs().await.unwrap().len();
+            assert_eq!(whole, (number + 1).min(WHOLE));
+            let all = whole + state.without_graph.lock().len();
+            assert!(all <= 2 * NEWEST_KEPT, "{all} of {number}");
+        }
+        let [newest, older, first] =
+            [1, WHOLE + 1, ended].map(|ago| JobId::from((ended - ago).to_string()));
+        assert!(state.get_execution_graph(&newest).await.unwrap().is_some());
+        assert!(state.get_execution_graph(&older).await.unwrap().is_none());
+        assert!(state.stages_of(&newest).is_none() && state.stages_of(&first).is_none());
+        assert_eq!(state.stages_of(&older).unwrap().len(), 1);
+        let status = state.get_job_status(&older).await.unwrap().unwrap();
+        assert!(matches!(status.status, Some(Status::Failed(failed)) if failed.error == "no"));
+        assert!(state.get_job_status(&first).await.unwrap().is_none());
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::handle::testing::control;
 
 /// Builds the graph of `SELECT 1`.
-async fn graph(job: &str) -> ExecutionGraphBox {
+pub(in crate::ballista) async fn graph(job: &str) -> ExecutionGraphBox {
     let session = SessionContext::new();
     let plan = session.sql("SELECT 1").await.unwrap();
     let plan = plan.create_physical_plan().await.unwrap();
