@@ -3,8 +3,10 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
 use tokio::runtime::Runtime;
 use volley_proto::store::{Log, log_url};
+use volley_tests::hostile::{field, number};
 use volley_tests::{Setup, binary, eventually};
 
 use crate::access::{Guarded, said};
@@ -141,20 +143,15 @@ fn usage(guarded: &Guarded, owner: &str) -> Option<serde_json::Value> {
 /// Encodes a segment of the record that says that alice has used this many GPU hours today.
 fn used_by_alice(hours: f64) -> Vec<u8> {
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let mut day = today.as_secs() / (24 * 60 * 60);
-    let seconds = (hours * 3600.0).to_le_bytes();
-    let mut of_day = vec![0x08];
-    while day >= 0x80 {
-        of_day.push(day as u8 | 0x80);
-        day >>= 7;
-    }
-    of_day.extend([day as u8, 0x11]);
-    of_day.extend(seconds);
-    let mut user = b"\x0a\x05alice\x41".to_vec();
-    user.extend(seconds);
-    user.extend([0x4a, of_day.len() as u8]);
-    user.extend(of_day);
-    [vec![0x08, 1, 0x3a, user.len() as u8], user].concat()
+    let day = (today.as_secs() / (24 * 60 * 60)).to_string();
+    let seconds = hours * 3600.0;
+    let usage = json!({
+        "owner": "alice",
+        "jobs": {"submitted": 0, "succeeded": 0, "failed": 0, "cancelled": 0},
+        "held": {"slot_seconds": 0.0, "rank_seconds": 0.0, "gpu_seconds": seconds, "gpu_days": {day: seconds}},
+    });
+    let user = [field(1, b"alice"), field(2, usage.to_string().as_bytes())].concat();
+    [number(1, 2), field(7, &user)].concat()
 }
 
 /// Tasks of a user wait for memory, and trainings on GPUs are refused. No executor has a GPU, so the record says that some
@@ -199,7 +196,7 @@ fn quotas_hold_over_all_jobs_of_a_principal_and_usage_over_a_restart() {
     let runtime = Runtime::new().unwrap();
     let record = log_url(guarded.cluster.record().to_str().unwrap()).unwrap();
     let log = Log::open(&record).unwrap();
-    let both = b"\x0a\x04rita\x10\x02\x18\x01\x28\x01";
+    let both = br#""owner":"rita","jobs":{"submitted":2,"succeeded":1,"failed":0,"cancelled":1}"#;
     eventually("usage to be recorded", SOON, || {
         let replay = runtime.block_on(log.read()).ok()?;
         let mut parts = replay.snapshot.iter().chain(&replay.segments);
