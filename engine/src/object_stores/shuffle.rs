@@ -10,6 +10,7 @@
 //! all of its attempts. Not here: which files are copied, and whether the store may be used.
 
 use std::error::Error as StdError;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -144,7 +145,11 @@ impl ShuffleStore {
         let found = object.answer(object.store.get(&object.key)).await?;
         let size = found.meta.size;
         let mut content = found.into_stream();
-        let mut output = File::create(file).await.map_err(|e| of_file(file, e))?;
+        // Readers know it by its name.
+        let mut name = OsString::from(".");
+        name.push(file.file_name().unwrap_or_default());
+        let part = file.with_file_name(name);
+        let mut output = File::create(&part).await.map_err(|e| of_file(file, e))?;
         let mut written = 0;
         while let Some(bytes) = object.answer(content.try_next()).await? {
             written += bytes.len() as u64;
@@ -152,10 +157,11 @@ impl ShuffleStore {
             wrote.map_err(|e| of_file(file, e))?;
         }
         output.flush().await.map_err(|e| of_file(file, e))?;
-        match written == size {
-            true => Ok(()),
-            false => Err(object.failed(format!("{written} of its {size} bytes were read"))),
+        if written != size {
+            return Err(object.failed(format!("{written} of its {size} bytes were read")));
         }
+        let renamed = fs::rename(&part, file).await;
+        renamed.map_err(|e| of_file(file, e))
     }
 
     /// Removes all copies of the job.

@@ -179,7 +179,8 @@ fn read(
     Ok(())
 }
 
-/// Adds the files below a folder; none if there is no such folder. Links are not followed.
+/// Adds the files below a folder; none if there is no such folder. Links are not followed, and files that are not whole,
+/// whose names begin with a dot, are left out.
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -190,7 +191,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
             list(&entry.path(), files)?;
-        } else if kind.is_file() {
+        } else if kind.is_file() && !entry.file_name().as_encoded_bytes().starts_with(b".") {
             files.push(entry.path());
         }
     }
@@ -313,6 +314,8 @@ mod tests {
         // Neither of these stages nor of this attempt.
         write("a/2/0/data-1.arrow", b"x");
         write("b/1/0/data-1.arrow", b"x");
+        // Not whole.
+        write("a/1/7/.tmp1", b"x");
         std::os::unix::fs::symlink("/etc/hostname", leaving.path().join("a/1/link")).unwrap();
         let from = serve(leaving.path(), &secret, &stop);
         let to = serve(heir.path(), &secret, &stop);

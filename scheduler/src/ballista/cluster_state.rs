@@ -22,7 +22,7 @@ use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use super::bind::carry_out;
 use super::demands::demands;
-use super::handover::Moved;
+use super::handover::{Moved, affects, is_departure};
 use super::kept::{Kept, job_that_runs_again, running_job};
 use super::{SharedGraph, losses};
 use crate::control::{Controller, Event, ExecutorEndpoint, Offer};
@@ -189,7 +189,8 @@ impl ClusterState for VolleyClusterState {
         self.control.on(Event::ExecutorLeaves {
             executor: executor.clone(),
         });
-        if was_registered {
+        // Ballista repairs the graphs that name an executor, even if its rows have moved, and it came back and has left.
+        if was_registered || !is_departure() {
             let graphs: Vec<SharedGraph> = {
                 let offered = self.offered.lock();
                 offered.iter().filter_map(Weak::upgrade).collect()
@@ -198,7 +199,10 @@ impl ClusterState for VolleyClusterState {
             for graph in graphs {
                 let graph = graph.read().await;
                 let attempt = graph.job_id().as_str();
-                let places = self.moved.places_without(executor_id, attempt);
+                let places = self.moved.places_at_removal(attempt);
+                if !was_registered && !places.have_left(executor_id) {
+                    continue;
+                }
                 let Some(effect) = losses::effect(&graph, executor_id, &places) else {
                     continue;
                 };
@@ -206,11 +210,14 @@ impl ClusterState for VolleyClusterState {
                     let job = || running_job(&self.control, &graph);
                     self.kept.capture(job, (&graph, &places), executor_id);
                 }
+                affects(attempt);
                 effects.push(effect);
             }
-            self.kept.loses(executor_id);
-            // Told before Ballista, which then repairs the graphs.
-            self.control.on(Event::ExecutorLost { executor, effects });
+            if was_registered || !effects.is_empty() {
+                self.kept.loses(executor_id);
+                // Told before Ballista, which then repairs the graphs.
+                self.control.on(Event::ExecutorLost { executor, effects });
+            }
         }
         self.registered.remove_executor(executor_id).await
     }

@@ -41,17 +41,18 @@ const COPY: Duration = Duration::from_secs(600);
 /// Number of failures after which an executor keeps its rows.
 const MOST_FAILURES: usize = 3;
 
+tokio::task_local! {
+    /// Attempts that an executor's removal affects, while Ballista is not told of the loss.
+    static AFFECTED: Mutex<Vec<String>>;
+}
+
+/// Rows that tasks have written: stage and number of each task.
+type Rows = BTreeSet<(usize, usize)>;
+
 /// Places of rows that have moved, by attempt; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Moved {
-    shared: Arc<Mutex<Shared>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    attempts: HashMap<String, Arc<Places>>,
-    /// Executors whose removal Ballista does not hear of.
-    departing: HashSet<String>,
+    attempts: Arc<Mutex<HashMap<String, Arc<Places>>>>,
 }
 
 /// Places of the rows of an attempt that are not where its graph says.
@@ -77,15 +78,15 @@ struct Place {
 impl Moved {
     /// Returns the places of an attempt's rows. Those that have moved are on their heirs only.
     pub(super) fn places(&self, attempt: &str) -> Arc<Places> {
-        let shared = self.shared.lock();
-        shared.attempts.get(attempt).cloned().unwrap_or_default()
+        let attempts = self.attempts.lock();
+        attempts.get(attempt).cloned().unwrap_or_default()
     }
 
-    /// Returns the places of an attempt's rows for the removal of an executor.
-    pub(super) fn places_without(&self, executor: &str, attempt: &str) -> Arc<Places> {
-        let shared = self.shared.lock();
-        let places = shared.attempts.get(attempt).cloned().unwrap_or_default();
-        match shared.departing.contains(executor) || places.moved.is_empty() {
+    /// Returns the places of an attempt's rows for the removal of an executor by this caller: by any but [`Departures`],
+    /// Ballista repairs the graph, which places rows where they were written.
+    pub(super) fn places_at_removal(&self, attempt: &str) -> Arc<Places> {
+        let places = self.places(attempt);
+        match is_departure() || places.moved.is_empty() {
             true => places,
             false => Arc::new(Places {
                 named_too: true,
@@ -96,32 +97,31 @@ impl Moved {
 
     /// Forgets the places of an attempt's rows.
     pub(super) fn release(&self, attempt: &str) {
-        self.shared.lock().attempts.remove(attempt);
+        self.attempts.lock().remove(attempt);
     }
 
     /// Checks whether rows that graphs place on an executor have moved.
     fn have_left(&self, executor: &str) -> bool {
-        let shared = self.shared.lock();
-        let mut places = shared.attempts.values();
+        let attempts = self.attempts.lock();
+        let mut places = attempts.values();
         places.any(|places| places.have_left(executor))
     }
 
-    /// Records that the rows of these stages of an attempt, as far as they are on an executor, are on its heir. The graph
-    /// is locked meanwhile, so no task is bound.
+    /// Records that these rows of an attempt, as far as they are on an executor, are on its heir. The graph is locked
+    /// meanwhile, so no task is bound.
     pub(super) fn moves(
         &self,
         graph: &ExecutionGraphBox,
-        stages: &BTreeSet<usize>,
+        rows: &Rows,
         (from, to): (&str, &ExecutorMetadata),
     ) {
         let attempt = graph.job_id().as_str();
-        let mut shared = self.shared.lock();
-        let places = shared.attempts.entry(attempt.to_owned()).or_default();
+        let mut attempts = self.attempts.lock();
+        let places = attempts.entry(attempt.to_owned()).or_default();
         let places = Arc::make_mut(places);
         let readers = losses::readers(graph, from, places);
-        let rows = losses::rows_on(graph, from, places);
-        let rows = rows.into_iter();
-        for (row, named) in rows.filter(|((stage, _), _)| stages.contains(stage)) {
+        let there = losses::rows_on(graph, from, places).into_iter();
+        for (row, named) in there.filter(|(row, _)| rows.contains(row)) {
             let place = Place {
                 on: to.clone(),
                 named,
@@ -129,8 +129,22 @@ impl Moved {
             };
             places.moved.insert(row, place);
         }
-        places.readers.insert(from.to_owned(), readers);
+        let known = places.readers.entry(from.to_owned()).or_default();
+        known.extend(readers);
     }
+}
+
+/// Checks whether the caller removes an executor of whose loss Ballista is not told.
+pub(super) fn is_departure() -> bool {
+    AFFECTED.try_with(|_| ()).is_ok()
+}
+
+/// Notes that such a removal affects an attempt.
+pub(super) fn affects(attempt: &str) {
+    // Any other removal is Ballista's affair.
+    AFFECTED
+        .try_with(|affected| affected.lock().push(attempt.to_owned()))
+        .ok();
 }
 
 impl Places {
@@ -211,24 +225,28 @@ impl Departures {
             return;
         }
         let executors = &self.ballista.state.executor_manager;
-        self.moved.shared.lock().departing.insert(executor.clone());
-        let removed = executors.remove_executor(&executor, Some(reason)).await;
-        self.moved.shared.lock().departing.remove(&executor);
+        let removal = async {
+            let removed = executors.remove_executor(&executor, Some(reason)).await;
+            (
+                removed,
+                AFFECTED.with(|affected| std::mem::take(&mut *affected.lock())),
+            )
+        };
+        let (removed, affected) = AFFECTED.scope(Mutex::default(), removal).await;
         if let Err(error) = removed {
             tracing::error!(executor, %error, "cannot remove an executor");
         }
         // Ballista repairs the graphs that have lost something.
         let running = self.ballista.state.task_manager.get_running_job_cache();
         let mut tasks = Vec::new();
-        for (attempt, job) in running.iter() {
-            let mut graph = job.execution_graph.write().await;
-            let places = self.moved.places(attempt.as_str());
-            if losses::effect(&graph, &executor, &places).is_none() {
+        for attempt in affected {
+            let Some(job) = running.get(&JobId::from(attempt.clone())) else {
                 continue;
-            }
+            };
+            let mut graph = job.execution_graph.write().await;
             match graph.reset_stages_on_lost_executor(&executor) {
                 Ok((_, ended)) => tasks.extend(ended),
-                Err(error) => tracing::error!(%attempt, %error, "a graph cannot be repaired"),
+                Err(error) => tracing::error!(attempt, %error, "a graph cannot be repaired"),
             }
         }
         if let Err(error) = executors.cancel_running_tasks(tasks).await {
@@ -243,7 +261,7 @@ impl Departures {
         self.needed
             .lock()
             .retain(|executor, _| drained.contains(executor));
-        let mut wanted: HashMap<&str, Vec<(JobId, BTreeSet<usize>)>> = HashMap::new();
+        let mut wanted: HashMap<&str, Vec<(JobId, Rows)>> = HashMap::new();
         let running = self.ballista.state.task_manager.get_running_job_cache();
         for (attempt, job) in running.iter() {
             let graph = job.execution_graph.read().await;
@@ -253,10 +271,10 @@ impl Departures {
             let places = self.moved.places(attempt.as_str());
             for executor in drained.iter() {
                 let rows = losses::rows_on(&graph, executor, &places);
-                let stages: BTreeSet<_> = rows.into_keys().map(|(stage, _)| stage).collect();
-                if !stages.is_empty() {
+                if !rows.is_empty() {
+                    let rows = rows.into_keys().collect();
                     let wanted = wanted.entry(executor).or_default();
-                    wanted.push((attempt.clone(), stages));
+                    wanted.push((attempt.clone(), rows));
                 }
             }
         }
@@ -286,16 +304,17 @@ impl Departures {
     }
 
     /// Has an heir copy the rows of an executor, attempt by attempt.
-    async fn copy(self, executor: String, heir: String, rows: Vec<(JobId, BTreeSet<usize>)>) {
-        let mut failure = None;
-        for (attempt, stages) in rows {
-            let copied = timeout(COPY, self.copy_rows((&executor, &heir), &attempt, &stages));
+    async fn copy(self, executor: String, heir: String, wanted: Vec<(JobId, Rows)>) {
+        let mut has_failed = false;
+        for (attempt, rows) in wanted {
+            let copied = timeout(COPY, self.copy_rows((&executor, &heir), &attempt, &rows));
             let copied = copied.await.unwrap_or_else(|_| {
                 let limit = humantime::format_duration(COPY);
                 Err(format!("it takes longer than {limit}"))
             });
             // The files may have been written after those of the attempt were removed.
-            if self.is_over(&attempt) {
+            let is_useless = |control: &Controller| !control.keeps_rows(attempt.as_str());
+            if self.control.look(is_useless) {
                 self.moved.release(attempt.as_str());
                 let executors = &self.ballista.state.executor_manager;
                 executors.clean_up_job_data(JobId::from(removal(attempt.as_str())));
@@ -305,29 +324,33 @@ impl Departures {
                     %attempt, executor, heir, bytes,
                     "rows have moved from an executor that drains"
                 ),
+                // Its rows are removed, or read nowhere.
+                Err(_) if self.is_over(&attempt) => {}
                 Err(error) => {
+                    has_failed = true;
                     tracing::warn!(
                         %attempt, executor, heir, error,
                         "rows cannot move from an executor that drains"
                     );
-                    failure = Some(());
                 }
             }
         }
         if let Some(needed) = self.needed.lock().get_mut(&executor) {
             needed.is_copied = false;
-            needed.failures += usize::from(failure.is_some());
+            needed.failures += usize::from(has_failed);
         }
     }
 
-    /// Has an heir copy the rows of stages of an attempt. Returns their bytes.
+    /// Has an heir copy rows of an attempt. Returns the bytes of their stages' files.
     async fn copy_rows(
         &self,
         (executor, heir): (&str, &str),
         attempt: &JobId,
-        stages: &BTreeSet<usize>,
+        rows: &Rows,
     ) -> Result<u64, String> {
         let executors = &self.ballista.state.executor_manager;
+        let since = || self.control.look(|control| control.takes_tasks_since(heir));
+        let before = since();
         let unknown = |error: BallistaError| error.to_string();
         let from = executors.get_executor_metadata(executor).await;
         let to = executors.get_executor_metadata(heir).await;
@@ -335,11 +358,12 @@ impl Departures {
         let address = |of: &ExecutorMetadata| format!("{}:{}", of.host, of.port);
         let channel = self.to_executors.dial(&address(&to)).await;
         let mut client = RowsClient::new(channel.map_err(|error| error.to_string())?);
+        let stages: BTreeSet<_> = rows.iter().map(|(stage, _)| *stage as u64).collect();
         let request = TakeRowsRequest {
             address: address(&from),
             rows: Some(SendRowsRequest {
                 attempt: attempt.to_string(),
-                stages: stages.iter().map(|stage| *stage as u64).collect(),
+                stages: stages.into_iter().collect(),
             }),
         };
         let told = |status: tonic::Status| status.message().to_owned();
@@ -347,13 +371,13 @@ impl Departures {
         let taken = taken.message().await.map_err(told)?;
         let taken = taken.ok_or("its answer has no content")?;
         let running = self.ballista.state.task_manager.get_running_job_cache();
-        if let Some(job) = running.get(attempt) {
-            let graph = job.execution_graph.read().await;
-            // A lost heir has no rows: they are still on the executor, which is there until it is told otherwise.
-            if self.control.look(|control| control.is_registered(heir)) {
-                self.moved.moves(&graph, stages, (executor, &to));
-            }
+        let job = running.get(attempt).ok_or("the attempt has ended")?;
+        // Nobody finds out meanwhile what the loss of the heir means.
+        let graph = job.execution_graph.write().await;
+        if before.is_none() || since() != before {
+            return Err("the executor that took them leaves, or has left".to_owned());
         }
+        self.moved.moves(&graph, rows, (executor, &to));
         Ok(taken.bytes)
     }
 

@@ -131,7 +131,8 @@ impl VolleyJobState {
             self.evict_graph(&older).await?;
         }
         for attempt in forgotten {
-            if self.without_graph.lock().remove(&attempt).is_none() {
+            self.without_graph.lock().remove(&attempt);
+            if self.jobs.get_job_status(&attempt).await?.is_some() {
                 self.jobs.remove_job(&attempt).await?;
             }
         }
@@ -231,10 +232,12 @@ impl JobState for VolleyJobState {
     }
 
     async fn get_job_status(&self, job_id: &JobId) -> Result<Option<JobStatus>> {
-        if let Some(ended) = self.without_graph.lock().get(job_id) {
-            return Ok(Some(ended.status.clone()));
+        // An attempt without a graph is noted before its graph is evicted.
+        if let Some(status) = self.jobs.get_job_status(job_id).await? {
+            return Ok(Some(status));
         }
-        self.jobs.get_job_status(job_id).await
+        let without_graph = self.without_graph.lock();
+        Ok(without_graph.get(job_id).map(|ended| ended.status.clone()))
     }
 
     async fn get_execution_graph(&self, job_id: &JobId) -> Result<Option<ExecutionGraphBox>> {

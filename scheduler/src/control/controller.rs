@@ -751,8 +751,17 @@ impl Controller {
         takes.then(|| self.executors.since(executor))?
     }
 
+    /// Checks whether the rows of an attempt may be read, or taken by the next one: they are not removed yet.
+    pub(crate) fn keeps_rows(&self, attempt: &str) -> bool {
+        let job = self.jobs.get(self.jobs.job_of(attempt));
+        job.is_some_and(|job| match job.gives_out(attempt) {
+            true => job.rows.as_ref().is_some_and(|rows| !rows.are_removed()),
+            false => !job.has_ended(),
+        })
+    }
+
     /// Returns an executor to which another one's rows can move: of those that run queries and stay, the one that came
-    /// last, because executors are often replaced one after the other. Skips this many.
+    /// last, because executors are often replaced one after the other. Skips this many, and begins again.
     pub(crate) fn heir(&self, executor: &str, skipped: usize) -> Option<String> {
         let others = self.executors.slots().map(|(id, _)| id);
         let mut heirs: Vec<_> = others
@@ -760,7 +769,8 @@ impl Controller {
             .filter_map(|id| Some((self.takes_tasks_since(id)?, id)))
             .collect();
         heirs.sort_unstable_by(|one, other| other.cmp(one));
-        heirs.get(skipped).map(|(_, id)| (*id).to_owned())
+        let heir = heirs.get(skipped % heirs.len().max(1));
+        heir.map(|(_, id)| (*id).to_owned())
     }
 
     /// Returns the executors on which tasks of queries may be placed, ordered by id.

@@ -314,20 +314,20 @@ async fn rows_that_have_moved_are_their_heir_s() {
     compute_all(&mut first, 1, ["e0", "leaves", "e0"]);
     compute(&mut first, 2, 0, "leaves");
     let lost = |executor: &str, first: &ExecutionGraphBox| {
-        let places = moved.places_without(executor, "j");
+        let places = moved.places_at_removal("j");
         losses::effect(first, executor, &places).is_some()
     };
     assert!(lost("leaves", &first) && !lost("heir", &first));
     let rows = losses::rows_on(&first, "leaves", &moved.places("j"));
     let rows: std::collections::BTreeSet<_> = rows.into_keys().collect();
     assert_eq!(rows, [(1, 1), (2, 0)].into());
-    let [from_first, all] = [vec![1], vec![1, 2]].map(|stages| stages.into_iter().collect());
-    moved.moves(&first, &from_first, ("leaves", &executor("heir")));
+    let of_first = [(1, 1)].into();
+    moved.moves(&first, &of_first, ("leaves", &executor("heir")));
     let needs = |executor: &str, first: &ExecutionGraphBox| {
         losses::needs(first, executor, &moved.places("j"))
     };
     assert!(needs("leaves", &first), "for the rows of the second stage");
-    moved.moves(&first, &all, ("leaves", &executor("heir")));
+    moved.moves(&first, &rows, ("leaves", &executor("heir")));
     assert!(!needs("leaves", &first) && needs("heir", &first));
     // Whoever is lost, Ballista would repair what the graph places there.
     assert!(lost("heir", &first) && lost("leaves", &first) && lost("e0", &first));
@@ -345,7 +345,7 @@ async fn rows_that_have_moved_are_their_heir_s() {
         matches!(&taken[0].task_status, Status::Successful(done) if done.executor_id == "heir")
     );
     // What moved moves on.
-    moved.moves(&first, &all, ("heir", &executor("e2")));
+    moved.moves(&first, &rows, ("heir", &executor("e2")));
     assert!(!needs("heir", &first) && needs("e2", &first));
     moved.release("j");
     assert!(needs("leaves", &first) && !needs("e2", &first));
