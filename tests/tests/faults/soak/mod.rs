@@ -328,7 +328,7 @@ impl Soak {
             Some(status) if leaver.drain.is_none() => {
                 let said = process.output();
                 // One that has just been started ends by the signal.
-                let registered = said.contains("registered");
+                let registered = said.contains("registered with the scheduler");
                 assert!(status.success() || !registered, "{status}: {said}");
                 self.has_ended(number, false);
             }
