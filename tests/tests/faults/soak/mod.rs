@@ -36,6 +36,8 @@ const EXECUTORS: usize = 4;
 /// Timeout of a job, and of an executor that leaves, which hang if they take longer.
 const PATIENCE: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(50);
+/// Twice the time for which rows that have been read are kept.
+const AT_REST: Duration = Duration::from_secs(30);
 /// Time between two measurements.
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -118,7 +120,7 @@ pub(crate) fn run() {
     lives.extend(least);
     soak.settle();
     let (before, after) = (lives[lives.len() / 4], lives[lives.len() - 1]);
-    let settled = soak.sample();
+    let settled = soak.sample_at_rest();
     say(&format!(
         "soak: a quarter: {before:?}; the end: {after:?}; settled: {settled:?}"
     ));
@@ -362,6 +364,17 @@ impl Soak {
             let process = &self.cluster.executors()[executor.number];
             count_panics(process, &mut self.panics);
         }
+    }
+
+    /// Returns the least that is held within the time after which rows that have been read are removed.
+    fn sample_at_rest(&mut self) -> Sample {
+        let started = Instant::now();
+        let mut least = self.sample();
+        while started.elapsed() < AT_REST {
+            std::thread::sleep(BEAT);
+            least = self.sample().least(Some(least));
+        }
+        least
     }
 
     /// Returns what is held now.
