@@ -275,7 +275,12 @@ fn prefetch(number: *const f32) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(number.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: nothing is read; a prefetch of any address is harmless.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) number, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = number;
 }
 
@@ -288,7 +293,12 @@ pub(super) fn prefetch_early(number: *const f32) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T1>(number.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: nothing is read; a prefetch of any address is harmless.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) number, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = number;
 }
 
@@ -397,8 +407,96 @@ impl Vector for [f32; 4] {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512, Avx512Bf16};
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use std::arch::aarch64::*;
+    use std::arch::is_aarch64_feature_detected;
+
+    use super::{Base, Lines, Processor, Tile, Vector, tile, transpose};
+
+    /// Processor with 32 registers of 4 numbers. A value exists only where it was detected.
+    #[derive(Debug, Clone, Copy)]
+    pub(in super::super) struct Neon(());
+
+    impl Neon {
+        pub(in super::super) fn find() -> Option<Self> {
+            is_aarch64_feature_detected!("neon").then_some(Self(()))
+        }
+    }
+
+    impl Processor<12, 8> for Neon {
+        fn tile<const H: usize>(
+            self,
+            left: &[[f32; 12]],
+            right: &[[f32; 8]],
+            into: Tile<'_>,
+            base: Base<'_>,
+            floor: f32,
+            next: &mut Lines<'_>,
+        ) {
+            #[target_feature(enable = "neon")]
+            fn neon<const H: usize>(
+                left: &[[f32; 12]],
+                right: &[[f32; 8]],
+                into: Tile<'_>,
+                base: Base<'_>,
+                floor: f32,
+                next: &mut Lines<'_>,
+            ) {
+                // SAFETY: the function enables the vector's features.
+                unsafe { tile::<float32x4_t, H, 12, 8>(left, right, into, base, floor, next) }
+            }
+            // SAFETY: the processor was detected.
+            unsafe { neon::<H>(left, right, into, base, floor, next) }
+        }
+
+        fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
+            transpose(rows, panel, |square| {
+                std::array::from_fn(|column| square.map(|row| row[column]))
+            });
+        }
+    }
+
+    // SAFETY: the caller guarantees each call.
+    impl Vector for float32x4_t {
+        const LEN: usize = 4;
+
+        #[inline(always)]
+        unsafe fn splat(number: f32) -> Self {
+            unsafe { vdupq_n_f32(number) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            unsafe { vld1q_f32(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { vst1q_f32(to, self) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            unsafe { vaddq_f32(self, other) }
+        }
+
+        #[inline(always)]
+        unsafe fn at_least(self, floor: Self) -> Self {
+            unsafe { vmaxq_f32(self, floor) }
+        }
+
+        #[inline(always)]
+        unsafe fn add_product(self, a: Self, b: Self) -> Self {
+            unsafe { vfmaq_f32(self, a, b) }
+        }
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {

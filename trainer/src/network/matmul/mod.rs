@@ -147,6 +147,10 @@ impl Workspace {
                 return self.run::<_, 2, 4, 6, 16>(processor, threads, product, a, b, epilogue);
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if let Some(processor) = kernel::Neon::find() {
+            return self.run::<_, 4, 8, 12, 8>(processor, threads, product, a, b, epilogue);
+        }
         self.run::<_, 2, 4, 6, 8>(Portable, threads, product, a, b, epilogue);
     }
 
@@ -351,6 +355,13 @@ mod tests {
             vec![("portable", |workspace, threads, product, a, b, epilogue| {
                 workspace.run::<_, 2, 4, 6, 8>(Portable, threads, product, a, b, epilogue);
             })];
+        #[cfg(target_arch = "aarch64")]
+        if kernel::Neon::find().is_some() {
+            all.push(("neon", |workspace, threads, product, a, b, epilogue| {
+                let processor = kernel::Neon::find().expect("it was there");
+                workspace.run::<_, 4, 8, 12, 8>(processor, threads, product, a, b, epilogue);
+            }));
+        }
         #[cfg(target_arch = "x86_64")]
         {
             if kernel::Avx2::find().is_some() {
