@@ -1,20 +1,27 @@
 """Sums arrays over processes with PyTorch's collectives over gloo.
 
-    {"processes": n, "elements": n, "groups": n, "calls": calls in a group}
+    {"processes": n, "hosts": [{"address": "10.0.0.2", "command": ["ssh", "10.0.0.2"]}, …],
+     "elements": n, "groups": n, "calls": calls in a group}
         → {"microseconds": the median of a call on rank 0}
 
-Calls of a group follow one another on the same numbers, every result is checked at the end of a
-group, and the first call of each is not counted: it also waits for ranks that still check.
+Hosts have as many ranks each, started by their commands; without hosts, all are on this one. Calls of a group follow one
+another on the same numbers, every result is checked at the end of a group, and the first call of each is not counted: it
+also waits for ranks that still check.
 """
 
+import fcntl
+import json
 import os
+import socket
 import statistics
+import struct
+import subprocess
+import sys
 import tempfile
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from protocol import serve
 
@@ -35,28 +42,39 @@ def measure(rank, world_size, elements, groups, calls):
     return statistics.median(durations)
 
 
-def run_rank(rank, world_size, store, pipe):
+def interface(address):
+    """Returns the name of the network interface that has this address, as Linux tells it (SIOCGIFADDR)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(any_socket, 0x8915, struct.pack("256s", name.encode()))
+            except OSError:
+                continue
+            if socket.inet_ntoa(told[20:24]) == address:
+                return name
+    raise ValueError(f"no network interface has {address}")
+
+
+def run_rank(rank, world_size, address, store):
     torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["GLOO_SOCKET_IFNAME"] = interface(address)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-    while True:
-        try:
-            question = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(measure(rank, world_size, *question))
+
+    def answer(question):
+        return {"microseconds": measure(rank, world_size, question["elements"], question["groups"], question["calls"])}
+
+    serve(answer)
 
 
-def start(world_size):
-    context = mp.get_context("spawn")
+def start(world_size, hosts):
     store = os.path.join(tempfile.mkdtemp(), "store")
-    pipes = []
+    ranks = []
     for rank in range(world_size):
-        here, there = context.Pipe()
-        context.Process(target=run_rank, args=(rank, world_size, store, there), daemon=True).start()
-        there.close()
-        pipes.append(here)
-    return pipes
+        host = hosts[rank * len(hosts) // world_size]
+        program = [sys.executable, os.path.abspath(__file__), str(rank), str(world_size), host["address"], store]
+        pipe = subprocess.PIPE
+        ranks.append(subprocess.Popen(host["command"] + program, stdin=pipe, stdout=pipe, text=True))
+    return ranks
 
 
 def main():
@@ -66,15 +84,22 @@ def main():
         if question.get("versions"):
             return {"PyTorch": torch.__version__}
         processes = question["processes"]
+        hosts = question["hosts"] or [{"address": "127.0.0.1", "command": []}]
         if processes not in worlds:
-            worlds[processes] = start(processes)
-        pipes = worlds[processes]
-        for pipe in pipes:
-            pipe.send((question["elements"], question["groups"], question["calls"]))
-        return {"microseconds": [pipe.recv() for pipe in pipes][0]}
+            worlds[processes] = start(processes, hosts)
+        ranks = worlds[processes]
+        for rank in ranks:
+            rank.stdin.write(json.dumps(question) + "\n")
+            rank.stdin.flush()
+        answers = [json.loads(rank.stdout.readline()) for rank in ranks]
+        return next((answer for answer in answers if "error" in answer), answers[0])
 
     serve(answer)
 
 
 if __name__ == "__main__":
-    main()
+    match sys.argv[1:]:
+        case []:
+            main()
+        case [rank, world_size, address, store]:
+            run_rank(int(rank), int(world_size), address, store)

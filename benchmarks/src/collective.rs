@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::{Certificates, binary};
@@ -54,6 +54,32 @@ pub(crate) enum Transport<'a> {
     Tcp,
     Unix,
     Tls(&'a Certificates),
+    /// Unix sockets on each host, TCP between hosts. Each has as many ranks as the others, one after the other.
+    Hosts(&'a [Host]),
+}
+
+/// Host of ranks: `ADDRESS=COMMAND`.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    pub(crate) address: IpAddr,
+    /// Words before a program's, which start it there.
+    pub(crate) command: Vec<String>,
+}
+
+impl FromStr for Host {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        const EXPECTED: &str = "expected an address, =, and a command that starts programs there, such as \
+                                '10.0.0.2=ssh 10.0.0.2'";
+        let (address, command) = text.split_once('=').context(EXPECTED)?;
+        let command: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
+        if command.is_empty() {
+            bail!(EXPECTED);
+        }
+        let address = address.parse().context(EXPECTED)?;
+        Ok(Self { address, command })
+    }
 }
 
 /// Builds the measuring request for a peer.
@@ -81,9 +107,9 @@ impl World {
         dir: &Path,
     ) -> anyhow::Result<Self> {
         let program = binary("volley-collective")?;
-        let arguments = match transport {
+        let options = match transport {
             Transport::Tcp => vec![],
-            Transport::Unix => vec![dir.to_owned()],
+            Transport::Unix | Transport::Hosts(_) => vec![dir.to_owned()],
             Transport::Tls(certificates) => {
                 let files = certificates.files().into_iter();
                 std::iter::once("--tls".into()).chain(files).collect()
@@ -91,17 +117,29 @@ impl World {
         };
         let mut world = Self(Vec::new());
         let mut endpoints: Vec<Value> = Vec::new();
-        for _ in 0..processes {
-            let mut command = Command::new(&program);
-            let mut rank = Rank::start(command.args(&arguments))?;
-            endpoints.push(rank.read()?);
+        for rank in 0..processes {
+            let host = match transport {
+                Transport::Hosts(hosts) => Some(&hosts[rank * hosts.len() / processes]),
+                _ => None,
+            };
+            let address = host.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |host| host.address);
+            let mut command = command(host, &program);
+            command.arg(address.to_string()).args(&options);
+            let mut rank = Rank::start(&mut command)?;
+            let mut endpoint = rank.read()?;
+            if host.is_some() {
+                // Namespaces of one machine are hosts too.
+                endpoint["host_id"] = address.to_string().into();
+            }
+            endpoints.push(endpoint);
             world.0.push(rank);
         }
         let over_unix = |endpoint: &Value| !endpoint["unix"].is_null();
         ensure!(
             endpoints
                 .iter()
-                .all(|it| over_unix(it) == matches!(transport, Transport::Unix)),
+                .all(|it| over_unix(it)
+                    == matches!(transport, Transport::Unix | Transport::Hosts(_))),
             "ranks listen elsewhere than asked to: {endpoints:?}"
         );
         // A constant is enough: the secret protects nothing here.
@@ -126,6 +164,16 @@ impl World {
         let median = answers[0]["microseconds"].as_f64();
         median.with_context(|| format!("rank 0 answered {answers:?}"))
     }
+}
+
+/// Returns a command for a program on a host, or else here.
+fn command(host: Option<&Host>, program: &Path) -> Command {
+    let Some((first, rest)) = host.and_then(|host| host.command.split_first()) else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(first);
+    command.args(rest).arg(program);
+    command
 }
 
 impl Rank {

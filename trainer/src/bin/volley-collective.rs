@@ -2,8 +2,8 @@
 //! `volley-benchmarks all-reduce` starts several of them and is their rendezvous.
 //!
 //! ```text
-//!   $ volley-collective [FOLDER FOR UNIX SOCKETS]       without: TCP
-//!   $ volley-collective --tls CA CERTIFICATE KEY        TCP under TLS
+//!   $ volley-collective ADDRESS [FOLDER FOR UNIX SOCKETS]    listens there; without folder: TCP
+//!   $ volley-collective ADDRESS --tls CA CERTIFICATE KEY     TCP under TLS
 //!   > (an endpoint)                              address for its peers
 //!   < (a membership)                             list of all ranks
 //!   < {"elements": n, "groups": n, "calls": n}   as often as wanted
@@ -36,13 +36,16 @@ struct Question {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from).peekable();
+    let address = arguments.next().ok_or("no address to listen on")?;
+    let address = address.to_str().ok_or("no address")?.parse()?;
+    let address = ListenAddress::new(address, "0".parse()?, None)?;
     let with_tls = arguments.next_if(|first| first.as_os_str() == "--tls");
     let tls = match with_tls {
         Some(_) => Tls::member_from_options(arguments.next(), arguments.next(), arguments.next())?,
         None => None,
     };
     let sockets = arguments.next();
-    let listener = Listener::bind(&ListenAddress::loopback(), sockets.as_deref())?.with_tls(tls);
+    let listener = Listener::bind(&address, sockets.as_deref())?.with_tls(tls);
     say(listener.endpoint())?;
     let mut lines = stdin().lock().lines();
     let membership = lines.next().ok_or("no membership")??;
