@@ -115,6 +115,7 @@ fn measure(args: &Args) -> anyhow::Result<Times> {
         batch_size: args.batch_size,
         epochs: 1,
         device: "auto",
+        tiny: false,
     };
     let client = cluster
         .client()?

@@ -34,6 +34,8 @@ pub(crate) struct Training {
     pub(crate) epochs: usize,
     /// Device, as `CREATE MODEL` names it.
     pub(crate) device: &'static str,
+    /// Two layers of 16 units instead of the example's.
+    pub(crate) tiny: bool,
 }
 
 /// A published model.
@@ -53,10 +55,24 @@ pub(crate) struct Epoch {
     reduce_seconds: f64,
 }
 
+/// Options of `train.sql` that a tiny network has otherwise.
+const TINY: [(&str, &str); 2] = [
+    (
+        "hidden_units = [1000, 1000, 1000, 500]",
+        "hidden_units = [16, 16]",
+    ),
+    ("dropout = [0, 0, 0, 0.5]", "dropout = 0"),
+];
+
 impl Epoch {
     /// Returns the rows per second over all ranks; time counts in steps, not in evaluation and checkpoints.
     pub(crate) fn rows_per_second(&self) -> f64 {
         self.rows / (self.compute_seconds + self.reduce_seconds)
+    }
+
+    /// Returns the share of all-reduce in the time of the steps, with waiting for other ranks.
+    pub(crate) fn reduce_share(&self) -> f64 {
+        self.reduce_seconds / (self.compute_seconds + self.reduce_seconds)
     }
 }
 
@@ -104,7 +120,13 @@ impl Example<'_> {
         // Ranks measured side by side share a GPU.
         let share = training.device != "cpu";
         let device = format!("device = '{}', device_share = {share}", training.device);
-        let statement = statement(&device)?;
+        let mut statement = statement(&device)?;
+        if training.tiny {
+            for (layers, of_tiny) in TINY {
+                ensure!(statement.contains(layers), "train.sql has no {layers:?}");
+                statement = statement.replace(layers, of_tiny);
+            }
+        }
         let trained = self
             .publish(&defines, vec![command(view), command(&statement)])
             .with_context(|| format!("training {training:?}"))?;

@@ -166,6 +166,7 @@ fn trainings(args: &Args, ranks: usize) -> Vec<Training> {
             batch_size: *batch_size,
             epochs: EPOCHS,
             device: GPU,
+            tiny: false,
         }
     };
     args.batches.iter().map(of).collect()

@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         batch_size: 256,
         epochs: 1,
         device: "cpu",
+        tiny: false,
     };
     example.export()?;
     example.sample(training.rows)?;

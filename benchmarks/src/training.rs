@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use serde_json::json;
 
 use crate::cluster::{Cluster, Layout};
-use crate::comparison::{Case, Comparison, Unit, VOLLEY, number};
+use crate::comparison::{Case, Comparison, Unit, VOLLEY, median, number};
 use crate::example::{Example, Training};
 use crate::peers::{Peer, Peers};
 
@@ -44,6 +44,12 @@ pub(crate) struct Args {
     /// Leave out the variants of PyTorch without a target
     #[arg(long)]
     eager_only: bool,
+    /// Leave out PyTorch
+    #[arg(long)]
+    alone: bool,
+    /// Two layers of 16 units instead of the example's four of up to 1000: little but sums and embeddings
+    #[arg(long, requires = "alone")]
+    tiny: bool,
 }
 
 /// Processes and threads of a world; written `RANKSxTHREADS` as an argument.
@@ -84,6 +90,8 @@ struct Measured {
     rows_per_second: f64,
     /// Mean loss over the last epoch's rows.
     loss: f64,
+    /// Share of the time in which ranks sum and wait for each other, where it is known.
+    reduce_share: Option<f64>,
 }
 
 /// Processes of one world.
@@ -110,7 +118,13 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     example(0).export()?;
     let sample = example(0).sample(most.context("neither batches nor ranks")?)?;
 
-    let variants = if args.eager_only { 1 } else { VARIANTS.len() };
+    let variants = match args {
+        Args { alone: true, .. } => 0,
+        Args {
+            eager_only: true, ..
+        } => 1,
+        _ => VARIANTS.len(),
+    };
     let mut pytorch = Vec::new();
     for (system, flags) in &VARIANTS[..variants] {
         let log = dir.path().join(format!("pytorch-{}", pytorch.len()));
@@ -118,13 +132,15 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         pytorch.push((*system, peers.start("training.py", flags, &log)?));
     }
     let mut comparison = Comparison::new("training", "Training speed", METHOD);
-    let versions = pytorch[0].1.ask(&json!({ "versions": true }))?;
-    comparison.note_versions(&versions);
+    if let Some((_, peer)) = pytorch.first_mut() {
+        comparison.note_versions(&peer.ask(&json!({ "versions": true }))?);
+    }
     let cases = trainings
         .iter()
         .map(|(world, training)| case(worlds[*world].shape, training));
     comparison.cases.extend(cases);
     let mut losses = vec![Vec::new(); trainings.len()];
+    let mut reduce_shares = vec![Vec::new(); trainings.len()];
     for round in 0..args.rounds {
         for (at, (world, training)) in trainings.iter().enumerate() {
             for turn in 0..=pytorch.len() {
@@ -146,7 +162,9 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
                 let Measured {
                     rows_per_second,
                     loss,
+                    reduce_share,
                 } = measured;
+                reduce_shares[at].extend(reduce_share);
                 eprintln!(
                     "round {round}, {}: {system} {rows_per_second:.0} rows/s, loss {loss:.4}",
                     comparison.cases[at].name
@@ -161,8 +179,17 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     for (case, losses) in comparison.cases.iter().zip(&losses) {
         check(&case.name, losses)?;
     }
-    let names = comparison.cases.iter().map(|case| case.name.clone());
-    let remark: Vec<_> = names.zip(&losses).map(told).collect();
+    let names = || comparison.cases.iter().map(|case| case.name.clone());
+    let shares = names().zip(&reduce_shares);
+    let shares = shares.map(|(name, shares)| format!("{name}: {:.1} %", median(shares) * 100.0));
+    let shares = shares.collect::<Vec<_>>().join("; ");
+    let remark: Vec<_> = names().zip(&losses).map(told).collect();
+    comparison.remark(format!(
+        "Share of the epoch in which Volley's ranks sum and wait for each other, the median of the rounds: {shares}."
+    ));
+    if args.tiny {
+        comparison.remark("Two layers of 16 units, not the example's four.".to_owned());
+    }
     comparison.remark(format!(
         "Mean losses over the measured epoch: {}.",
         remark.join("; ")
@@ -194,6 +221,7 @@ fn trainings(args: &Args) -> Vec<(usize, Training)> {
                 batch_size: *batch_size,
                 epochs: EPOCHS,
                 device: "cpu",
+                tiny: args.tiny,
             };
             (world, training)
         };
@@ -223,6 +251,7 @@ fn volley(example: &Example<'_>, training: &Training) -> anyhow::Result<Measured
     Ok(Measured {
         rows_per_second: epoch.rows_per_second(),
         loss: epoch.loss,
+        reduce_share: Some(epoch.reduce_share()),
     })
 }
 
@@ -248,6 +277,7 @@ fn ask(
     Ok(Measured {
         rows_per_second: of("rows")? / of("seconds")?,
         loss: of("loss")?,
+        reduce_share: None,
     })
 }
 
