@@ -307,6 +307,23 @@ pub enum Error {
         /// True if the job trains a model.
         training: bool,
     },
+    /// The scheduler stopped answering while an executor was to leave.
+    #[error(
+        "lost the scheduler at {address} while executor {executor} was to leave: it has not answered for {}; when it is \
+         back, `volley executors` tells whether the executor is still there",
+        humantime::format_duration(*waited)
+    )]
+    DrainLost {
+        /// The scheduler's address.
+        address: String,
+        /// The executor.
+        executor: String,
+        /// Time that was waited.
+        waited: Duration,
+        /// The last attempt's error.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The job was cancelled, for example by another client.
     #[error("job {job} was cancelled")]
     Cancelled {

@@ -1,25 +1,41 @@
 //! Executors of a cluster, and their planned departures. Not here: the executor's end, which the scheduler and the
 //! executor agree on.
+//!
+//! ```text
+//!   drain ──► asked ──► looked for again and again ──► gone: it has left
+//!     │         │            │ no answer: for a minute, then DrainLost
+//!     │         └────────────┤ the scheduler is back: the executor may be about to register again, so it is looked
+//!     │                      │ for a while longer, and asked again if it has registered without leaving
+//!     └ no answer: as above
+//! ```
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
+use tonic::{Request, Status};
 use volley_proto::tables::Executor;
 use volley_proto::wire::DrainRequest;
 use volley_proto::wire::cluster_client::ClusterClient;
 
+use crate::cluster::{REDIAL, RETURN, is_no_answer};
 use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
 /// Pause between two looks for an executor that is to leave.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Timeout of one request to leave.
+const ASKING: Duration = Duration::from_secs(10);
+/// Time within which an executor registers with a scheduler that is back, if it has not left.
+const COMES_BACK: Duration = Duration::from_secs(5);
+
+/// Reason why a request has no answer.
+type Silence = Box<dyn std::error::Error + Send + Sync>;
 
 /// Executors of one scheduler.
 #[derive(Debug)]
 pub struct Executors {
     scheduler: SchedulerAddress,
-    tables: SystemTables,
 }
 
 /// Executor that is to leave.
@@ -28,6 +44,26 @@ pub struct Leaving {
     id: String,
     /// Time at which it registered, in milliseconds since 1970: one that comes back has another.
     since: Option<u64>,
+    /// True if the scheduler has been away since it was asked, and may know nothing of it.
+    lost: bool,
+}
+
+/// Registration of an executor that is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Registration {
+    since: u64,
+    draining: bool,
+}
+
+/// What is known of an executor that was asked to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has left.
+    Left,
+    /// It is still there, or may come back.
+    Stays,
+    /// It has registered with a scheduler that was restarted, where it drains already or must be asked once more.
+    Again(Registration),
 }
 
 impl Executors {
@@ -37,8 +73,7 @@ impl Executors {
     /// When the scheduler does not answer in time, or refuses this client.
     pub async fn connect(scheduler: SchedulerAddress, patience: Duration) -> Result<Self> {
         await_scheduler(&scheduler, patience).await?;
-        let tables = SystemTables::of(&scheduler);
-        Ok(Self { scheduler, tables })
+        Ok(Self { scheduler })
     }
 
     /// Returns the scheduler.
@@ -49,43 +84,193 @@ impl Executors {
     /// Has an executor take no new tasks, and leave once nothing there is needed, or after its `--drain-timeout`.
     ///
     /// # Errors
-    /// When the scheduler does not answer, or refuses: only administrators may do this, with an executor that is
-    /// registered.
+    /// When the scheduler refuses: only administrators may do this, with an executor that is registered. The error is
+    /// [`Error::DrainLost`] when it does not answer for a minute.
     pub async fn drain(&self, id: &str) -> Result<Leaving> {
-        const REQUEST: &str = "drain the executor";
-        let address = self.scheduler.as_str();
-        let refused = |source| Error::Request {
-            address: address.to_owned(),
-            request: REQUEST,
-            source,
-        };
-        let channel = self.scheduler.connect().await.map_err(refused)?;
-        let request = DrainRequest {
-            executor_id: id.to_owned(),
-        };
-        let drained = ClusterClient::new(channel).drain(request).await;
-        drained.map_err(|status| Error::refused(address, REQUEST, status))?;
+        self.answered(id, || self.ask_to_leave(id)).await?;
+        let tables = SystemTables::of(&self.scheduler);
         // It may have left by now.
-        let since = self.since(id).await?;
-        let id = id.to_owned();
-        Ok(Leaving { id, since })
+        let (found, lost) = self.answered(id, || registration(&tables, id)).await?;
+        Ok(Leaving {
+            id: id.to_owned(),
+            since: found.map(|found| found.since),
+            lost,
+        })
     }
 
-    /// Waits until an executor has left; its `--drain-timeout` bounds the wait.
+    /// Waits until an executor has left; its `--drain-timeout` bounds the wait. An executor that has registered with a
+    /// scheduler that was restarted, which may have lost the request, is asked again.
     ///
     /// # Errors
-    /// When the scheduler does not answer.
+    /// When the scheduler refuses. The error is [`Error::DrainLost`] when it does not answer for a minute.
     pub async fn await_left(&self, leaving: &Leaving) -> Result<()> {
-        while leaving.since.is_some() && self.since(&leaving.id).await? == leaving.since {
+        let Leaving { id, since, lost } = leaving;
+        let (mut since, mut back) = (*since, lost.then(Instant::now));
+        let tables = SystemTables::of(&self.scheduler);
+        loop {
+            let (found, lost) = self.answered(id, || registration(&tables, id)).await?;
+            if lost {
+                back = Some(Instant::now());
+            }
+            match progress(since, found, back.map(|back| back.elapsed())) {
+                Progress::Left => return Ok(()),
+                Progress::Stays => {}
+                Progress::Again(found) => {
+                    if !found.draining {
+                        self.answered(id, || self.ask_to_leave(id)).await?;
+                    }
+                    (since, back) = (Some(found.since), None);
+                }
+            }
             sleep(PAUSE).await;
         }
-        Ok(())
     }
 
-    /// Returns when a registered executor registered.
-    async fn since(&self, id: &str) -> Result<Option<u64>> {
-        let rows: Vec<Executor> = self.tables.rows(Scope::All).await?;
-        let row = rows.into_iter().find(|row| row.executor_id == id);
-        Ok(row.map(|row| row.since))
+    /// Sends a request about an executor until the scheduler answers, for a minute. Returns also whether it was sent more
+    /// than once.
+    async fn answered<T, Sent>(
+        &self,
+        executor: &str,
+        mut send: impl FnMut() -> Sent,
+    ) -> Result<(T, bool)>
+    where
+        Sent: Future<Output = Result<Result<T>, Silence>>,
+    {
+        let schedulers = self.scheduler.schedulers();
+        let mut silent_since = None;
+        loop {
+            let tried = schedulers.current().to_owned();
+            let source = match send().await {
+                Ok(answer) => return Ok((answer?, silent_since.is_some())),
+                Err(source) => source,
+            };
+            // Another of several schedulers may lead.
+            schedulers.distrust(&tried);
+            let since: Instant = *silent_since.get_or_insert_with(|| {
+                let address = self.scheduler.as_str();
+                tracing::warn!(
+                    "the scheduler at {address} does not answer: waiting up to {RETURN:?} for it to come back"
+                );
+                Instant::now()
+            });
+            if since.elapsed() >= RETURN {
+                return Err(Error::DrainLost {
+                    address: self.scheduler.to_string(),
+                    executor: executor.to_owned(),
+                    waited: RETURN,
+                    source,
+                });
+            }
+            sleep(REDIAL).await;
+        }
+    }
+
+    /// Asks once that an executor leaves.
+    async fn ask_to_leave(&self, id: &str) -> Result<Result<()>, Silence> {
+        const REQUEST: &str = "drain the executor";
+        let channel = match self.scheduler.connect().await {
+            Ok(channel) => channel,
+            // A token that cannot be read.
+            Err(source) => return source.downcast::<Error>().map(|error| Err(*error)),
+        };
+        let mut request = Request::new(DrainRequest {
+            executor_id: id.to_owned(),
+        });
+        request.set_timeout(ASKING);
+        match ClusterClient::new(channel).drain(request).await {
+            Ok(_) => Ok(Ok(())),
+            Err(status) if is_no_answer(&status) => Err(status.into()),
+            Err(status) => Ok(Err(Error::refused(
+                self.scheduler.as_str(),
+                REQUEST,
+                status,
+            ))),
+        }
+    }
+}
+
+/// Asks once for the registration of an executor.
+async fn registration(
+    tables: &SystemTables,
+    id: &str,
+) -> Result<Result<Option<Registration>>, Silence> {
+    let rows: Result<Vec<Executor>> = tables.rows(Scope::All).await;
+    match rows {
+        Ok(rows) => {
+            let row = rows.into_iter().find(|row| row.executor_id == id);
+            Ok(Ok(row.map(|row| Registration {
+                since: row.since,
+                draining: row.draining,
+            })))
+        }
+        Err(Error::Request { source, .. }) if !is_answer(&*source) => Err(source),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// Checks whether a failure of a request came from the scheduler, or could not be sent for another reason than its silence.
+fn is_answer(source: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    match source.downcast_ref::<Status>() {
+        Some(status) => !is_no_answer(status),
+        None => source.is::<Error>(),
+    }
+}
+
+/// Decides whether an executor that registered at a time has left, by its registration now and, if the scheduler has been
+/// away, by the time since it is back.
+fn progress(since: Option<u64>, found: Option<Registration>, back: Option<Duration>) -> Progress {
+    match (found, back) {
+        (None, Some(back)) if back < COMES_BACK => Progress::Stays,
+        (None, _) => Progress::Left,
+        (Some(found), None) if since == Some(found.since) => Progress::Stays,
+        // Another one has come in its place.
+        (Some(_), None) => Progress::Left,
+        (Some(found), Some(_)) => Progress::Again(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::access::Credential;
+
+    use super::*;
+
+    #[test]
+    fn an_executor_that_is_asked_has_left_once_it_cannot_come_back() {
+        let registered = |since, draining| Some(Registration { since, draining });
+        let soon = Some(COMES_BACK / 2);
+        for (found, back, expected) in [
+            (registered(1, true), None, Progress::Stays),
+            (None, None, Progress::Left),
+            // One that was started again once it had left.
+            (registered(2, false), None, Progress::Left),
+            // The scheduler was restarted, and the executor may not have registered yet.
+            (None, soon, Progress::Stays),
+            (None, Some(COMES_BACK), Progress::Left),
+        ] {
+            assert_eq!(progress(Some(1), found, back), expected, "{found:?}");
+        }
+        // A scheduler that was restarted may have lost the request.
+        for found in [(1, true), (1, false), (2, true), (2, false)] {
+            let found = registered(found.0, found.1);
+            let again = Progress::Again(found.unwrap());
+            assert_eq!(progress(Some(1), found, soon), again);
+        }
+        assert_eq!(progress(None, None, None), Progress::Left);
+    }
+
+    #[tokio::test]
+    async fn a_scheduler_that_does_not_come_back_is_lost() {
+        let nobody = SchedulerAddress::open("127.0.0.1:1", None, &Credential::Found).unwrap();
+        let executors = Executors { scheduler: nobody };
+        let error = executors.drain("e-1").await.unwrap_err();
+        let Error::DrainLost { executor, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(executor, "e-1");
+        assert!(
+            error.to_string().starts_with("lost the scheduler"),
+            "{error}"
+        );
     }
 }

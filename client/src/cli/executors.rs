@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::error::ArrowError;
 use volley::{Executors, Scope, SystemTables};
@@ -115,8 +114,7 @@ async fn drain(executors: &Executors, ids: &[String], quiet: bool) -> anyhow::Re
         }
     }
     for (id, leaving) in leaving {
-        let left = executors.await_left(&leaving).await;
-        left.with_context(|| format!("cannot tell whether executor {id} has left"))?;
+        executors.await_left(&leaving).await?;
         write(format!("executor {id} has left\n").as_bytes()).await?;
     }
     Ok(())

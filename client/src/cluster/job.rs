@@ -305,7 +305,7 @@ impl Drop for Submitted {
 }
 
 /// Returns whether a request probably got no answer.
-fn is_no_answer(status: &Status) -> bool {
+pub(crate) fn is_no_answer(status: &Status) -> bool {
     matches!(
         status.code(),
         Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded

@@ -24,7 +24,7 @@ use volley_proto::access::Authorized;
 use volley_proto::traces::Exporter;
 use volley_proto::wire::queries_client::QueriesClient;
 
-pub(crate) use self::job::{REDIAL, RETURN, Submitted, decode};
+pub(crate) use self::job::{REDIAL, RETURN, Submitted, decode, is_no_answer};
 pub(crate) use self::rows::{Found, JobRows, Order};
 use crate::{Result, SchedulerAddress};
 

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, Proxy, Work, eventually};
+use volley_tests::{
+    Cluster, ExecutorSetup, JobState, Numbers, Proxy, Work, eventually, executor_id,
+};
 
 use crate::asking::{Asked, Phase, Question, question};
 use crate::fault::{Fault, effort, missed};
@@ -48,6 +50,10 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     ("executors are told to end and have no time", no_time_to_end),
     ("an executor is drained by command", drained),
+    (
+        "the scheduler is killed while an executor is drained by command",
+        drained_without_a_scheduler,
+    ),
     ("an executor hands its rows over and leaves", hands_over),
     (
         "an executor freezes for less than the timeout",
@@ -229,6 +235,34 @@ fn drained() {
     let listed = cluster.manage_executors(&["--format", "csv"]).stdout;
     assert!(listed.contains("executor-0,"), "{listed}");
     assert!(!listed.contains("executor-1,"), "{listed}");
+    scene::is_well(&cluster, 1);
+}
+
+/// Kills the scheduler while a command waits for an executor to leave: once the executor knows that it leaves, and at
+/// once, when the request may be lost. The command waits for the next scheduler, and asks again if it has to.
+fn drained_without_a_scheduler() {
+    let mut cluster = scene::cluster(3);
+    let numbers = Numbers::write(cluster.dir(), FACTS);
+    for (executor, is_told) in [(1, true), (2, false)] {
+        let question = question(Phase::Shuffle, &cluster, &numbers);
+        let id = executor_id(executor);
+        let mut drain = cluster.executors_command();
+        let mut drain = cluster.spawn(drain.args(["drain", &id]));
+        drain.await_line("takes no new tasks", SOON);
+        if is_told {
+            eventually("the executor to be told", SOON, || {
+                let said = cluster.executors()[executor].output();
+                said.contains("leaves once").then_some(())
+            });
+        }
+        cluster.restart_scheduler();
+        let drained = drain.wait(SOON);
+        assert_eq!(drained.code, Some(0), "{}", drained.stderr);
+        assert_eq!(drained.stdout, format!("executor {id} has left\n"));
+        let ended = eventually("its end", SOON, || cluster.executors()[executor].ended());
+        assert!(ended.success(), "{ended:?}");
+        question.answered_by_any();
+    }
     scene::is_well(&cluster, 1);
 }
 
