@@ -1,7 +1,7 @@
 //! Command line of an executor binary: flags, log, signals. `volley-executor` runs this without custom layers.
 
 use std::convert::Infallible;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -166,7 +166,33 @@ fn start(layers: CustomLayers) -> anyhow::Result<()> {
         .block_on(serve(args, layers, notices))
 }
 
+/// Signals that tell the process to end. It listens from their creation on.
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
 async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Result<()> {
+    // The scheduler may be away for as long as the executor starts.
+    let mut signals = Signals::listen()?;
     Schedulers::check(&args.scheduler)
         .map_err(|expected| anyhow::anyhow!("--scheduler {}: {expected}", args.scheduler))?;
     let temporary = match args.work_dir {
@@ -234,18 +260,17 @@ async fn serve(args: Args, layers: CustomLayers, notices: Notices) -> anyhow::Re
         "starting"
     );
     tracing::debug!(?config);
-    let executor = Executor::start(config.clone()).await?;
+    let executor = tokio::select! {
+        started = Executor::start(config.clone()) => started?,
+        () = signals.next() => {
+            tracing::info!("stopped before it has registered");
+            return Ok(());
+        }
+    };
     let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
     let signals = async {
         for told in [&leave, &stop] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            signals.next().await;
             told.cancel();
         }
         std::future::pending::<Infallible>().await

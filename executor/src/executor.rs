@@ -255,7 +255,10 @@ impl Executor {
                 () = &mut stop => return Ok(()),
                 // Polled for its wait for `leave`, which ends this as well.
                 () = &mut released => return Ok(()),
-                () = leaving.cancelled() => return Ok(()),
+                () = leaving.cancelled() => {
+                    tracing::info!(executor = %config.id, "leaves before it has registered again");
+                    return Ok(());
+                }
                 started = start_over(&config, &runtimes, &vitals, &mut incarnation) => started?,
             };
         }

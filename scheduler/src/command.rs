@@ -220,11 +220,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         "starting"
     );
     tracing::debug!(?config);
-    let scheduler = Scheduler::start(config).await?;
-    if let Some(path) = &args.address_file {
-        publish(path, scheduler.address())
-            .with_context(|| format!("cannot write the address file {}", path.display()))?;
-    }
     let mut terminate = signal(SignalKind::terminate())?;
     let told = async {
         tokio::select! {
@@ -232,6 +227,19 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => {}
         }
     };
+    tokio::pin!(told);
+    let scheduler = tokio::select! {
+        // A scheduler that stands by starts for as long as another one leads.
+        started = Scheduler::start(config) => started?,
+        () = &mut told => {
+            tracing::info!("stopped before it has served");
+            return Ok(());
+        }
+    };
+    if let Some(path) = &args.address_file {
+        publish(path, scheduler.address())
+            .with_context(|| format!("cannot write the address file {}", path.display()))?;
+    }
     scheduler.run_until(told).await?;
     tracing::info!("stopped");
     Ok(())

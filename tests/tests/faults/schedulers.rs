@@ -3,9 +3,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::TcpListener;
 use std::time::Duration;
 
-use volley_tests::{Cluster, JobState, Numbers, Samples, eventually};
+use volley_tests::{Cluster, ExecutorSetup, JobState, Numbers, Process, Samples, eventually};
 
 use crate::asking::{Phase, Question, ask, question, reach, work};
 use crate::fault::Fault;
@@ -47,6 +48,11 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("it freezes for less than the timeout", frozen_a_little),
     ("it freezes for longer than the timeout", frozen_long),
     ("it is killed and does not come back", killed_for_good),
+    ("it is told to end while it stands by", standby_told_to_end),
+    (
+        "executors that wait for it are told to end",
+        waiting_executors_told_to_end,
+    ),
 ];
 
 const FACTS: u64 = 6_000;
@@ -353,4 +359,50 @@ fn killed_for_good() {
     assert_eq!(ended.code(), Some(1));
     let said = cluster.executors()[0].output();
     assert!(said.contains(cluster.address()), "{said}");
+}
+
+/// Waits for a line of a process's log, tells the process to end, and checks that it ends by itself and says so.
+fn ends_when_told(process: &mut Process, begun: &str, said: &str) {
+    eventually(begun, SOON, || {
+        process.output().contains(begun).then_some(())
+    });
+    process.terminate();
+    let ended = eventually("its end", SOON, || process.ended());
+    let output = process.output();
+    assert!(ended.success(), "{ended}: {output}");
+    assert!(output.contains(said), "{output}");
+}
+
+fn standby_told_to_end() {
+    let mut cluster = pair();
+    let standby = &mut cluster.schedulers()[1];
+    ends_when_told(
+        standby,
+        "this one stands by",
+        "stopped before it has served",
+    );
+    scene::is_well(&cluster, 2);
+}
+
+/// Tells executors to end that have not registered: nothing listens, or what listens does not answer.
+fn waiting_executors_told_to_end() {
+    let mut cluster = scene::cluster(0);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = silent.local_addr().expect("it is bound").to_string();
+    for scheduler in ["127.0.0.1:1", silent.as_str()] {
+        let number = cluster.add_executor_with(ExecutorSetup {
+            scheduler: Some(scheduler.to_owned()),
+            args: vec!["--connect-timeout".to_owned(), "5m".to_owned()],
+            ..ExecutorSetup::default()
+        });
+        let executor = &mut cluster.executors()[number];
+        let said = "stopped before it has registered";
+        ends_when_told(executor, "ranks compute on this device", said);
+        let left = fs::read_dir(cluster.work_dir(number)).expect("its work folder");
+        let left: Vec<_> = left.flatten().map(|entry| entry.file_name()).collect();
+        assert!(
+            left.iter().all(|name| name == ".volley-owner-lock"),
+            "{left:?}"
+        );
+    }
 }

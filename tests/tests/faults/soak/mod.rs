@@ -329,9 +329,14 @@ impl Soak {
         match process.ended() {
             Some(status) if leaver.drain.is_none() => {
                 let said = process.output();
-                // One that has just been started ends by the signal.
+                // One that has just been started may end by the signal, or because the scheduler is away.
                 let registered = said.contains("registered with the scheduler");
-                assert!(status.success() || !registered, "{status}: {said}");
+                let listens = said.contains("starting");
+                let ends = status.success() || !registered;
+                assert!(
+                    ends && (status.code().is_some() || !listens),
+                    "{status}: {said}"
+                );
                 self.has_ended(number, false);
             }
             _ => {
