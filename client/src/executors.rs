@@ -173,11 +173,16 @@ impl Executors {
             // A token that cannot be read.
             Err(source) => return source.downcast::<Error>().map(|error| Err(*error)),
         };
-        let mut request = Request::new(DrainRequest {
-            executor_id: id.to_owned(),
+        let client = ClusterClient::new(channel);
+        let answer = self.scheduler.authenticated(|| {
+            let mut request = Request::new(DrainRequest {
+                executor_id: id.to_owned(),
+            });
+            request.set_timeout(ASKING);
+            let mut client = client.clone();
+            async move { client.drain(request).await }
         });
-        request.set_timeout(ASKING);
-        match ClusterClient::new(channel).drain(request).await {
+        match answer.await {
             Ok(_) => Ok(Ok(())),
             Err(status) if is_no_answer(&status) => Err(status.into()),
             Err(status) => Ok(Err(Error::refused(

@@ -5,7 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use ballista_core::utils::{GrpcClientConfig, create_grpc_client_endpoint};
+use tokio::time::sleep;
 use tonic::transport::Endpoint;
+use tonic::{Code, Status};
 use volley_proto::access::{Authorized, Bearer, Credential, Holder, Token};
 use volley_proto::schedulers::Schedulers;
 use volley_proto::tls::{self, Tls, TlsFiles};
@@ -94,6 +96,30 @@ impl SchedulerAddress {
         Ok(self.bearer()?.over(channel))
     }
 
+    /// Sends a request, and once more if the scheduler does not know its token: a scheduler that was restarted has made
+    /// another one, which is found by the time it answers.
+    ///
+    /// # Errors
+    /// The scheduler's last answer.
+    pub(crate) async fn authenticated<T, Sent>(
+        &self,
+        mut send: impl FnMut() -> Sent,
+    ) -> std::result::Result<T, Status>
+    where
+        Sent: Future<Output = std::result::Result<T, Status>>,
+    {
+        match send().await {
+            Err(status)
+                if status.code() == Code::Unauthenticated
+                    && !matches!(self.credential, Credential::Given(_)) =>
+            {
+                sleep(Bearer::FRESH).await;
+                send().await
+            }
+            answer => answer,
+        }
+    }
+
     /// Returns the headers with the credential and the version, for clients of other crates.
     ///
     /// # Errors
@@ -141,5 +167,65 @@ impl SchedulerAddress {
 impl fmt::Display for SchedulerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tonic::Request;
+    use tonic::service::Interceptor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_that_is_not_known_is_read_once_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let [earlier, later] = [Token::generate(), Token::generate()];
+        // A scheduler that knows the later token; the earlier one may have been read before it had made its own.
+        for (in_file, known, expected) in [
+            (&earlier, &earlier, (true, 1)),
+            (&earlier, &later, (true, 2)),
+            (&earlier, &Token::generate(), (false, 2)),
+        ] {
+            fs::write(&file, in_file.reveal()).unwrap();
+            let address = SchedulerAddress::open("h:1", None, &Credential::File(file.clone()));
+            let address = address.unwrap();
+            let (mut bearer, mut sent) = (address.bearer().unwrap(), 0);
+            let answer = address.authenticated(|| {
+                sent += 1;
+                let request = bearer.call(Request::new(())).unwrap();
+                let header = request.metadata().get("authorization").unwrap();
+                let is_known = header.to_str().unwrap().ends_with(known.reveal());
+                fs::write(&file, later.reveal()).unwrap();
+                std::future::ready(match is_known {
+                    true => Ok(()),
+                    false => Err(Status::unauthenticated("the token is unknown")),
+                })
+            });
+            assert_eq!((answer.await.is_ok(), sent), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_again_where_that_is_no_use() {
+        let of = |credential| SchedulerAddress::open("h:1", None, &credential).unwrap();
+        for (address, status) in [
+            (
+                of(Credential::Given(Token::generate())),
+                Status::unauthenticated("the token is unknown"),
+            ),
+            (of(Credential::Found), Status::permission_denied("no")),
+        ] {
+            let mut sent = 0;
+            let answer = address.authenticated(|| {
+                sent += 1;
+                std::future::ready(Err::<(), _>(status.clone()))
+            });
+            assert!(answer.await.is_err());
+            assert_eq!(sent, 1);
+        }
     }
 }

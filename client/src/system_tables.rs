@@ -66,21 +66,25 @@ impl SystemTables {
             Scope::Job(id) => (Some(id.to_owned()), None),
             Scope::Training(id) => (None, Some(id.to_string())),
         };
-        let mut request = tonic::Request::new(ReadTableRequest {
+        let request = ReadTableRequest {
             table: table.to_string(),
             job_id,
             train_id,
-        });
-        request.set_timeout(PATIENCE);
+        };
         let refused = |source| Error::Request {
             address: self.scheduler.to_string(),
             request: "read its system tables",
             source,
         };
         let client = self.client.get_or_try_init(|| self.connect()).await;
-        let mut client = client.map_err(refused)?.clone();
-        let answer = client.read_table(request).await;
-        let answer = answer.map_err(|status| {
+        let client = client.map_err(refused)?;
+        let answer = self.scheduler.authenticated(|| {
+            let mut request = tonic::Request::new(request.clone());
+            request.set_timeout(PATIENCE);
+            let mut client = client.clone();
+            async move { client.read_table(request).await }
+        });
+        let answer = answer.await.map_err(|status| {
             let denied = Error::denied(self.scheduler.as_str(), &status);
             denied.unwrap_or_else(|| refused(status.into()))
         })?;
@@ -98,13 +102,16 @@ impl SystemTables {
             request: REQUEST,
             source,
         };
-        let mut request = tonic::Request::new(DropPreparedRequest {
-            id: id.map(String::from),
-        });
-        request.set_timeout(PATIENCE);
         let client = self.client.get_or_try_init(|| self.connect()).await;
-        let mut client = client.map_err(refused)?.clone();
-        let answer = client.drop_prepared(request).await;
+        let client = client.map_err(refused)?;
+        let answer = self.scheduler.authenticated(|| {
+            let id = id.map(String::from);
+            let mut request = tonic::Request::new(DropPreparedRequest { id });
+            request.set_timeout(PATIENCE);
+            let mut client = client.clone();
+            async move { client.drop_prepared(request).await }
+        });
+        let answer = answer.await;
         let answer =
             answer.map_err(|status| Error::refused(self.scheduler.as_str(), REQUEST, status))?;
         Ok(answer.into_inner().dropped)

@@ -536,7 +536,10 @@ fn keep_tokens(setup: &Setup, dir: &Path, address: &str) {
         LocalTokens::find(address)
     });
     for (name, token) in [(TOKEN, tokens.client), (JOIN_TOKEN, tokens.executor)] {
-        std::fs::write(dir.join(name), token.reveal()).expect("a file in the test's folder");
+        // A client that reads the file meanwhile finds one of the two tokens.
+        let partial = dir.join(format!("{name}.partial"));
+        std::fs::write(&partial, token.reveal()).expect("a file in the test's folder");
+        std::fs::rename(partial, dir.join(name)).expect("a file in the test's folder");
     }
 }
 

@@ -93,12 +93,17 @@ impl Cluster {
         query: ExecuteQueryParams,
         grpc: GrpcClientConfig,
     ) -> Result<Submitted> {
-        let query = query.encode_to_vec();
-        let mut request = Request::new(SubmitRequest { query });
-        insert_version_header(request.metadata_mut());
         let tried = self.scheduler.schedulers().current().to_owned();
-        let answer = self.queries(&grpc)?.submit(request).await;
-        let accepted = match answer {
+        let queries = self.queries(&grpc)?;
+        let answer = self.scheduler.authenticated(|| {
+            let mut request = Request::new(SubmitRequest {
+                query: query.encode_to_vec(),
+            });
+            insert_version_header(request.metadata_mut());
+            let mut queries = queries.clone();
+            async move { queries.submit(request).await }
+        });
+        let accepted = match answer.await {
             Ok(answer) => {
                 let mut messages = answer.into_inner();
                 let first = messages.message().await;
@@ -151,17 +156,23 @@ impl Cluster {
         id: String,
         grpc: &GrpcClientConfig,
     ) -> Result<std::result::Result<Outcome, Status>> {
-        let answer = self.queries(grpc)?.ask(AskRequest { id }).await;
-        Ok(answer.map(Response::into_inner))
+        let queries = self.queries(grpc)?;
+        let answer = self.scheduler.authenticated(|| {
+            let (mut queries, id) = (queries.clone(), id.clone());
+            async move { queries.ask(AskRequest { id }).await }
+        });
+        Ok(answer.await.map(Response::into_inner))
     }
 
     async fn cancel(&self, job_id: String, grpc: &GrpcClientConfig) {
         let asked = async {
-            let mut scheduler = self.scheduler(grpc)?;
-            let cancel = CancelJobParams {
-                job_id: job_id.clone(),
-            };
-            let cancelled = scheduler.cancel_job(cancel).await;
+            let scheduler = self.scheduler(grpc)?;
+            let cancelled = self.scheduler.authenticated(|| {
+                let mut scheduler = scheduler.clone();
+                let job_id = job_id.clone();
+                async move { scheduler.cancel_job(CancelJobParams { job_id }).await }
+            });
+            let cancelled = cancelled.await;
             cancelled.map_err(|status| Error::refused(self.address(), "cancel the job", status))
         };
         tracing::info!(job_id, "cancelling the job of a dropped query");

@@ -104,7 +104,11 @@ impl Jobs {
             id: id.to_owned(),
             seen: seen as u64,
         };
-        let answer = match self.ours.clone().follow(request).await {
+        let answer = self.scheduler().authenticated(|| {
+            let (mut jobs, request) = (self.ours.clone(), request.clone());
+            async move { jobs.follow(request).await }
+        });
+        let answer = match answer.await {
             Ok(answer) => answer.into_inner(),
             Err(status) if status.code() == Code::NotFound => {
                 return Err(unknown(id, &self.list().await?));
@@ -141,7 +145,11 @@ impl Jobs {
         let cancel = CancelJobParams {
             job_id: id.to_owned(),
         };
-        let cancelled = self.engine.clone().cancel_job(cancel).await;
+        let cancelled = self.scheduler().authenticated(|| {
+            let (mut engine, cancel) = (self.engine.clone(), cancel.clone());
+            async move { engine.cancel_job(cancel).await }
+        });
+        let cancelled = cancelled.await;
         cancelled.map_err(|status| self.refused("cancel the job", status))?;
         let ended = async {
             let mut seen = 0;

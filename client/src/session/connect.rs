@@ -111,8 +111,12 @@ async fn ask(scheduler: &SchedulerAddress) -> Result<DescribeResponse, Unanswere
     let address = scheduler.as_str();
     let channel = scheduler.connect().await;
     let channel = channel.map_err(|error| Unanswered::of(address, error))?;
-    let mut cluster = ClusterClient::new(channel);
-    match cluster.describe(DescribeRequest {}).await {
+    let cluster = ClusterClient::new(channel);
+    let described = scheduler.authenticated(|| {
+        let mut cluster = cluster.clone();
+        async move { cluster.describe(DescribeRequest {}).await }
+    });
+    match described.await {
         Ok(described) => Ok(described.into_inner()),
         // If one side does not use TLS, gRPC reports the end of the connection as a refusal.
         // The scheduler refuses builds with another wire number.

@@ -17,10 +17,6 @@ use crate::{Error, Result};
 /// Channel to a scheduler that sends the token and the version with each request.
 pub type Authorized = InterceptedService<Channel, Bearer>;
 
-/// Cache time of a token: a restarted scheduler has another one. It is shorter than an executor's registration takes,
-/// so that no rank sends the previous scheduler's token.
-const FRESH: Duration = Duration::from_millis(100);
-
 /// Header marked as sensitive: it is hidden in output, and header compression does not keep it.
 type Header = Option<MetadataValue<Ascii>>;
 
@@ -35,6 +31,10 @@ pub struct Bearer {
 }
 
 impl Bearer {
+    /// Cache time of a token: a restarted scheduler has another one. It is shorter than an executor's registration takes,
+    /// so that no rank sends the previous scheduler's token.
+    pub const FRESH: Duration = Duration::from_millis(100);
+
     /// Creates it with the token for a scheduler, by its address or addresses.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Bearer {
 
     fn header(&self) -> Header {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0.elapsed() >= FRESH {
+        if known.0.elapsed() >= Self::FRESH {
             known.0 = Instant::now();
             let token = self.credential.token(self.scheduler.current(), self.holder);
             match token.and_then(|token| header(token.as_ref())) {
@@ -137,10 +137,10 @@ mod tests {
         let sent = || carrier.header().unwrap().to_str().unwrap().to_owned();
         std::fs::write(&file, tokens[1].reveal()).unwrap();
         assert!(sent().ends_with(tokens[0].reveal()));
-        carrier.known.lock().unwrap().0 -= FRESH;
+        carrier.known.lock().unwrap().0 -= Bearer::FRESH;
         assert!(sent().ends_with(tokens[1].reveal()));
         std::fs::remove_file(&file).unwrap();
-        carrier.known.lock().unwrap().0 -= FRESH;
+        carrier.known.lock().unwrap().0 -= Bearer::FRESH;
         assert!(sent().ends_with(tokens[1].reveal()), "the one before stays");
     }
 

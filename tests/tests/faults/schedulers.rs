@@ -131,10 +131,8 @@ fn killed_again_and_again() {
 
 /// Kills the scheduler before, while and after it accepts a training, whose client may get no answer: it trains once.
 fn killed_at_submission() {
-    let mut open = scene::setup(2);
-    // Each scheduler would make tokens of its own, and a client that begins may have read the earlier one's.
-    open.scheduler_args.push("--insecure".to_owned());
-    let mut cluster = Cluster::start_with(open);
+    // Each scheduler makes tokens of its own, and a client that begins may have read the earlier one's.
+    let mut cluster = scene::cluster(2);
     let mut names = Vec::new();
     // A restarted scheduler waits for executors that are recorded, which takes a second.
     std::thread::sleep(2 * SECOND);
