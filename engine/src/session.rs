@@ -23,6 +23,7 @@ use crate::planning::estimates::{ESTIMATE_FILTERS, ESTIMATE_SCANS, estimate_scan
 use crate::planning::join_order::order_joins;
 use crate::planning::joins::choose_join;
 use crate::planning::large_constants::hold_large_constants;
+use crate::planning::predicted_columns::narrow_predictions;
 use crate::planning::selectivity::estimate_filter;
 use crate::planning::without_columns::gather_without_columns;
 use crate::rules::logical::{LogicalRule, top_down, whole_plan};
@@ -89,8 +90,8 @@ pub fn with_rules(state: SessionState) -> SessionStateBuilder {
 
 /// Returns the rules of plans that are sent.
 ///
-/// A plan is sent as it was written except for subqueries, which have no wire form and become joins. All other
-/// optimization is the scheduler's: the engine's messages omit parts of its optimizer's results, such as the columns of
+/// A plan is sent as it was written except for subqueries, which have no wire form and become joins, and for columns that
+/// no prediction reads, because the features of a model are known here alone. All other optimization is the scheduler's: the engine's messages omit parts of its optimizer's results, such as the columns of
 /// relations that are known to be empty.
 pub fn sent_rules() -> Vec<LogicalRule> {
     let mut defaults = Optimizer::new().rules;
@@ -103,6 +104,7 @@ pub fn sent_rules() -> Vec<LogicalRule> {
     rules.extend([
         whole_plan("lift_lateral_conditions", lift_lateral_conditions),
         whole_plan("join_scalar_subqueries", join_scalar_subqueries),
+        whole_plan("narrow_predictions", narrow_predictions),
         top_down("send_repeated_names", send_repeated_names),
     ]);
     rules
@@ -162,6 +164,6 @@ mod tests {
 
     #[test]
     fn the_engine_has_every_rule_of_plans_that_are_sent() {
-        assert_eq!(sent_rules().len(), SENT.len() + 10);
+        assert_eq!(sent_rules().len(), SENT.len() + 11);
     }
 }

@@ -283,7 +283,10 @@ fn predict_as(
         version: manifest.version,
     };
     let predicted = |columns, input| -> Result<LogicalPlan> {
-        let node = Arc::new(PredictNode::try_new(model, columns, input)?);
+        let features = manifest.spec.features.iter();
+        let features = features.map(|feature| manifest.feature_column(feature));
+        let node = PredictNode::try_new(model, columns, input)?.with_features(features.collect());
+        let node = Arc::new(node);
         Ok(LogicalPlan::Extension(Extension { node }))
     };
     let Some(transform) = &manifest.spec.transform else {
@@ -356,6 +359,30 @@ mod tests {
                 let predict = at("Predict: known version 1 AS predicted_Sales");
                 assert!(at("predicted_Sales > Float64(10)") < predict, "{plan}");
                 assert!(at("Promo = Utf8(\"x\")") > predict, "{plan}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_prediction_reads_its_features_and_what_is_selected() {
+        on_a_deep_stack(async {
+            let (session, _dir) = session().await;
+            for (sql, read) in [
+                (
+                    "SELECT \"predicted_Sales\" FROM ML.PREDICT(MODEL known, (SELECT * FROM sales))",
+                    "Projection: sales.Store, sales.Distance\n",
+                ),
+                (
+                    "SELECT p.\"Id\", p.\"predicted_Sales\" FROM ML.PREDICT(MODEL known, TABLE sales) p \
+                     WHERE p.\"predicted_Sales\" > 10",
+                    "Projection: sales.Id, sales.Store, sales.Distance\n",
+                ),
+            ] {
+                let (state, plan) = session.sql(sql).await.unwrap().into_parts();
+                // As it is sent, where the features are known.
+                let sent = state.optimize(&plan).unwrap().display_indent().to_string();
+                let (_, below) = sent.split_once("Predict: known").unwrap();
+                assert!(below.contains(read), "{sent}");
             }
         });
     }

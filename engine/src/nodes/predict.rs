@@ -1,16 +1,17 @@
 //! The prediction nodes, which add the columns of a prediction to those of their input.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::record_batch::RecordBatch;
-use datafusion::common::{DFSchema, DFSchemaRef, Statistics};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Statistics};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{Expr, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
@@ -35,6 +36,8 @@ pub struct PredictNode {
     columns: PredictedColumns,
     input: LogicalPlan,
     schema: DFSchemaRef,
+    /// Columns that the model reads, where they are known: in the session that has planned it, and not where it is decoded.
+    features: Option<Arc<[String]>>,
 }
 
 impl PredictNode {
@@ -60,6 +63,56 @@ impl PredictNode {
             columns,
             input,
             schema: Arc::new(schema),
+            features: None,
+        })
+    }
+
+    /// Tells the names of the columns that the model reads: others are not needed where nothing else reads them.
+    #[must_use]
+    pub fn with_features(mut self, features: Vec<String>) -> Self {
+        self.features = Some(features.into());
+        self
+    }
+
+    /// Returns the node over those columns of its input that the model reads or `needed` has; `None` if these are all, or
+    /// the model's are not known.
+    ///
+    /// # Errors
+    /// When the columns cannot be projected.
+    pub(crate) fn narrowed(&self, needed: &HashSet<Column>) -> Result<Option<Self>> {
+        let needed = needed.iter();
+        let needed = needed.filter_map(|column| self.schema.maybe_index_of_column(column));
+        let all = self.input.schema();
+        let Some(kept) = self
+            .columns_read(needed)
+            .filter(|kept| kept.len() < all.fields().len())
+        else {
+            return Ok(None);
+        };
+        let kept = kept.into_iter();
+        let kept = kept.map(|index| Expr::Column(Column::from(all.qualified_field(index))));
+        let input = Projection::try_new(kept.collect(), Arc::new(self.input.clone()))?;
+        self.over(LogicalPlan::Projection(input)).map(Some)
+    }
+
+    /// Returns the indices of the input's columns that the model reads, or that are among these of the node's own; `None`
+    /// if the model's are not known.
+    fn columns_read(&self, output: impl Iterator<Item = usize>) -> Option<BTreeSet<usize>> {
+        let input = self.input.schema();
+        let features = self.features.as_ref()?.iter();
+        let features = features.map(|feature| input.index_of_column_by_name(None, feature));
+        let read: Option<BTreeSet<_>> = features.collect();
+        let mut read = read?;
+        read.extend(output.filter(|index| *index < input.fields().len()));
+        Some(read)
+    }
+
+    /// Returns the node over another input.
+    fn over(&self, input: LogicalPlan) -> Result<Self> {
+        let node = Self::try_new(self.model.clone(), self.columns.clone(), input)?;
+        Ok(Self {
+            features: self.features.clone(),
+            ..node
         })
     }
 
@@ -74,6 +127,7 @@ impl PredictNode {
     }
 }
 
+/// The features follow from the model.
 impl PartialEq for PredictNode {
     fn eq(&self, other: &Self) -> bool {
         self.model == other.model && self.columns == other.columns && self.input == other.input
@@ -114,7 +168,7 @@ impl UserDefinedLogicalNodeCore for PredictNode {
     }
 
     /// Lets only conditions on the input's own columns pass, which are worth checking before predicting.
-    fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
+    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
         let fields = self.columns.fields().into_iter();
         fields.map(|field| field.name().clone()).collect()
     }
@@ -124,7 +178,12 @@ impl UserDefinedLogicalNodeCore for PredictNode {
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        Self::try_new(self.model.clone(), self.columns.clone(), only(inputs)?)
+        self.over(only(inputs)?)
+    }
+
+    fn necessary_children_exprs(&self, output: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let read = self.columns_read(output.iter().copied())?;
+        Some(vec![read.into_iter().collect()])
     }
 
     fn supports_limit_pushdown(&self) -> bool {

@@ -12,6 +12,7 @@ pub(crate) mod joins;
 pub(crate) mod large_constants;
 pub(crate) mod partitions;
 pub(crate) mod planner;
+pub(crate) mod predicted_columns;
 pub(crate) mod repeatable;
 pub(crate) mod reread;
 pub(crate) mod selectivity;
