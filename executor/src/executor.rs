@@ -57,7 +57,7 @@ pub struct Executor {
     /// Id of this process, and the number of its restarts.
     incarnation: (Uuid, u64),
     /// Ownership of the work folder, given up after all that uses the folder.
-    owner: FolderOwner,
+    owner: Option<FolderOwner>,
 }
 
 impl fmt::Debug for Executor {
@@ -161,7 +161,7 @@ impl Executor {
             process,
             exporter,
             incarnation,
-            owner,
+            owner: Some(owner),
         })
     }
 
@@ -176,8 +176,14 @@ impl Executor {
         leave: impl Future<Output = ()>,
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
-        let exporter = self.exporter.take();
+        let (exporter, owner) = (self.exporter.take(), self.owner.take());
+        let work_dir = self.config.work_dir.clone();
         let ended = self.run(leave, stop).await;
+        // Tasks that were stopped may have written while their folder was removed.
+        if let Err(error) = ballista::shuffle_dir::clear(&work_dir) {
+            tracing::debug!(work_dir = %work_dir.display(), %error, "shuffle files are left");
+        }
+        drop(owner);
         if let Some(exporter) = exporter {
             exporter.finish().await;
         }
@@ -190,8 +196,6 @@ impl Executor {
         stop: impl Future<Output = ()>,
     ) -> Result<()> {
         let Self {
-            // First, so that it is dropped last.
-            owner: _owner,
             config,
             channel,
             runtimes,
@@ -202,8 +206,9 @@ impl Executor {
             // It answers until the executor has ended.
             page: _page,
             mut process,
-            // It is taken before.
+            // They are taken before.
             exporter: _,
+            owner: _,
             mut incarnation,
         } = self;
         let released = async {
@@ -224,6 +229,8 @@ impl Executor {
             }
         };
         tokio::pin!(released, stop);
+        // Removals of the folders of earlier registrations.
+        let mut removals = JoinSet::new();
         loop {
             let reason = tokio::select! {
                 () = &mut stop => {
@@ -244,6 +251,7 @@ impl Executor {
                 ) => reason,
             };
             vitals.loses_scheduler();
+            let shuffle_dir = process.shuffle_dir().to_owned();
             drop(process);
             if leaving.is_cancelled() {
                 // There is nothing to come back for.
@@ -251,6 +259,10 @@ impl Executor {
                 return Ok(());
             }
             tracing::warn!(executor = %config.id, reason, "starting over");
+            while removals.try_join_next().is_some() {}
+            let removal =
+                ballista::shuffle_dir::remove_left(shuffle_dir, ballista::shuffle_dir::AGAIN);
+            removals.spawn(removal);
             process = tokio::select! {
                 () = &mut stop => return Ok(()),
                 // Polled for its wait for `leave`, which ends this as well.

@@ -72,7 +72,7 @@ pub(crate) struct Process {
     /// Probes that the scheduler asks for.
     probes: mpsc::Sender<Asked>,
     /// Folder of the shuffle files; it goes with the registration, after which no task fetches them.
-    _shuffle_dir: TempDir,
+    shuffle_dir: TempDir,
     scheduler: Scheduler,
     services: JoinSet<()>,
     /// Heartbeat task; it ends when the scheduler does not accept heartbeats.
@@ -236,7 +236,7 @@ pub(crate) async fn start(
         attendance,
         tasks,
         probes,
-        _shuffle_dir: shuffle_dir,
+        shuffle_dir,
         scheduler,
         services,
         heart,
@@ -276,6 +276,11 @@ impl Process {
     /// Returns the tasks of the process.
     pub(crate) fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// Returns the folder of its shuffle files.
+    pub(crate) fn shuffle_dir(&self) -> &Path {
+        self.shuffle_dir.path()
     }
 
     /// Runs a service for as long as the process is registered; it does not end by itself.

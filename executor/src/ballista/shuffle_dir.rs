@@ -1,4 +1,5 @@
-//! The folder of an executor's shuffle files: created at registration, removed with it.
+//! The folder of an executor's shuffle files: created at registration, removed with it. Tasks and ranks of a registration
+//! that is over end a little later, and may write while their folder is removed: so it is removed until it stays away.
 //!
 //! Ballista owns its content, one folder per job. Every task creates files, and the end of a job removes them, many
 //! per second where queries are small. ext4 does not reuse an inode for minutes after it was freed, and searches the
@@ -8,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ballista_core::JobId;
 use ballista_core::execution_plans::create_shuffle_path;
@@ -15,6 +17,11 @@ use ballista_core::execution_plans::range_shuffle::index_path;
 use ballista_core::execution_plans::sort_shuffle::get_index_path;
 use ballista_core::serde::protobuf::ShuffleWritePartition;
 use tempfile::TempDir;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+/// Pause between two attempts to remove the folder of a registration that is over.
+pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
 /// Name prefix of shuffle folders in the work folder.
 const PREFIX: &str = "shuffle-";
@@ -40,6 +47,28 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes the folder of a registration that is over, again and again until it is found to be away.
+pub(crate) async fn remove_left(folder: PathBuf, pause: Duration) {
+    loop {
+        sleep(pause).await;
+        let path = folder.clone();
+        match spawn_blocking(move || std::fs::remove_dir_all(path)).await {
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return,
+            // A task may still make it anew.
+            Ok(Ok(())) => {
+                tracing::debug!(folder = %folder.display(), "removed what tasks have left")
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(folder = %folder.display(), %error, "tasks of an earlier registration still write");
+            }
+            Err(error) => {
+                tracing::warn!(folder = %folder.display(), %error, "shuffle files may be left");
+                return;
+            }
+        }
+    }
 }
 
 /// File with rows of a task.
@@ -128,6 +157,33 @@ mod tests {
         let names = std::fs::read_dir(work_dir.path()).unwrap();
         let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["models"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_folder_that_tasks_still_write_to_is_removed_once_they_have_ended() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let made = create(work_dir.path()).unwrap();
+        let folder = made.path().to_owned();
+        let (ends, must_end) = std::sync::mpsc::channel();
+        let (writes, written) = std::sync::mpsc::channel();
+        let task = folder.join("job/1/0");
+        let writer = std::thread::spawn(move || {
+            while must_end.try_recv().is_err() {
+                // The folder may be removed between these two.
+                let made = std::fs::create_dir_all(&task);
+                let file = made.and_then(|()| std::fs::write(task.join("data.arrow"), "rows"));
+                writes.send(file.is_ok()).unwrap();
+            }
+        });
+        drop(made);
+        let removing = tokio::spawn(remove_left(folder.clone(), Duration::from_millis(1)));
+        for _ in 0..100 {
+            written.recv().unwrap();
+        }
+        ends.send(()).unwrap();
+        writer.join().unwrap();
+        removing.await.unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]

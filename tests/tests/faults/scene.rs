@@ -149,6 +149,19 @@ pub(crate) fn await_registered(cluster: &Cluster, executor: usize) {
     });
 }
 
+/// Checks that executors which have started over keep the files of one registration only.
+pub(crate) fn has_no_leftovers(cluster: &Cluster, executors: usize) {
+    for executor in 0..executors {
+        let work_dir = cluster.work_dir(executor);
+        eventually("earlier registrations' files to be removed", SOON, || {
+            let entries = std::fs::read_dir(&work_dir).ok()?.flatten();
+            let names = entries.map(|entry| entry.file_name());
+            let shuffles = names.filter(|name| name.to_string_lossy().starts_with("shuffle-"));
+            (shuffles.count() == 1).then_some(())
+        });
+    }
+}
+
 /// Checks that a cluster has recovered: it has this many executors, all of their slots are free, and it answers a
 /// question.
 pub(crate) fn is_well(cluster: &Cluster, executors: usize) {

@@ -127,6 +127,7 @@ fn killed_again_and_again() {
     }
     fit.trained(&cluster);
     scene::is_well(&cluster, 2);
+    scene::has_no_leftovers(&cluster, 2);
 }
 
 /// Kills the scheduler before, while and after it accepts a training, whose client may get no answer: it trains once.
