@@ -149,6 +149,11 @@ impl Prepared {
         if left.dropped || left.bytes > self.space {
             return remove(kept, id);
         }
+        // Where the end of a training was not told, its folders are idle once their lease is over, and of unknown size.
+        let unknown = kept.values_mut();
+        for idle in unknown.filter(|idle| idle.bytes == 0 && !idle.is_used()) {
+            idle.bytes = bytes_in(&idle.folder).unwrap_or(0);
+        }
         loop {
             let idle = kept.iter().filter(|(_, kept)| !kept.is_used());
             let bytes: u64 = idle.clone().map(|(_, kept)| kept.bytes).sum();
@@ -236,6 +241,30 @@ mod tests {
         assert!(!large.exists(), "more than there is space for");
         assert!(one.exists() && three.exists());
         assert_eq!(prepared.folders.lock().kept.len(), 2);
+    }
+
+    #[test]
+    fn rows_of_a_training_whose_end_was_not_told_make_room_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let prepared = Prepared::new(100);
+        let (id, train) = (PreparedId::generate(), TrainId::generate());
+        let untold = dir.path().join(id.to_string());
+        drop(prepared.enter(id, train, &untold));
+        fs::create_dir_all(untold.join("shards")).unwrap();
+        fs::write(untold.join("shards/0"), [0; 60]).unwrap();
+        let leased = used(&prepared, dir.path(), 60).1;
+        assert!(untold.exists() && leased.exists());
+        let over = Instant::now();
+        let mut folders = prepared.folders.lock();
+        folders
+            .kept
+            .get_mut(&id)
+            .unwrap()
+            .trains
+            .insert(train, over);
+        drop(folders);
+        let next = used(&prepared, dir.path(), 30).1;
+        assert!(!untold.exists() && leased.exists() && next.exists());
     }
 
     #[test]
