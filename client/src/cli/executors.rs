@@ -9,9 +9,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::bail;
 use arrow::array::{ArrayRef, RecordBatch, StringArray};
 use arrow::error::ArrowError;
 use volley::{Executors, Scope, SystemTables};
+use volley_proto::did_you_mean;
 use volley_proto::tables::{self, Executor, Table};
 
 use super::Ended;
@@ -104,8 +106,14 @@ fn for_people(executors: &[Executor], now: SystemTime) -> Result<RecordBatch, Ar
     RecordBatch::try_from_iter(columns.into_iter().flatten())
 }
 
-/// Has all executors begin to leave before it waits for the first.
+/// Has all executors begin to leave before it waits for the first; none if one of them is unknown.
 async fn drain(executors: &Executors, ids: &[String], quiet: bool) -> anyhow::Result<()> {
+    let tables = SystemTables::of(executors.scheduler());
+    let known: Vec<Executor> = tables.rows(Scope::All).await?;
+    let known: Vec<_> = known.iter().map(|known| &*known.executor_id).collect();
+    if let Some(reason) = unknown(ids, &known) {
+        bail!(reason);
+    }
     let mut leaving = Vec::new();
     for id in ids {
         leaving.push((id, executors.drain(id).await?));
@@ -120,9 +128,52 @@ async fn drain(executors: &Executors, ids: &[String], quiet: bool) -> anyhow::Re
     Ok(())
 }
 
+/// Returns the error about the first of these executors that is not registered.
+fn unknown(ids: &[String], known: &[&str]) -> Option<String> {
+    let id = ids.iter().find(|id| !known.contains(&id.as_str()))?;
+    let hint = did_you_mean(id, known.iter().copied());
+    let registered = match known {
+        [] => "none".to_owned(),
+        known => known.join(", "),
+    };
+    let others = match ids.len() {
+        1 => "",
+        _ => "; none was drained",
+    };
+    Some(format!(
+        "unknown executor {id:?}{hint}{} registered: {registered}{others}",
+        if hint.is_empty() { ";" } else { "" }
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_executor_that_is_not_registered_is_named() {
+        let said = |ids: &[&str], known: &[&str]| {
+            let ids: Vec<_> = ids.iter().map(|id| (*id).to_owned()).collect();
+            unknown(&ids, known)
+        };
+        let known = ["east-1", "west-2"];
+        assert_eq!(said(&["west-2", "east-1"], &known), None);
+        for (ids, known, due) in [
+            (
+                &["east-2"][..],
+                &known[..],
+                "unknown executor \"east-2\"; did you mean \"east-1\"? registered: east-1, west-2",
+            ),
+            (
+                &["east-1", "9"],
+                &known,
+                "unknown executor \"9\"; registered: east-1, west-2; none was drained",
+            ),
+            (&[""], &[], "unknown executor \"\"; registered: none"),
+        ] {
+            assert_eq!(said(ids, known).as_deref(), Some(due));
+        }
+    }
 
     #[test]
     fn columns_of_the_list_are_of_the_table() {
