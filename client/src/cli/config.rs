@@ -17,7 +17,7 @@ use url::Url;
 use volley::SchedulerAddress;
 use volley_engine::settings::TRACE;
 use volley_proto::ModelName;
-use volley_proto::access::{Credential, Role};
+use volley_proto::access::{Credential, Principal, Role};
 use volley_proto::schedulers::Schedulers;
 use volley_proto::spec::Device;
 use volley_proto::store::ModelStore;
@@ -722,11 +722,15 @@ impl Cluster {
             ClusterCommand::Certs(_) => unreachable!("it is no command about one cluster"),
             ClusterCommand::Token(args) => {
                 let token = match (args.scheduler, args.name, args.role) {
-                    (_, Some(name), Some(role)) => NewToken::Make {
-                        name,
-                        role,
-                        out: args.out.map(|out| around.absolute(&out)),
-                    },
+                    (_, Some(name), Some(role)) => {
+                        Principal::check_name(&name)
+                            .map_err(|reason| mistake(format!("--name: {reason}")))?;
+                        NewToken::Make {
+                            name,
+                            role,
+                            out: args.out.map(|out| around.absolute(&out)),
+                        }
+                    }
                     (Some(scheduler), ..) => NewToken::Show {
                         scheduler: checked_address(scheduler)?,
                         is_found: false,

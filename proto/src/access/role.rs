@@ -70,6 +70,28 @@ pub struct Principal {
 }
 
 impl Principal {
+    /// Names of the scheduler's own principals, which neither a file of tokens nor an issuer may use.
+    pub const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
+
+    /// Checks a name for a file of tokens.
+    ///
+    /// # Errors
+    /// The reason, for a name that such a file cannot have.
+    pub fn check_name(name: &str) -> Result<(), String> {
+        /// Length of the longest name.
+        const LONGEST: usize = 64;
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
+        if name.is_empty() || name.len() > LONGEST || !name.chars().all(is_part) {
+            return Err(format!(
+                "{name:?} is not a name: expected letters, digits and . _ @ -, at most {LONGEST}"
+            ));
+        }
+        match Self::RESERVED.contains(&name) {
+            true => Err(format!("the name {name} is taken by the scheduler itself")),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the principal of every caller if tokens are not required.
     pub fn anybody() -> Self {
         Self {

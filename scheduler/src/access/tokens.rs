@@ -17,11 +17,6 @@ use volley_proto::access::{Principal, TokenHash};
 use super::reloaded::ReloadedFile;
 use crate::{Error, Result};
 
-/// Length of the longest name.
-const LONGEST: usize = 64;
-/// Names of the scheduler's own principals, which neither a file nor an issuer may use.
-pub(super) const RESERVED: [&str; 3] = ["anybody", "local", "local-executors"];
-
 /// Principals by the hashes of their tokens.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
@@ -56,18 +51,7 @@ impl Table {
                 let reason = format!("expected a name, a role and a hash, found {found} words");
                 return Err(wrong(reason));
             };
-            let is_name = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
-            if name.len() > LONGEST || !name.chars().all(is_name) {
-                let reason = format!(
-                    "{name:?} is not a name: expected letters, digits and . _ @ -, at most {LONGEST}"
-                );
-                return Err(wrong(reason));
-            }
-            if RESERVED.contains(&name) {
-                return Err(wrong(format!(
-                    "the name {name} is taken by the scheduler itself"
-                )));
-            }
+            Principal::check_name(name).map_err(wrong)?;
             let principal = Principal {
                 name: name.to_owned(),
                 role: role.parse().map_err(wrong)?,

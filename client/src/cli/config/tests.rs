@@ -93,6 +93,10 @@ fn a_cluster_that_is_up_is_used_unless_another_is_named() {
     assert!(jobs.remote.is_found && jobs.remote.tls == Some(tls));
     assert!(resolve_in(&up, "volley cluster token").is_ok());
     assert!(refused("volley cluster token").contains("--name and --role"));
+    for (name, due) in [("a/b", "\"a/b\" is not a name"), ("local", "is taken")] {
+        let said = refused(&format!("volley cluster token --name {name} --role run"));
+        assert!(said.contains("--name: ") && said.contains(due), "{said}");
+    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use volley_proto::access::{Principal, Role};
 
 use super::Refused;
-use crate::access::tokens::RESERVED;
 
 /// Length of the longest subject, in bytes.
 const LONGEST: usize = 255;
@@ -52,7 +51,10 @@ impl Verified {
 /// scheduler's own.
 fn is_name(name: &str) -> bool {
     let is_printable = name.chars().all(|c| c.is_ascii_graphic());
-    !name.is_empty() && name.len() <= LONGEST && is_printable && !RESERVED.contains(&name)
+    !name.is_empty()
+        && name.len() <= LONGEST
+        && is_printable
+        && !Principal::RESERVED.contains(&name)
 }
 
 /// Returns the highest role in a list, or in a text of words; other words belong to other services.
