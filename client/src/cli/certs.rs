@@ -20,6 +20,7 @@ use rcgen::{
 };
 
 use super::config::Certificates;
+use super::report::print;
 
 /// Backdating of the certificates: clocks differ, and certificates are used at once.
 const EARLY: Days = Days::new(1);
@@ -47,7 +48,7 @@ pub(super) fn run(certificates: &Certificates) -> anyhow::Result<()> {
     for file in &files {
         file.write(out)?;
     }
-    print!("{}", commands(out, hosts));
+    print(&commands(out, hosts))?;
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use super::engine::Engine;
 use super::execute::collect;
 use super::format::{Format, Formatter};
 use super::progress::Style;
-use super::report::cancelled;
+use super::report::{Stdout, cancelled, print};
 use super::script::Named;
 use super::signals::Interrupts;
 
@@ -50,7 +50,7 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
     let began = Instant::now();
     let mut interrupts = Interrupts::listen()?;
     make_directory(&demo.out)?;
-    println!("{}", Plan(&demo));
+    print(&format!("{}\n", Plan(&demo)))?;
     let data = provide_data(&demo.data)?;
     let started = Instant::now();
     let engine = match interrupts.stop(Engine::open(&demo.connection)).await {
@@ -61,7 +61,7 @@ pub(super) async fn run(demo: Demo) -> anyhow::Result<Ended> {
         "cluster",
         &format!("scheduler at {}", engine.scheduler),
         started,
-    );
+    )?;
     let defines = defines(&demo, data);
     let ran = interrupts.stop(run_phases(&demo, &defines, &engine)).await;
     engine.close().await;
@@ -100,9 +100,9 @@ async fn run_phases(demo: &Demo, defines: &Defines, engine: &Engine) -> anyhow::
             name,
             &format!("{count} {}", plural(count, "statement")),
             started,
-        );
+        )?;
         if matches!(name, "checks" | "train" | "evaluate") {
-            print!("{}", indented_table(&rows)?);
+            print(&indented_table(&rows)?)?;
         }
     }
     let name = MODEL.parse().context("the model's name in the SQL files")?;
@@ -123,7 +123,7 @@ fn provide_data(data: &DemoData) -> anyhow::Result<&Path> {
                 "generate",
                 &format!("{count} tables of {} in {dir}", row_count(rows)),
                 started,
-            );
+            )?;
             Ok(&generate.out)
         }
     }
@@ -160,21 +160,22 @@ fn conclude(demo: &Demo, manifest: &Manifest, began: Instant) -> anyhow::Result<
     if !submission.exists() {
         bail!("{} was not written", submission.display());
     }
-    println!(
-        "\neval_rmspe {}, epoch {} of {}, {} ranks, {} parameters",
+    let outcome = format!(
+        "\neval_rmspe {}, epoch {} of {}, {} ranks, {} parameters\n",
         rmspe.map_or_else(|| "unknown".into(), |rmspe| format!("{rmspe:.5}")),
         manifest.kept_epoch,
         manifest.selection().len(),
         manifest.world_size,
         manifest.parameters
     );
-    println!("model       {}", model.display());
-    println!(
-        "history     {} (or ML.TRAINING_INFO(MODEL {MODEL}))",
-        model.join("manifest.json").display()
+    let places = format!(
+        "model       {}\nhistory     {} (or ML.TRAINING_INFO(MODEL {MODEL}))\nsubmission  {}\n",
+        model.display(),
+        model.join("manifest.json").display(),
+        submission.display()
     );
-    println!("submission  {}", submission.display());
-    println!("total       {:.1} s", began.elapsed().as_secs_f64());
+    let total = began.elapsed().as_secs_f64();
+    print(&format!("{outcome}{places}total       {total:.1} s\n"))?;
     Ok(())
 }
 
@@ -205,11 +206,9 @@ impl fmt::Display for Plan<'_> {
     }
 }
 
-fn phase(name: &str, what: &str, started: Instant) {
-    println!(
-        "{name:<10}  {:>7.1} s  {what}",
-        started.elapsed().as_secs_f64()
-    );
+fn phase(name: &str, what: &str, started: Instant) -> Result<(), Stdout> {
+    let seconds = started.elapsed().as_secs_f64();
+    print(&format!("{name:<10}  {seconds:>7.1} s  {what}\n"))
 }
 
 fn plural(count: usize, noun: &str) -> String {

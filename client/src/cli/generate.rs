@@ -3,19 +3,16 @@
 use volley_rossmann::{GenerateOptions, GenerateSummary};
 
 use super::config::Generate;
+use super::report::print;
 
 /// Writes the tables, and prints a line about each.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// When a file or standard output cannot be written.
 pub(super) fn run(generate: &Generate) -> anyhow::Result<()> {
     for table in write(generate)?.tables {
-        println!(
-            "{:<14} {:>9} rows  {}",
-            table.name,
-            table.rows,
-            table.path.display()
-        );
+        let (name, rows, path) = (table.name, table.rows, table.path.display());
+        print(&format!("{name:<14} {rows:>9} rows  {path}\n"))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Error messages as a user reads them.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 
 use super::Ended;
 
@@ -13,6 +13,16 @@ pub(crate) fn report(error: &anyhow::Error) {
 pub(super) fn cancelled(code: u8) -> Ended {
     eprintln!("cancelled");
     Ended::Interrupted(code)
+}
+
+/// Prints a text to standard output at once, for commands with little to print.
+///
+/// # Errors
+/// When standard output cannot be written to: on a full disk, or without a reader.
+pub(super) fn print(text: &str) -> Result<(), Stdout> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    written.and_then(|()| stdout.flush()).map_err(Stdout)
 }
 
 /// Returns the error and its causes, one a line. Leaves out a cause that the text above it repeats.

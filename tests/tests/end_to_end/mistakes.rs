@@ -114,6 +114,28 @@ fn bad_input_is_named_and_the_cluster_lives_on() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [
+        &["cluster", "token", "--name", "a", "--role", "run"][..],
+        &["cluster", "certs", "--hosts", "localhost", "--out", "certs"],
+        &["generate", "rossmann", "--stores", "1", "--out", "tables"],
+        &["help", "SELECT"],
+    ] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let output = Command::new(binary("volley"))
+            .args(args)
+            .current_dir(dir.path())
+            .stdout(full.unwrap())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot write to standard output"), "{said}");
+    }
+}
+
+#[test]
 fn a_scheduler_that_is_not_there_and_a_port_in_use_are_named() {
     let cluster = Cluster::start(0);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

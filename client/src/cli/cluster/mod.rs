@@ -25,6 +25,7 @@ use self::process::stop_all;
 use self::state::{Component, Process, State};
 use super::Ended;
 use super::config::{Cluster, ClusterAction};
+use super::report::print;
 
 /// Time for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
@@ -88,7 +89,7 @@ pub(super) fn find(dir: &Path) -> Option<FoundCluster> {
 
 fn status(dir: &Path) -> anyhow::Result<Ended> {
     let state = State::read(dir)?.with_context(|| no_cluster(dir))?;
-    print!("{}", state.table(Process::is_alive));
+    print(&state.table(Process::is_alive))?;
     let alive = state.processes.iter().all(Process::is_alive);
     Ok(if alive { Ended::Done } else { Ended::Failed })
 }
@@ -97,7 +98,7 @@ async fn down(dir: &Path) -> anyhow::Result<Ended> {
     let state = State::read(dir)?.with_context(|| no_cluster(dir))?;
     stop(&state).await?;
     state.remove(dir)?;
-    println!("stopped {} processes", state.processes.len());
+    print(&format!("stopped {} processes\n", state.processes.len()))?;
     Ok(Ended::Done)
 }
 

@@ -10,6 +10,7 @@ use volley_proto::access::{LocalTokens, Token};
 
 use super::super::Ended;
 use super::super::config::NewToken;
+use super::super::report::print;
 use super::FoundCluster;
 
 /// Writes a token to a new file that only its user can read.
@@ -27,7 +28,7 @@ fn write(file: &Path, token: &Token) -> io::Result<()> {
 /// Makes or shows a token.
 ///
 /// # Errors
-/// When the file exists or cannot be written, or the scheduler belongs to another user or does not run.
+/// When the file exists, it or standard output cannot be written, or the scheduler belongs to another user or does not run.
 pub(super) fn run(asked: &NewToken) -> anyhow::Result<Ended> {
     match asked {
         NewToken::Make { name, role, out } => {
@@ -40,7 +41,7 @@ pub(super) fn run(asked: &NewToken) -> anyhow::Result<Ended> {
                     eprintln!("the token of {name} is in {}", file.display());
                 }
             }
-            println!("{name} {role} {}", token.hash());
+            print(&format!("{name} {role} {}\n", token.hash()))?;
         }
         NewToken::Show {
             scheduler,
@@ -56,7 +57,7 @@ pub(super) fn run(asked: &NewToken) -> anyhow::Result<Ended> {
                      (--tokens), or VOLLEY_STATE_DIR is another one"
                 )
             })?;
-            println!("{}", found.client.reveal());
+            print(&format!("{}\n", found.client.reveal()))?;
         }
     }
     Ok(Ended::Done)

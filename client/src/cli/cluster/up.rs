@@ -13,6 +13,7 @@ use volley_proto::tls::url;
 
 use super::super::Ended;
 use super::super::config::ClusterUp;
+use super::super::report::print;
 use super::super::signals::Interrupts;
 use super::process::{Launch, POLL};
 use super::state::{Component, Process, State};
@@ -36,19 +37,19 @@ pub(super) async fn run(up: &ClusterUp, dir: &Path) -> anyhow::Result<Ended> {
     match started {
         ControlFlow::Continue(Ok(())) => {
             let state = starting.state;
-            print!("{}", state.table(Process::is_alive));
+            print(&state.table(Process::is_alive))?;
             let scheduler = state.scheduler().unwrap_or("?");
             let page = url(scheduler, up.tls.is_some());
             match &up.tls {
-                Some(tls) => println!(
+                Some(tls) => print(&format!(
                     "\nUse it with `volley`, which finds it, or name it:\n  export VOLLEY_SCHEDULER={scheduler}\n  export VOLLEY_TLS_CA={}\nIt answers to you only. Its \
-                     web page, {page}/, asks for a token; \"volley cluster token --scheduler {scheduler}\" prints it.",
+                     web page, {page}/, asks for a token; \"volley cluster token --scheduler {scheduler}\" prints it.\n",
                     tls.ca.display()
-                ),
-                None => println!(
+                ))?,
+                None => print(&format!(
                     "\nUse it with `volley`, which finds it, or name it: --scheduler {scheduler}\nIt answers to you only. Its \
-                     web page, {page}/, asks for a token; \"volley cluster token\" prints it."
-                ),
+                     web page, {page}/, asks for a token; \"volley cluster token\" prints it.\n"
+                ))?,
             }
             Ok(Ended::Done)
         }
