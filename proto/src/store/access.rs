@@ -49,7 +49,12 @@ impl ModelStore {
         let exists = match self.kind {
             Kind::Folder => {
                 let folder = self.local(&self.root)?;
-                let look = move || Ok(folder.is_dir());
+                let look = move || match std::fs::metadata(&folder) {
+                    Ok(found) if found.is_dir() => Ok(true),
+                    Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    Err(error) => Err(error),
+                };
                 self.on_disk("look for its folder".to_owned(), look).await?
             }
             Kind::Objects => {

@@ -624,6 +624,12 @@ mod tests {
         let none = ModelStore::open(&url).unwrap().check_exists(None).await;
         let none = none.unwrap_err().to_string();
         assert_eq!(none, format!("the store {url} does not exist"));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let url = ModelStore::directory_url(&file).unwrap();
+        let file = ModelStore::open(&url).unwrap().check_exists(None).await;
+        let said = chain(&file.unwrap_err());
+        assert!(said.ends_with("not a directory"), "{said}");
     }
 
     #[tokio::test]
