@@ -113,15 +113,12 @@ pub(super) fn with_defaults(config: SessionConfig) -> SessionConfig {
 /// Names the setting, the value and the reason.
 pub(super) fn set(config: &mut SessionConfig, key: &str, value: &str) -> Result<()> {
     check(key, value)?;
-    config.options_mut().set(key, value).map_err(|error| {
-        let reason = match Error::from(error) {
-            setting @ Error::Setting { .. } => return setting,
-            Error::Engine { cause, .. } => cause,
-            other => other.to_string(),
-        };
-        refuse(key, value, reason)
-    })
+    let set = config.options_mut().set(key, value);
+    set.map_err(|error| not_taken(config, key.to_owned(), value.to_owned(), error))
 }
+
+/// Prefix of the settings of a process's runtime.
+const RUNTIME: &str = "datafusion.runtime.";
 
 /// Refuses a plan that is a `SET` of a fixed setting to another value.
 ///
@@ -145,7 +142,7 @@ pub(super) fn set_by(plan: &LogicalPlan) -> Option<(String, String)> {
 }
 
 /// Returns the error of a refused value: Volley's reason for its own settings, and for the engine's the present value
-/// as an example.
+/// as an example, or a setting of a similar name.
 pub(super) fn not_taken(
     config: &SessionConfig,
     key: String,
@@ -153,14 +150,18 @@ pub(super) fn not_taken(
     error: DataFusionError,
 ) -> Error {
     let entries = config.options().entries();
-    let present = entries
-        .into_iter()
-        .find_map(|entry| (entry.key == key).then_some(entry.value).flatten());
-    let reason = match (Error::from(error), present) {
+    let known = entries.iter().find(|entry| entry.key == key);
+    // Settings of the process's runtime are not listed.
+    let is_listed = !key.starts_with(RUNTIME);
+    let reason = match (Error::from(error), known.map(|known| &known.value)) {
         (setting @ Error::Setting { .. }, _) => return setting,
-        (_, Some(present)) => format!("expected a value like the present one, {present}"),
-        (Error::Engine { cause, .. }, None) => cause,
-        (other, None) => other.to_string(),
+        (_, Some(Some(present))) => format!("expected a value like the present one, {present}"),
+        (_, None) if is_listed => {
+            let names = entries.iter().map(|entry| entry.key.as_str());
+            format!("there is no such setting{}", did_you_mean(&key, names))
+        }
+        (Error::Engine { cause, .. }, _) => cause,
+        (other, _) => other.to_string(),
     };
     Error::Setting { key, value, reason }
 }
@@ -519,6 +520,18 @@ mod tests {
                 "keep",
                 "SET volley.on_client_los = keep: there is no such setting; did you mean \
                  \"volley.on_client_loss\"?",
+            ),
+            ("nosuch", "1", "SET nosuch = 1: there is no such setting"),
+            (
+                "datafusion.execution.batch_sizes",
+                "1",
+                "SET datafusion.execution.batch_sizes = 1: there is no such setting; did you mean \
+                 \"datafusion.execution.batch_size\"?",
+            ),
+            (
+                "datafusion.execution.batch_size",
+                "many",
+                "SET datafusion.execution.batch_size = many: expected a value like the present one, 8192",
             ),
             (TRACE, "1", "SET volley.trace = 1: expected true or false"),
             (
