@@ -62,8 +62,14 @@ pub enum Error {
     #[error("cannot share slots between these queues")]
     Queues(#[source] volley_proto::Error),
     /// The record of jobs cannot be used.
-    #[error("cannot use the record of jobs")]
-    Record(#[source] volley_proto::Error),
+    #[error("cannot use the record of jobs, {url}")]
+    Record {
+        /// The record's URL.
+        url: String,
+        /// Reason.
+        #[source]
+        source: volley_proto::Error,
+    },
     /// Another scheduler has taken over the record of jobs.
     #[error("another scheduler has taken over the record of jobs, {url}: this one ends")]
     Superseded {

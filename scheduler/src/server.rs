@@ -226,9 +226,13 @@ async fn take_over(
         address: address.to_owned(),
         source,
     };
-    let log = Log::open(url).map_err(Error::Record)?;
+    let unusable = |source| Error::Record {
+        url: url.to_string(),
+        source,
+    };
+    let log = Log::open(url).map_err(unusable)?;
     if let Some(folder) = log.folder() {
-        make_private(&folder).map_err(Error::Record)?;
+        make_private(&folder).map_err(unusable)?;
     }
     let leader = Arc::new(Mutex::new(None));
     let (known, news) = (Arc::clone(&leader), Notify::new());
@@ -242,14 +246,14 @@ async fn take_over(
     });
     tokio::pin!(leads);
     tokio::select! {
-        led = &mut leads => return led.map_err(Error::Record),
+        led = &mut leads => return led.map_err(unusable),
         () = news.notified() => {}
     }
     let accepted = listener.try_clone().and_then(TcpListener::from_std);
     let listener = Listener::new(accepted.map_err(bind)?, tls);
     let leads_now = move || leader.lock().clone().unwrap_or_default();
     tokio::select! {
-        led = leads => led.map_err(Error::Record),
+        led = leads => led.map_err(unusable),
         // It answers for as long as the other leads.
         never = web::stand_by(listener, leads_now) => match never {},
     }

@@ -152,7 +152,10 @@ impl State {
                 .map_err(|error| Error::malformed("record of jobs", error))?;
             if segment.format != FORMAT {
                 let found = segment.format;
-                let reason = format!("its format is {found}, this build reads {FORMAT}");
+                let reason = format!(
+                    "its format is {found}, and this build reads {FORMAT}: remove it with the jobs in it, name another \
+                     one with --record, or continue with the build that has written it"
+                );
                 return Err(Error::malformed("record of jobs", reason));
             }
             state.take(segment)?;
