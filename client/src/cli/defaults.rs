@@ -82,6 +82,11 @@ fn meant(mistake: &clap::Error, typed: &[String]) -> Option<String> {
                 Some(format!(
                     "expected SQL to read a file: volley -c \"SELECT * FROM '{word}'\""
                 ))
+            } else if mistake.get(ContextKind::SuggestedSubcommand).is_none() {
+                let expected = subcommands(typed).join(", ");
+                Some(format!(
+                    "unknown command {word:?}: expected one of {expected}"
+                ))
             } else {
                 None
             }
@@ -98,6 +103,16 @@ fn meant(mistake: &clap::Error, typed: &[String]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Returns the names of the commands below the one that the words name.
+fn subcommands(typed: &[String]) -> Vec<String> {
+    let mut command = &Args::command();
+    for word in typed {
+        command = command.find_subcommand(word).unwrap_or(command);
+    }
+    let below = command.get_subcommands();
+    below.map(|below| below.get_name().to_owned()).collect()
 }
 
 /// Returns a mistake about a value that was not typed, after the value's source.
@@ -321,6 +336,14 @@ mod tests {
             (&["-v", "n=1"], "did you mean -D n=1?"),
             (&["-vn=1"], "did you mean -D n=1?"),
             (&["-v"], "-V"),
+            (
+                &["zzz"],
+                "unknown command \"zzz\": expected one of generate, ",
+            ),
+            (
+                &["store", "--store", "s", "fsck"],
+                "expected one of check, gc, backup, restore",
+            ),
         ] {
             let said = said(words).unwrap_or_default();
             assert!(said.contains(due), "{words:?}: {said}");
