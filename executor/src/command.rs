@@ -16,7 +16,7 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 use uuid::Uuid;
 use volley_proto::access::{AllowedPaths, Credential, TokenHash};
-use volley_proto::address::{ListenAddress, PortRange};
+use volley_proto::address::{ListenAddress, PortRange, ip_address, socket_address};
 use volley_proto::failure::chain;
 use volley_proto::limits::{STACK, memory};
 use volley_proto::schedulers::Schedulers;
@@ -42,7 +42,7 @@ struct Args {
     #[arg(long, env = "VOLLEY_EXECUTOR_ID")]
     id: Option<String>,
     /// Address to listen on
-    #[arg(long, env = "VOLLEY_EXECUTOR_BIND", default_value = "127.0.0.1")]
+    #[arg(long, env = "VOLLEY_EXECUTOR_BIND", default_value = "127.0.0.1", value_parser = ip_address)]
     bind: IpAddr,
     /// Ports to listen on: one for tasks, one for Arrow Flight and one for each rank [default: free ones]
     #[arg(long, env = "VOLLEY_EXECUTOR_PORTS", value_name = "FIRST-LAST")]
@@ -109,7 +109,7 @@ struct Args {
     #[arg(long, env = "VOLLEY_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// Address to answer /metrics, /livez and /readyz on, over HTTP; port 0 picks a free one [default: none]
-    #[arg(long, env = "VOLLEY_EXECUTOR_METRICS", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "VOLLEY_EXECUTOR_METRICS", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     metrics: Option<SocketAddr>,
     /// Hash of the token that /metrics is read with, as `volley cluster token` prints it; several with commas between them
     /// [default: the token that a scheduler of the same user on this host has made for clients]

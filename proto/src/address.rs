@@ -5,10 +5,29 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use crate::{Error, Result};
+
+/// Parses an address and a port to listen on.
+///
+/// # Errors
+/// The expected form, for text that has another.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let expected =
+        "expected ADDRESS:PORT, such as 127.0.0.1:50050 or [::1]:50050, without a host's name";
+    text.parse().map_err(|_| expected.to_owned())
+}
+
+/// Parses an address to listen on.
+///
+/// # Errors
+/// The expected form, for text that has another.
+pub fn ip_address(text: &str) -> Result<IpAddr, String> {
+    let expected = "expected an address without a port, such as 127.0.0.1 or ::1";
+    text.parse().map_err(|_| expected.to_owned())
+}
 
 /// Address and ports that a process listens on, and the host name that it advertises.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,6 +215,19 @@ mod tests {
         match address {
             Ok(address) => Ok(address.advertise_host().to_owned()),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_form_is_told_the_right_one() {
+        assert!(socket_address("[::1]:0").is_ok() && ip_address("0.0.0.0").is_ok());
+        for text in ["127.0.0.1", "localhost:50050", ":50050", ""] {
+            let said = socket_address(text).unwrap_err();
+            assert!(said.starts_with("expected ADDRESS:PORT"), "{said}");
+        }
+        for text in ["127.0.0.1:1", "localhost", "[::1]"] {
+            let said = ip_address(text).unwrap_err();
+            assert!(said.starts_with("expected an address"), "{said}");
         }
     }
 

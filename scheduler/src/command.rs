@@ -14,7 +14,7 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt};
 use url::Url;
 use volley_proto::access::{AllowedPaths, state_folder};
-use volley_proto::address::ListenAddress;
+use volley_proto::address::{ListenAddress, socket_address};
 use volley_proto::disk::make_private;
 use volley_proto::failure::chain;
 use volley_proto::limits::{READER_SIGN, STACK};
@@ -37,7 +37,7 @@ const QUEUES: &str = "VOLLEY_QUEUES";
 #[command(version)]
 struct Args {
     /// Address to listen on; port 0 picks a free one
-    #[arg(long, env = "VOLLEY_SCHEDULER_BIND", default_value = "127.0.0.1:50050")]
+    #[arg(long, env = "VOLLEY_SCHEDULER_BIND", default_value = "127.0.0.1:50050", value_parser = socket_address)]
     bind: SocketAddr,
     /// Host name or address that executors and clients reach the scheduler by [default: the bound address]
     #[arg(long, env = "VOLLEY_SCHEDULER_ADVERTISE_HOST", value_name = "HOST")]
