@@ -7,45 +7,13 @@ use super::spell::is_word;
 use crate::Error;
 
 /// Words that statements begin with.
-const STATEMENTS: [&str; 20] = [
-    "SELECT",
-    "WITH",
-    "VALUES",
-    "CREATE",
-    "DROP",
-    "INSERT",
-    "UPDATE",
-    "DELETE",
-    "MERGE",
-    "COPY",
-    "EXPLAIN",
-    "ANALYZE",
-    "DESCRIBE",
-    "SHOW",
-    "SET",
-    "RESET",
-    "PREPARE",
-    "EXECUTE",
-    "DEALLOCATE",
-    "TRUNCATE",
-];
+const STATEMENTS: &str = "
+    SELECT WITH VALUES CREATE DROP INSERT UPDATE DELETE MERGE COPY EXPLAIN ANALYZE DESCRIBE SHOW SET RESET PREPARE
+    EXECUTE DEALLOCATE TRUNCATE";
 
 /// Words that clauses of a query begin with.
-const CLAUSES: [&str; 13] = [
-    "FROM",
-    "WHERE",
-    "GROUP",
-    "HAVING",
-    "ORDER",
-    "LIMIT",
-    "OFFSET",
-    "JOIN",
-    "UNION",
-    "QUALIFY",
-    "WINDOW",
-    "EXCEPT",
-    "INTERSECT",
-];
+const CLAUSES: &str =
+    "FROM WHERE GROUP HAVING ORDER LIMIT OFFSET JOIN UNION QUALIFY WINDOW EXCEPT INTERSECT";
 
 /// Similarity above which a word is taken for a misspelt keyword.
 const NEAR: f64 = 0.84;
@@ -115,21 +83,21 @@ fn copied_from(words: &[&TokenWithSpan], message: &str) -> Option<String> {
 fn misspelt(words: &[&TokenWithSpan], found: Option<usize>, message: &str) -> Option<String> {
     let found = found?;
     if found == 0 {
-        let keyword = near(&words[0].token, &STATEMENTS)?;
+        let keyword = near(&words[0].token, STATEMENTS)?;
         return Some(format!("{message}; did you mean {keyword}?"));
     }
-    if let Some(keyword) = near(&words[found].token, &CLAUSES) {
+    if let Some(keyword) = near(&words[found].token, CLAUSES) {
         return Some(format!("{message}; did you mean {keyword}?"));
     }
     let alias = &words[found - 1].token;
-    let keyword = near(alias, &CLAUSES)?;
+    let keyword = near(alias, CLAUSES)?;
     Some(format!(
         "{message}; {alias} was read as an alias: did you mean {keyword}?"
     ))
 }
 
 /// Returns the keyword that an unquoted word resembles and is not.
-fn near(token: &Token, keywords: &[&'static str]) -> Option<&'static str> {
+fn near(token: &Token, keywords: &'static str) -> Option<&'static str> {
     let Token::Word(Word {
         value,
         quote_style: None,
@@ -139,10 +107,11 @@ fn near(token: &Token, keywords: &[&'static str]) -> Option<&'static str> {
         return None;
     };
     let typed = value.to_uppercase();
-    if keywords.contains(&typed.as_str()) {
+    let keywords = move || keywords.split_whitespace();
+    if keywords().any(|keyword| keyword == typed) {
         return None;
     }
-    let similar = |keyword: &&'static str| {
+    let similar = |keyword: &str| {
         let mut letters: Vec<_> = typed.chars().collect();
         let mut others: Vec<_> = keyword.chars().collect();
         letters.sort_unstable();
@@ -153,7 +122,7 @@ fn near(token: &Token, keywords: &[&'static str]) -> Option<&'static str> {
             false => jaro_winkler(&typed, keyword),
         }
     };
-    let scored = keywords.iter().map(|keyword| (similar(keyword), *keyword));
+    let scored = keywords().map(|keyword| (similar(keyword), keyword));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(score, _)| *score > NEAR)
         .map(|(_, keyword)| keyword)
