@@ -368,13 +368,23 @@ impl Error {
         if let Some(denied) = Self::denied(address, &status) {
             return denied;
         }
+        let reason = match status.code() {
+            tonic::Code::Unimplemented => "its version does not support that",
+            _ => status.message(),
+        };
+        Self::request(address, request, reason)
+    }
+
+    /// Returns the error of a request that a scheduler did not carry out.
+    pub(crate) fn request(
+        address: &str,
+        request: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         Self::Request {
             address: address.to_owned(),
             request,
-            source: match status.code() {
-                tonic::Code::Unimplemented => "its version does not support that".into(),
-                _ => status.message().to_owned().into(),
-            },
+            source: source.into(),
         }
     }
 

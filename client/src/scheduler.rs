@@ -82,6 +82,15 @@ impl SchedulerAddress {
         Ok(bearer.over(channel))
     }
 
+    /// Connects for a request, which the error names.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn connect_for(&self, request: &'static str) -> Result<Authorized> {
+        let connected = self.connect().await;
+        connected.map_err(|source| Error::request(&self.address, request, source))
+    }
+
     /// Returns a channel that connects lazily.
     ///
     /// # Errors

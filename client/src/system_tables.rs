@@ -61,6 +61,7 @@ impl SystemTables {
     /// # Errors
     /// When the scheduler does not answer within ten seconds.
     pub async fn read(&self, table: Table, of: Scope<'_>) -> Result<Vec<u8>> {
+        const REQUEST: &str = "read its system tables";
         let (job_id, train_id) = match of {
             Scope::All => (None, None),
             Scope::Job(id) => (Some(id.to_owned()), None),
@@ -71,13 +72,7 @@ impl SystemTables {
             job_id,
             train_id,
         };
-        let refused = |source| Error::Request {
-            address: self.scheduler.to_string(),
-            request: "read its system tables",
-            source,
-        };
-        let client = self.client.get_or_try_init(|| self.connect()).await;
-        let client = client.map_err(refused)?;
+        let client = self.client(REQUEST).await?;
         let answer = self.scheduler.authenticated(|| {
             let mut request = tonic::Request::new(request.clone());
             request.set_timeout(PATIENCE);
@@ -85,8 +80,9 @@ impl SystemTables {
             async move { client.read_table(request).await }
         });
         let answer = answer.await.map_err(|status| {
-            let denied = Error::denied(self.scheduler.as_str(), &status);
-            denied.unwrap_or_else(|| refused(status.into()))
+            let address = self.scheduler.as_str();
+            let denied = Error::denied(address, &status);
+            denied.unwrap_or_else(|| Error::request(address, REQUEST, status))
         })?;
         Ok(answer.into_inner().rows)
     }
@@ -97,13 +93,7 @@ impl SystemTables {
     /// When the scheduler does not answer within ten seconds, or there are none with the id.
     pub(crate) async fn drop_prepared(&self, id: Option<PreparedId>) -> Result<u64> {
         const REQUEST: &str = "drop prepared rows";
-        let refused = |source| Error::Request {
-            address: self.scheduler.to_string(),
-            request: REQUEST,
-            source,
-        };
-        let client = self.client.get_or_try_init(|| self.connect()).await;
-        let client = client.map_err(refused)?;
+        let client = self.client(REQUEST).await?;
         let answer = self.scheduler.authenticated(|| {
             let id = id.map(String::from);
             let mut request = tonic::Request::new(DropPreparedRequest { id });
@@ -124,15 +114,13 @@ impl SystemTables {
     /// When the scheduler does not answer for a minute, serves another client, or has another version.
     pub async fn links(&self) -> Result<Vec<Link>> {
         const REQUEST: &str = "try the links between its executors";
-        let refused = |source| Error::Request {
-            address: self.scheduler.to_string(),
-            request: REQUEST,
-            source,
+        let mut client = self.client(REQUEST).await?;
+        let address = self.scheduler.as_str();
+        let status = |status| Error::refused(address, REQUEST, status);
+        let silent = |_| {
+            let reason = format!("it has not answered for {LINK_TIMEOUT:?}");
+            Error::request(address, REQUEST, reason)
         };
-        let client = self.client.get_or_try_init(|| self.connect()).await;
-        let mut client = client.map_err(refused)?.clone();
-        let status = |status| Error::refused(self.scheduler.as_str(), REQUEST, status);
-        let silent = |_| refused(format!("it has not answered for {LINK_TIMEOUT:?}").into());
         let answer = timeout(LINK_TIMEOUT, client.probe(ProbeRequest {})).await;
         let mut answers = answer.map_err(silent)?.map_err(status)?.into_inner();
         let mut links = Vec::new();
@@ -141,17 +129,19 @@ impl SystemTables {
             match answer.map_err(silent)?.map_err(status)? {
                 Some(answer) => {
                     let link = serde_json::from_slice(&answer.link);
-                    links.push(link.map_err(|error| refused(error.into()))?);
+                    links.push(link.map_err(|error| Error::request(address, REQUEST, error))?);
                 }
                 None => return Ok(links),
             }
         }
     }
 
-    async fn connect(
-        &self,
-    ) -> Result<ClusterClient<Authorized>, Box<dyn std::error::Error + Send + Sync>> {
-        let channel = self.scheduler.connect().await?;
-        Ok(ClusterClient::new(channel).max_decoding_message_size(MOST_BYTES))
+    /// Returns the client, which connects for the first request.
+    async fn client(&self, request: &'static str) -> Result<ClusterClient<Authorized>> {
+        let client = self.client.get_or_try_init(|| async {
+            let channel = self.scheduler.connect_for(request).await?;
+            Ok::<_, Error>(ClusterClient::new(channel).max_decoding_message_size(MOST_BYTES))
+        });
+        Ok(client.await?.clone())
     }
 }

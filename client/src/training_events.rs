@@ -126,12 +126,7 @@ impl TrainingEvents {
         let client = match &mut self.client {
             Some(client) => client,
             client => {
-                let channel = self.scheduler.connect().await;
-                let channel = channel.map_err(|source| Error::Request {
-                    address: address.to_owned(),
-                    request: REQUEST,
-                    source,
-                })?;
+                let channel = self.scheduler.connect_for(REQUEST).await?;
                 client.insert(TrainingClient::new(channel))
             }
         };

@@ -173,11 +173,10 @@ impl Cluster {
         match timeout(PATIENCE, jobs.read(sign)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner().gone),
             Ok(Err(status)) => Err(Error::refused(self.address(), REQUEST, status)),
-            Err(_) => Err(Error::Request {
-                address: self.address().to_owned(),
-                request: REQUEST,
-                source: format!("it has not answered for {PATIENCE:?}").into(),
-            }),
+            Err(_) => {
+                let reason = format!("it has not answered for {PATIENCE:?}");
+                Err(Error::request(self.address(), REQUEST, reason))
+            }
         }
     }
 }

@@ -173,8 +173,9 @@ impl Jobs {
     /// # Errors
     /// When the job has no result rows, or they are lost.
     pub async fn rows(&self, id: &str) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        const REQUEST: &str = "say where the rows are";
         let outcome = self.cluster.ask(id.to_owned(), &self.grpc).await?;
-        let outcome = outcome.map_err(|status| self.refused("say where the rows are", status))?;
+        let outcome = outcome.map_err(|status| self.refused(REQUEST, status))?;
         let GetJobStatusResult {
             status,
             flight_proxy,
@@ -182,12 +183,8 @@ impl Jobs {
         let Some(job_status::Status::Successful(succeeded)) =
             status.and_then(|status| status.status)
         else {
-            let source = "the job has not succeeded, or its rows are gone by now".into();
-            return Err(Error::Request {
-                address: self.address().to_owned(),
-                request: "say where the rows are",
-                source,
-            });
+            let reason = "the job has not succeeded, or its rows are gone by now";
+            return Err(Error::request(self.address(), REQUEST, reason));
         };
         let found = Found {
             places: succeeded.partition_location,
