@@ -74,22 +74,30 @@ async fn connect(
     connection: &Connection,
     scheduler: String,
 ) -> anyhow::Result<(Session, SchedulerAddress)> {
-    let Connection { tls, .. } = connection;
-    // A cluster inside this process has made its own token; one that is given is meant for another cluster.
-    let credential = match &connection.engine {
-        EngineConfig::Scheduler(_) | EngineConfig::Found(_) => &connection.credential,
-        EngineConfig::Embedded(_) => &Credential::Found,
-    };
-    let session = Session::connect(SessionConfig {
-        scheduler: scheduler.clone(),
-        store: connection.store.clone(),
-        settings: connection.settings.clone(),
-        connect_timeout: connection.timeout,
-        tls: tls.clone(),
-        credential: credential.clone(),
-        otlp: connection.otlp.clone(),
-    });
-    let session = session.await.context("cannot open a session")?;
-    let scheduler = SchedulerAddress::open(scheduler, tls.as_ref(), credential)?;
+    let config = connection.session(&scheduler);
+    let (tls, credential) = (config.tls.clone(), config.credential.clone());
+    let session = Session::connect(config).await;
+    let session = session.context("cannot open a session")?;
+    let scheduler = SchedulerAddress::open(scheduler, tls.as_ref(), &credential)?;
     Ok((session, scheduler))
+}
+
+impl Connection {
+    /// Returns the configuration of a session on the scheduler at an address.
+    pub(super) fn session(&self, scheduler: &str) -> SessionConfig {
+        // A cluster inside this process has made its own token; one that is given is meant for another cluster.
+        let credential = match &self.engine {
+            EngineConfig::Scheduler(_) | EngineConfig::Found(_) => self.credential.clone(),
+            EngineConfig::Embedded(_) => Credential::Found,
+        };
+        SessionConfig {
+            scheduler: scheduler.to_owned(),
+            store: self.store.clone(),
+            settings: self.settings.clone(),
+            connect_timeout: self.timeout,
+            tls: self.tls.clone(),
+            credential,
+            otlp: self.otlp.clone(),
+        }
+    }
 }

@@ -18,7 +18,7 @@ use volley_proto::limits::grouped;
 
 use super::config::Output as Show;
 use super::engine::Engine;
-use super::format::{Formatter, TABLE_ROWS};
+use super::format::{Format, Formatter, TABLE_ROWS};
 use super::progress::{Progress, Style};
 use super::report::Stdout;
 
@@ -251,6 +251,17 @@ impl Sink {
             }
         }
     }
+}
+
+/// Prints rows that are all there.
+///
+/// # Errors
+/// When the rows have no such format, or standard output cannot be written to.
+pub(super) async fn print_batch(format: Format, rows: &RecordBatch) -> anyhow::Result<()> {
+    let mut formatter = Formatter::new(format).on_stdout();
+    write(&formatter.push(rows)?).await?;
+    write(&formatter.finish()?).await?;
+    Ok(())
 }
 
 /// Writes to standard output without blocking the thread, so that a signal still stops a command whose output nobody

@@ -6,11 +6,10 @@
 //! ```
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use anyhow::{Context, bail};
+use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use volley::{Executors, Scope, SystemTables};
 use volley_proto::did_you_mean;
@@ -18,8 +17,8 @@ use volley_proto::tables::{self, Executor, Table};
 
 use super::Ended;
 use super::config::Executors as Config;
-use super::execute::write;
-use super::format::{Formatter, age};
+use super::execute::{print_batch, write};
+use super::format::{age, texts};
 use super::signals::Interrupts;
 
 /// Columns of the list for programs; `volley.executors` has more.
@@ -66,10 +65,7 @@ async fn list(executors: &Executors, config: &Config) -> anyhow::Result<()> {
         true => for_people(&tables::rows::<Executor>(&json)?, SystemTime::now())?,
         false => shown(&Table::Executors.batch(&json)?)?,
     };
-    let mut formatter = Formatter::new(config.remote.format).on_stdout();
-    write(&formatter.push(&rows)?).await?;
-    write(&formatter.finish()?).await?;
-    Ok(())
+    print_batch(config.remote.format, &rows).await
 }
 
 fn shown(rows: &RecordBatch) -> anyhow::Result<RecordBatch> {
@@ -81,27 +77,23 @@ fn shown(rows: &RecordBatch) -> anyhow::Result<RecordBatch> {
 
 /// Returns a table as wide as a terminal: without roles and departures where there are none.
 fn for_people(executors: &[Executor], now: SystemTime) -> Result<RecordBatch, ArrowError> {
-    let texts = |of: &dyn Fn(&Executor) -> String| -> ArrayRef {
-        let texts = executors.iter().map(|executor| Some(of(executor)));
-        Arc::new(texts.collect::<StringArray>())
-    };
+    let text = |name, of: fn(&Executor) -> String| (name, texts(executors, of));
     let has_roles = executors.iter().any(|executor| executor.role != "any");
     let is_draining = executors.iter().any(|executor| executor.draining);
     let since = |executor: &Executor| UNIX_EPOCH + Duration::from_millis(executor.since);
     let columns = [
-        Some(("executor_id", texts(&|of| of.executor_id.clone()))),
-        Some(("address", texts(&|of| format!("{}:{}", of.host, of.port)))),
-        has_roles.then(|| ("role", texts(&|of| of.role.clone()))),
-        Some((
-            "free",
-            texts(&|of| format!("{} of {}", of.free_slots, of.slots)),
-        )),
-        Some(("device", texts(&|of| of.device.clone()))),
+        Some(text("executor_id", |of| of.executor_id.clone())),
+        Some(text("address", |of| format!("{}:{}", of.host, of.port))),
+        has_roles.then(|| text("role", |of| of.role.clone())),
+        Some(text("free", |of| {
+            format!("{} of {}", of.free_slots, of.slots)
+        })),
+        Some(text("device", |of| of.device.clone())),
         is_draining.then(|| {
             let state = |of: &Executor| if of.draining { "draining" } else { "ready" };
-            ("state", texts(&|of| state(of).to_owned()))
+            ("state", texts(executors, |of| state(of).to_owned()))
         }),
-        Some(("age", texts(&|of| age(since(of), now)))),
+        Some(("age", texts(executors, |of| age(since(of), now)))),
     ];
     RecordBatch::try_from_iter(columns.into_iter().flatten())
 }

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use arrow::array::{
-    ArrayRef, Float64Array, RecordBatch, StringArray, TimestampMillisecondArray, UInt32Array,
-};
+use arrow::array::{Float64Array, RecordBatch, UInt32Array};
 use arrow::error::ArrowError;
 use futures::TryStreamExt;
 use tokio::time::{Instant, sleep};
@@ -23,8 +21,8 @@ use volley_proto::tables::Line;
 
 use super::Ended;
 use super::config::{Jobs as Config, JobsAction};
-use super::execute::write;
-use super::format::{Format, Formatter, age};
+use super::execute::{print_batch, write};
+use super::format::{Format, Formatter, age, texts, times};
 use super::progress::{Progress, Style};
 use super::script::shorten;
 use super::signals::Interrupts;
@@ -79,10 +77,7 @@ async fn list(jobs: &Jobs, config: &Config) -> anyhow::Result<()> {
     if config.remote.format.is_for_people() {
         rows = for_people(&list, &rows, now)?;
     }
-    let mut formatter = Formatter::new(config.remote.format).on_stdout();
-    write(&formatter.push(&rows)?).await?;
-    write(&formatter.finish()?).await?;
-    Ok(())
+    print_batch(config.remote.format, &rows).await
 }
 
 async fn cancel(jobs: &Jobs, id: &str) -> anyhow::Result<()> {
@@ -228,34 +223,22 @@ fn state(job: &Job) -> String {
 
 /// Returns a table with one row per job.
 fn table(jobs: &[Job], now: SystemTime) -> Result<RecordBatch, ArrowError> {
-    let texts = |of: fn(&Job) -> String| -> ArrayRef {
-        Arc::new(
-            jobs.iter()
-                .map(|job| Some(of(job)))
-                .collect::<StringArray>(),
-        )
-    };
     let attempts = jobs
         .iter()
         .map(|job| u32::try_from(job.attempts.len()).ok());
-    let submitted = jobs.iter().map(|job| {
-        let since = job.submitted.duration_since(UNIX_EPOCH).ok()?;
-        i64::try_from(since.as_millis()).ok()
-    });
-    let submitted: TimestampMillisecondArray = submitted.collect();
     // Rounded to a tenth: that is precise enough, and readable in a table.
     let seconds = jobs
         .iter()
         .map(|job| Some((job.duration(now).as_secs_f64() * 10.0).round() / 10.0));
     RecordBatch::try_from_iter([
-        ("id", texts(|job| job.id.clone())),
-        ("state", texts(state)),
-        ("owner", texts(|job| job.owner.clone())),
-        ("queue", texts(|job| job.queue.clone())),
+        ("id", texts(jobs, |job| job.id.clone())),
+        ("state", texts(jobs, state)),
+        ("owner", texts(jobs, |job| job.owner.clone())),
+        ("queue", texts(jobs, |job| job.queue.clone())),
         ("attempts", Arc::new(attempts.collect::<UInt32Array>())),
-        ("submitted", Arc::new(submitted.with_timezone("+00:00"))),
+        ("submitted", times(jobs, |job| job.submitted)),
         ("seconds", Arc::new(seconds.collect::<Float64Array>())),
-        ("name", texts(|job| job.name.clone())),
+        ("name", texts(jobs, |job| job.name.clone())),
     ])
 }
 
@@ -277,8 +260,7 @@ fn for_people(
         "attempts" => has_attempts,
         _ => true,
     });
-    let ages = jobs.iter().map(|job| Some(age(job.submitted, now)));
-    let ages: ArrayRef = Arc::new(ages.collect::<StringArray>());
+    let ages = texts(jobs, |job| age(job.submitted, now));
     let columns = columns.map(|(field, column)| match field.name().as_str() {
         "submitted" => ("age", Arc::clone(&ages)),
         name => (name, Arc::clone(column)),

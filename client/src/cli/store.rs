@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray, UInt64Array};
+use arrow::array::{RecordBatch, UInt64Array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, TimeUnit};
 use arrow::error::ArrowError;
@@ -24,8 +24,8 @@ use volley_proto::{ModelName, TrainId};
 
 use super::Ended;
 use super::config::{Remote, Store as Config, StoreAction};
-use super::execute::write;
-use super::format::{Formatter, age};
+use super::execute::{print_batch, write};
+use super::format::{age, texts, times};
 use super::signals::Interrupts;
 
 /// Runs the action on the store.
@@ -255,9 +255,7 @@ async fn print(holdings: &[Holding], config: &Config) -> anyhow::Result<()> {
     if is_for_people {
         rows = for_people(holdings, &rows)?;
     }
-    let mut formatter = Formatter::new(config.format).on_stdout();
-    write(&formatter.push(&rows)?).await?;
-    write(&formatter.finish()?).await?;
+    print_batch(config.format, &rows).await?;
     for holding in holdings.iter().filter(|_| is_for_people) {
         if let Some(damage) = &holding.damage {
             let (model, kind) = (&holding.model, describe(holding.kind));
@@ -278,22 +276,17 @@ fn table(
         Some(_) if is_for_people => Some("damaged".to_owned()),
         damage => damage.clone(),
     };
-    let texts = |of: &dyn Fn(&Holding) -> Option<String>| -> ArrayRef {
-        Arc::new(holdings.iter().map(of).collect::<StringArray>())
-    };
-    let written = holdings.iter().map(|holding| {
-        let since = holding.written.duration_since(UNIX_EPOCH).ok()?;
-        i64::try_from(since.as_millis()).ok()
-    });
-    let written: TimestampMillisecondArray = written.collect();
     let bytes = holdings.iter().map(|holding| Some(holding.bytes));
     RecordBatch::try_from_iter([
-        ("model", texts(&|holding| Some(holding.model.to_string()))),
-        ("holds", texts(&|holding| Some(describe(holding.kind)))),
+        (
+            "model",
+            texts(holdings, |holding| holding.model.to_string()),
+        ),
+        ("holds", texts(holdings, |holding| describe(holding.kind))),
         ("bytes", Arc::new(bytes.collect::<UInt64Array>())),
-        ("written", Arc::new(written.with_timezone("+00:00"))),
-        ("age", texts(&|holding| Some(age(holding.written, now)))),
-        ("damage", texts(&damage)),
+        ("written", times(holdings, |holding| holding.written)),
+        ("age", texts(holdings, |holding| age(holding.written, now))),
+        ("damage", texts(holdings, damage)),
     ])
 }
 

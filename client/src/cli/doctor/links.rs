@@ -1,35 +1,24 @@
 //! Links between a cluster's processes, as a table, and remedies for broken ones.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use volley_proto::probe::{Fault, FaultKind, Link, Port};
 
+use crate::cli::format::texts;
+
 /// Returns a table with one row per link.
 pub(super) fn rows(links: &[Link]) -> Result<RecordBatch, ArrowError> {
-    let column = |of: &dyn Fn(&Link) -> String| -> ArrayRef {
-        Arc::new(
-            links
-                .iter()
-                .map(|link| Some(of(link)))
-                .collect::<StringArray>(),
-        )
-    };
+    let round_trips = |link: &Link| round_trip(link).map_or_else(String::new, milliseconds);
+    let rates = |link: &Link| rate(link).map_or_else(String::new, megabytes);
     RecordBatch::try_from_iter([
-        ("from", column(&|link| link.from.to_string())),
-        ("to", column(&|link| link.to.to_string())),
-        ("by", column(&|link| link.host.clone())),
-        ("ports", column(&ports)),
-        (
-            "round trip",
-            column(&|link| round_trip(link).map_or_else(String::new, milliseconds)),
-        ),
-        (
-            "bandwidth",
-            column(&|link| rate(link).map_or_else(String::new, megabytes)),
-        ),
+        ("from", texts(links, |link| link.from.to_string())),
+        ("to", texts(links, |link| link.to.to_string())),
+        ("by", texts(links, |link| link.host.clone())),
+        ("ports", texts(links, ports)),
+        ("round trip", texts(links, round_trips)),
+        ("bandwidth", texts(links, rates)),
     ])
 }
 
@@ -151,6 +140,7 @@ fn megabytes(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::StringArray;
     use volley_proto::probe::{CONNECTING, LinkEnd, Measured, Service};
 
     use super::*;

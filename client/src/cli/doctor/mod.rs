@@ -19,8 +19,8 @@ use self::links::{faults, rows, summary};
 use super::Ended;
 use super::config::{Doctor, EngineConfig};
 use super::engine::Engine;
-use super::execute::write;
-use super::format::{Format, Formatter};
+use super::execute::{print_batch, write};
+use super::format::Format;
 
 /// Free space in bytes below which a disk gets a warning.
 const LITTLE: u64 = 2 << 30;
@@ -121,13 +121,8 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
 async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     let session = Session::connect(SessionConfig {
-        scheduler: address.to_owned(),
-        store: doctor.connection.store.clone(),
-        settings: doctor.connection.settings.clone(),
-        connect_timeout: doctor.connection.timeout,
-        tls: doctor.connection.tls.clone(),
-        credential: doctor.connection.credential.clone(),
         otlp: None,
+        ..doctor.connection.session(address)
     });
     let session = match session.await {
         Ok(session) => session,
@@ -182,9 +177,7 @@ async fn network(findings: &mut Findings, scheduler: &SchedulerAddress) -> anyho
             return Ok(false);
         }
     };
-    let mut table = Formatter::new(Format::Table).on_stdout();
-    write(&table.push(&rows(&links)?)?).await?;
-    write(&table.finish()?).await?;
+    print_batch(Format::Table, &rows(&links)?).await?;
     let faults: Vec<_> = links.iter().flat_map(faults).collect();
     for text in &faults {
         findings.say(CheckStatus::Wrong, "network", text).await?;

@@ -7,9 +7,9 @@ mod plan;
 mod table;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::csv::WriterBuilder;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -292,6 +292,24 @@ pub(super) fn age(since: SystemTime, now: SystemTime) -> String {
         .find(|unit| seconds >= *unit);
     let rounded = unit.map_or(0, |unit| seconds / unit * unit);
     format_duration(Duration::from_secs(rounded)).to_string()
+}
+
+/// Returns a column with a text of each item, or NULL.
+pub(super) fn texts<T, O: Into<Option<String>>>(items: &[T], of: impl Fn(&T) -> O) -> ArrayRef {
+    let texts = items
+        .iter()
+        .map(|item| -> Option<String> { of(item).into() });
+    Arc::new(texts.collect::<StringArray>())
+}
+
+/// Returns a column with a time of each item, in UTC.
+pub(super) fn times<T>(items: &[T], of: impl Fn(&T) -> SystemTime) -> ArrayRef {
+    let millis = items.iter().map(|item| {
+        let since = of(item).duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok()
+    });
+    let times: TimestampMillisecondArray = millis.collect();
+    Arc::new(times.with_timezone("+00:00"))
 }
 
 /// Converts lists, structs and maps to their text in a table, so that a CSV cell can hold them.
