@@ -175,7 +175,7 @@ pub(super) struct StoreClusterArgs {
     /// age, and those that run are kept
     #[arg(long, value_name = "HOST:PORT[,…]")]
     pub(super) scheduler: Option<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Cluster")]
     pub(super) token: TokenArgs,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -237,57 +237,33 @@ pub(super) struct ExecutorsArgs {
     pub(super) remote: RemoteArgs,
 }
 
-/// Options of commands that ask a running cluster.
+/// Options of commands that ask a running cluster, before or after their subcommand.
 #[derive(Debug, clap::Args)]
+#[command(
+    mut_args(|arg| arg.global(true)),
+    mut_arg("tls_cert", |arg| arg.help("Client certificate, PEM"))
+)]
 pub(super) struct RemoteArgs {
     /// Address of the running cluster's scheduler, or of several, separated by commas; a cluster inside a process ends
     /// with the process
-    #[arg(
-        long,
-        value_name = "HOST:PORT[,…]",
-        env = "VOLLEY_SCHEDULER",
-        global = true
-    )]
+    #[arg(long, value_name = "HOST:PORT[,…]", env = "VOLLEY_SCHEDULER")]
     pub(super) scheduler: Option<String>,
     /// Time limit for the scheduler's answer
     #[arg(
         long, value_name = "TIME", default_value = "5s", env = "VOLLEY_CONNECT_TIMEOUT",
-        value_parser = duration, global = true
+        value_parser = duration
     )]
     pub(super) connect_timeout: Duration,
-    /// The token for the scheduler; the same user's scheduler on this host needs none
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        env = "VOLLEY_TOKEN",
-        hide_env_values = true,
-        global = true
-    )]
-    pub(super) token: Option<Token>,
-    /// A file with that token
-    #[arg(long, value_name = "FILE", env = "VOLLEY_TOKEN_FILE", global = true)]
-    pub(super) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) token: TokenArgs,
     /// Output format of rows
-    #[arg(
-        long,
-        value_enum,
-        default_value_t,
-        env = "VOLLEY_FORMAT",
-        global = true
-    )]
+    #[arg(long, value_enum, default_value_t, env = "VOLLEY_FORMAT")]
     pub(super) format: Format,
     /// Print rows only: no notes or progress
-    #[arg(short, long, global = true)]
+    #[arg(short, long)]
     pub(super) quiet: bool,
-    /// Certificates of the cluster's authority, PEM; enables TLS
-    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CA", global = true)]
-    pub(super) tls_ca: Option<PathBuf>,
-    /// Client certificate, PEM
-    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_CERT", global = true)]
-    pub(super) tls_cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE", env = "VOLLEY_TLS_KEY", global = true)]
-    pub(super) tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -367,7 +343,6 @@ pub(super) struct QueryArgs {
 
 /// Token of the caller.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Cluster")]
 pub(super) struct TokenArgs {
     /// The token for the scheduler; the same user's scheduler on this host needs none
     #[arg(

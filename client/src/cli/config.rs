@@ -29,7 +29,7 @@ use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, ExecutorsArgs, ExecutorsCommand, GenerateCommand,
     GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
-    SessionArgs, StoreArgs, StoreClusterArgs, StoreCommand, TlsArgs, TokenArgs,
+    SessionArgs, StoreArgs, StoreClusterArgs, StoreCommand,
 };
 use super::cluster::FoundCluster;
 use super::format::Format;
@@ -627,13 +627,8 @@ impl Executors {
 
 impl Remote {
     fn resolve(command: &str, args: RemoteArgs, around: &Surroundings) -> Result<Self> {
-        let tls = TlsArgs {
-            tls_ca: args.tls_ca,
-            tls_cert: args.tls_cert,
-            tls_key: args.tls_key,
-        };
         check_format(args.format, around)?;
-        let given = tls.resolve(around)?;
+        let given = args.tls.resolve(around)?;
         let (scheduler, is_found, tls) = match (args.scheduler, &around.cluster) {
             (Some(scheduler), _) => (checked_address(scheduler)?, false, given),
             (None, Some(found)) => {
@@ -646,10 +641,7 @@ impl Remote {
             scheduler,
             is_found,
             tls,
-            credential: {
-                let (token, token_file) = (args.token, args.token_file);
-                credential(TokenArgs { token, token_file }, around)
-            },
+            credential: credential(args.token, around),
             timeout: args.connect_timeout,
             format: args.format,
             quiet: args.quiet,

@@ -4,9 +4,8 @@ use volley_proto::access::Credential;
 use volley_proto::spec::Device;
 use volley_proto::tls::TlsFiles;
 
-use super::{
-    Embedded, EngineArgs, EngineConfig, Result, Surroundings, TokenArgs, checked_address, mistake,
-};
+use super::super::args::{EngineArgs, TokenArgs};
+use super::{Embedded, EngineConfig, Result, Surroundings, checked_address, mistake};
 
 /// Returns the source of the token.
 pub(super) fn credential(args: TokenArgs, around: &Surroundings) -> Credential {

@@ -2,7 +2,8 @@
 
 use volley_proto::tls::TlsFiles;
 
-use super::{EngineConfig, Result, Surroundings, TlsArgs, mistake};
+use super::super::args::TlsArgs;
+use super::{EngineConfig, Result, Surroundings, mistake};
 
 impl TlsArgs {
     /// Returns the TLS files, with absolute paths.
