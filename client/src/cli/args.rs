@@ -224,7 +224,7 @@ pub(super) struct DoctorArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct JobsArgs {
     #[command(subcommand)]
-    pub(super) command: Option<JobsCommand>,
+    pub(super) action: Option<JobsAction>,
     #[command(flatten)]
     pub(super) remote: RemoteArgs,
 }
@@ -266,22 +266,26 @@ pub(super) struct RemoteArgs {
     pub(super) tls: TlsArgs,
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum JobsCommand {
+/// Action on the jobs of a cluster.
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub(super) enum JobsAction {
     /// List the jobs that the scheduler knows, newest first [default]
     List,
     /// Cancel a job
-    Cancel(JobArgs),
+    Cancel {
+        /// The job, as `volley jobs` lists it
+        id: String,
+    },
     /// Show a job's events and its error
-    Logs(JobArgs),
+    Logs {
+        /// The job, as `volley jobs` lists it
+        id: String,
+    },
     /// Follow a job to its end and print its rows; Ctrl-C detaches and leaves it running
-    Attach(JobArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct JobArgs {
-    /// The job, as `volley jobs` lists it
-    pub(super) id: String,
+    Attach {
+        /// The job, as `volley jobs` lists it
+        id: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

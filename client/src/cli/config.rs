@@ -25,11 +25,12 @@ use volley_proto::tls::TlsFiles;
 use volley_proto::traces::OtlpEndpoint;
 
 use self::engine::credential;
+pub(super) use super::args::JobsAction;
 use super::args::{
     Args, ClusterCertsArgs, ClusterCommand, ClusterDirArgs, ClusterUpArgs, Command, DemoCommand,
     DemoRossmannArgs, DoctorArgs, EngineArgs, ExecutorsArgs, ExecutorsCommand, GenerateCommand,
-    GenerateRossmannArgs, JobArgs, JobsArgs, JobsCommand, QueryArgs, RemoteArgs, ReportArgs,
-    SessionArgs, StoreArgs, StoreClusterArgs, StoreCommand,
+    GenerateRossmannArgs, JobsArgs, QueryArgs, RemoteArgs, ReportArgs, SessionArgs, StoreArgs,
+    StoreClusterArgs, StoreCommand,
 };
 use super::cluster::FoundCluster;
 use super::format::Format;
@@ -52,7 +53,8 @@ pub(crate) enum Config {
     Demo(Box<Demo>),
     Report(Box<ModelReport>),
     Store(Store),
-    Doctor(Box<Doctor>),
+    /// Cluster to check.
+    Doctor(Box<Connection>),
     /// Description of the command itself, for a shell or the manual.
     Describe(Describe),
 }
@@ -101,12 +103,6 @@ pub(crate) enum StoreAction {
     },
 }
 
-/// Configuration of `volley doctor`.
-#[derive(Debug)]
-pub(crate) struct Doctor {
-    pub(super) connection: Connection,
-}
-
 /// Format of the command's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Describe {
@@ -150,7 +146,7 @@ pub(crate) struct Query {
 
 /// Session to open.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) engine: EngineConfig,
     pub(super) store: Url,
     pub(super) settings: Vec<(String, String)>,
@@ -317,14 +313,6 @@ pub(crate) struct Executors {
     pub(super) drained: Vec<String>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum JobsAction {
-    List,
-    Cancel { id: String },
-    Logs { id: String },
-    Attach { id: String },
-}
-
 /// Configuration of the Rossmann demo.
 #[derive(Debug)]
 pub(crate) struct Demo {
@@ -426,7 +414,7 @@ impl Config {
             Some(Command::Store(args)) => Store::resolve(args, around).map(Self::Store),
             Some(Command::Doctor(DoctorArgs { engine, session })) => {
                 let connection = Connection::resolve(engine, session, around)?;
-                Ok(Self::Doctor(Box::new(Doctor { connection })))
+                Ok(Self::Doctor(Box::new(connection)))
             }
             Some(Command::Completions { shell }) => Ok(Self::Describe(Describe::Shell(shell))),
             Some(Command::Man) => Ok(Self::Describe(Describe::Manual)),
@@ -603,12 +591,7 @@ fn once_each(given: Vec<(String, String)>) -> Result<Defines> {
 
 impl Jobs {
     fn resolve(args: JobsArgs, around: &Surroundings) -> Result<Self> {
-        let action = match args.command {
-            None | Some(JobsCommand::List) => JobsAction::List,
-            Some(JobsCommand::Cancel(JobArgs { id })) => JobsAction::Cancel { id },
-            Some(JobsCommand::Logs(JobArgs { id })) => JobsAction::Logs { id },
-            Some(JobsCommand::Attach(JobArgs { id })) => JobsAction::Attach { id },
-        };
+        let action = args.action.unwrap_or(JobsAction::List);
         let remote = Remote::resolve("jobs", args.remote, around)?;
         Ok(Self { remote, action })
     }

@@ -17,7 +17,7 @@ use volley_proto::tls::Tls;
 
 use self::links::{faults, rows, summary};
 use super::Ended;
-use super::config::{Doctor, EngineConfig};
+use super::config::{Connection, EngineConfig};
 use super::engine::Engine;
 use super::execute::{print_batch, write};
 use super::format::Format;
@@ -75,7 +75,7 @@ impl Findings {
 ///
 /// # Errors
 /// When standard output cannot be written to.
-pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
+pub(super) async fn run(connection: &Connection) -> anyhow::Result<Ended> {
     let mut findings = Findings::default();
     let version = env!("CARGO_PKG_VERSION");
     findings
@@ -90,15 +90,15 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
     findings
         .check("scratch", disk(&std::env::temp_dir()))
         .await?;
-    findings.check("store", store(doctor).await).await?;
-    match &doctor.connection.engine {
+    findings.check("store", store(connection).await).await?;
+    match &connection.engine {
         EngineConfig::Scheduler(address) | EngineConfig::Found(address) => {
-            cluster(&mut findings, doctor, address).await?;
+            cluster(&mut findings, connection, address).await?;
         }
         EngineConfig::Embedded(_) => {
             let text = "none given: --scheduler HOST:PORT checks a running one";
             findings.say(CheckStatus::Fine, "cluster", text).await?;
-            match Engine::open(&doctor.connection).await {
+            match Engine::open(connection).await {
                 Ok(engine) => {
                     let outcome = exchange(&engine.session).await;
                     findings.check("embedded", outcome).await?;
@@ -118,11 +118,15 @@ pub(super) async fn run(doctor: &Doctor) -> anyhow::Result<Ended> {
     })
 }
 
-async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> anyhow::Result<()> {
+async fn cluster(
+    findings: &mut Findings,
+    connection: &Connection,
+    address: &str,
+) -> anyhow::Result<()> {
     let started = Instant::now();
     let session = Session::connect(SessionConfig {
         otlp: None,
-        ..doctor.connection.session(address)
+        ..connection.session(address)
     });
     let session = match session.await {
         Ok(session) => session,
@@ -132,14 +136,14 @@ async fn cluster(findings: &mut Findings, doctor: &Doctor, address: &str) -> any
                 .await;
         }
     };
-    let tls = doctor.connection.tls.as_ref();
+    let tls = connection.tls.as_ref();
     let over = if tls.is_some() { " over TLS" } else { "" };
     let text = format!(
         "{address}, connected{over} in {:?}",
         rounded(started.elapsed())
     );
     findings.say(CheckStatus::Fine, "scheduler", &text).await?;
-    let credential = &doctor.connection.credential;
+    let credential = &connection.credential;
     let scheduler = SchedulerAddress::open(address, tls, credential)?;
     let executors: Vec<Executor> = match SystemTables::of(&scheduler).rows(Scope::All).await {
         Ok(executors) => executors,
@@ -302,8 +306,8 @@ fn disk(dir: &Path) -> Result<(CheckStatus, String), String> {
     Ok((status, format!("{free} free in {}", dir.display())))
 }
 
-async fn store(doctor: &Doctor) -> Result<(CheckStatus, String), String> {
-    let url = &doctor.connection.store;
+async fn store(connection: &Connection) -> Result<(CheckStatus, String), String> {
+    let url = &connection.store;
     let models = async {
         let store = ModelStore::open(url)?;
         store.check_writable().await?;
