@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{ClassType, Classes, Manifest};
 
 use super::call::{Call, Function};
-use super::derived::{self, ROWS, quoted};
+use super::derived::{self, Judged, ROWS, quoted};
 use super::evaluate::group_name;
 use crate::Error;
 
@@ -63,17 +63,6 @@ pub(super) fn query(
     Ok(derived::query(&text, judged.rows)?)
 }
 
-/// Labelled rows to evaluate.
-pub(super) struct Judged<'a> {
-    pub(super) rows: Box<Query>,
-    /// Name of the label column.
-    pub(super) label: &'a str,
-    /// Name of the weight column, if there is one.
-    pub(super) weight: Option<&'a str>,
-    /// Columns that the rows are grouped by.
-    pub(super) by: &'a [String],
-}
-
 /// Returns the text of `given`: the label, likeliest class, probabilities of all classes, weight and groups of the rows
 /// that have a label and a positive weight.
 fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_>) -> String {
@@ -82,14 +71,8 @@ fn given(manifest: &Manifest, classes: &Classes, call: &Call, judged: &Judged<'_
     let (class, probabilities) = (quoted(&predicted.name), quoted(&predicted.probabilities()));
     let data_type = derived::sql_type(classes.class_type());
     let model = derived::model(call);
-    let (weight, weighs) = match judged.weight.map(quoted) {
-        None => ("1".to_owned(), String::new()),
-        Some(column) => {
-            let weight = format!("CAST({column} AS DOUBLE)");
-            let weighs = format!(" AND {weight} > 0.0");
-            (weight, weighs)
-        }
-    };
+    let (weight, weighs) = (judged.weight(), judged.weighs());
+    let weight = weight.unwrap_or_else(|| "1".to_owned());
     let groups = by.iter().enumerate();
     let groups: String = groups
         .map(|(at, name)| format!(", {} AS {}", quoted(name), group_name(at)))

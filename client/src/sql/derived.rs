@@ -14,6 +14,31 @@ use super::call::Call;
 /// Name of the caller's rows.
 pub(super) const ROWS: &str = "__volley_rows";
 
+/// Labelled rows to judge predictions by.
+pub(super) struct Judged<'a> {
+    pub(super) rows: Box<Query>,
+    /// Name of the label column.
+    pub(super) label: &'a str,
+    /// Name of the weight column, if there is one.
+    pub(super) weight: Option<&'a str>,
+    /// Columns that the rows are grouped by.
+    pub(super) by: &'a [String],
+}
+
+impl Judged<'_> {
+    /// Returns a row's weight, if there is one.
+    pub(super) fn weight(&self) -> Option<String> {
+        let column = self.weight.map(quoted);
+        column.map(|column| format!("CAST({column} AS DOUBLE)"))
+    }
+
+    /// Returns the condition that a row has a positive weight, to follow others.
+    pub(super) fn weighs(&self) -> String {
+        let weighs = self.weight().map(|weight| format!(" AND {weight} > 0.0"));
+        weighs.unwrap_or_default()
+    }
+}
+
 /// Parses the text of a query, in which [`ROWS`] are the caller's rows.
 pub(super) fn query(text: &str, rows: Box<Query>) -> Result<Box<Query>> {
     let query = Parser::new(&GenericDialect {})

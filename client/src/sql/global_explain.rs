@@ -11,17 +11,8 @@ use datafusion::sql::sqlparser::ast::Query;
 use volley_proto::store::{Classes, Manifest};
 
 use super::call::Call;
-use super::derived::{self, ROWS, quoted};
+use super::derived::{self, Judged, ROWS, quoted};
 use super::transform;
-
-/// Labelled rows to score predictions on.
-pub(super) struct Judged<'a> {
-    pub(super) rows: Box<Query>,
-    /// Name of the label column.
-    pub(super) label: &'a str,
-    /// Name of the weight column, if there is one.
-    pub(super) weight: Option<&'a str>,
-}
 
 /// Builds the query of a call over its rows.
 ///
@@ -32,9 +23,7 @@ pub(super) fn query(
     judged: Judged<'_>,
 ) -> crate::Result<Box<Query>> {
     let label = quoted(judged.label);
-    let weighs = judged.weight.map(quoted);
-    let weighs = weighs.map(|column| format!(" AND CAST({column} AS DOUBLE) > 0.0"));
-    let weighs = weighs.unwrap_or_default();
+    let weighs = judged.weighs();
     let predicted = quoted(&manifest.predicted().name);
     let class = manifest.classes.as_ref().map(Classes::class_type);
     let label_type = class.map_or("DOUBLE", derived::sql_type);

@@ -22,6 +22,7 @@ use volley_proto::tables::Epoch;
 use volley_proto::{ModelName, ModelRef};
 
 use super::call::{Call, Function, Named};
+use super::derived::Judged;
 use super::parse::ident_name;
 use super::{
     check_unambiguous, class_queries, evaluate, feature_info, global_explain, training_info,
@@ -85,17 +86,16 @@ impl RelationPlanner for MlPlanner {
                 plan, call.alias,
             ))));
         }
-        let manifest = self
-            .models
-            .published
-            .get(&model)
-            .ok_or_else(|| Error::MlFunction {
-                function: call.function.name().to_owned(),
-                reason: format!(
-                    "model {} was not read before planning: use Session::sql",
-                    model.0
-                ),
-            })?;
+        let refuse = |reason: String| Error::MlFunction {
+            function: call.function.name().to_owned(),
+            reason,
+        };
+        let manifest = self.models.published.get(&model).ok_or_else(|| {
+            let (name, _) = &model;
+            refuse(format!(
+                "model {name} was not read before planning: use Session::sql"
+            ))
+        })?;
         let given = || {
             call.input.clone().ok_or_else(|| {
                 datafusion::error::DataFusionError::Internal("a checked call has its query".into())
@@ -125,7 +125,8 @@ impl RelationPlanner for MlPlanner {
             Function::Evaluate
             | Function::ConfusionMatrix
             | Function::RocCurve
-            | Function::Calibration => {
+            | Function::Calibration
+            | Function::GlobalExplain => {
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
                 let transform::Labelled {
@@ -138,48 +139,31 @@ impl RelationPlanner for MlPlanner {
                 let weight = evaluate::weight(manifest, weight, &rows)?;
                 let names = IdentNormalizer::new(normalize);
                 let by = evaluate::groups(manifest, &call.by, &names, &rows)?;
-                match &manifest.classes {
-                    None if call.function == Function::Evaluate => {
+                let judged = Judged {
+                    rows: query,
+                    label: labels.first().map_or("", String::as_str),
+                    weight,
+                    by: &by,
+                };
+                match (call.function, &manifest.classes) {
+                    (Function::GlobalExplain, _) => {
+                        planned(context, global_explain::query(manifest, &call, judged)?)?
+                    }
+                    (_, Some(classes)) => {
+                        let query = class_queries::query(manifest, classes, &call, judged)?;
+                        planned(context, query)?
+                    }
+                    (Function::Evaluate, None) => {
                         let mut expression =
                             |expr, schema: &DFSchema| context.sql_to_expr(expr, schema);
                         let predicted = predict(manifest, &self.store, rows, &mut expression)?;
                         evaluate::metrics(manifest, &labels, weight, predicted, &by)?
                     }
-                    None => {
-                        let function = call.function.name().to_owned();
+                    (_, None) => {
                         let reason = "expected a classifier, and this model predicts numbers";
-                        let reason = reason.to_owned();
-                        return Err(Error::MlFunction { function, reason }.into());
-                    }
-                    Some(classes) => {
-                        let judged = class_queries::Judged {
-                            rows: query,
-                            label: labels.first().map_or("", String::as_str),
-                            weight,
-                            by: &by,
-                        };
-                        let query = class_queries::query(manifest, classes, &call, judged)?;
-                        planned(context, query)?
+                        return Err(refuse(reason.to_owned()).into());
                     }
                 }
-            }
-            Function::GlobalExplain => {
-                let schema = planned(context, given()?)?;
-                let schema = schema.schema().as_arrow();
-                let transform::Labelled {
-                    rows,
-                    labels,
-                    weight,
-                } = transform::labelled(manifest, given()?, schema)?;
-                let schema = planned(context, rows.clone())?;
-                evaluate::check_labels(manifest, &labels, &schema)?;
-                let judged = global_explain::Judged {
-                    rows,
-                    label: labels.first().map_or("", String::as_str),
-                    weight: evaluate::weight(manifest, weight, &schema)?,
-                };
-                let query = global_explain::query(manifest, &call, judged)?;
-                planned(context, query)?
             }
             Function::FeatureInfo => match &call.input {
                 None => feature_info::published(manifest)?,
@@ -200,11 +184,9 @@ impl RelationPlanner for MlPlanner {
             Function::TrainingInfo => training_info::published(manifest)?,
             Function::Transform => {
                 let Some(of_rows) = &manifest.spec.transform else {
-                    let function = call.function.name().to_owned();
                     let reason =
                         "expected a model created with TRANSFORM (…), and this one was not";
-                    let reason = reason.to_owned();
-                    return Err(Error::MlFunction { function, reason }.into());
+                    return Err(refuse(reason.to_owned()).into());
                 };
                 let schema = planned(context, given()?)?;
                 let schema = schema.schema().as_arrow();
