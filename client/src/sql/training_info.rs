@@ -3,44 +3,23 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{Field, Schema};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
-use volley_proto::store::{EpochRecord, Manifest};
+use volley_proto::store::{EpochRecord, LabelRecord, Manifest};
 use volley_proto::tables::Epoch;
 
 use super::Known;
 
 const NAME: &str = "training_info";
 
-/// Returns the schema of the epoch rows, which are in order. `published` marks the epoch whose weights were kept;
-/// `label` is set in rows for one of several labels.
+/// Returns the schema of the rows of epochs, which are in order.
 fn schema() -> Schema {
-    let columns = [
-        ("iteration", DataType::Int64),
-        ("loss", DataType::Float64),
-        ("eval_loss", DataType::Float64),
-        ("eval_mae", DataType::Float64),
-        ("eval_rmse", DataType::Float64),
-        ("eval_r2", DataType::Float64),
-        ("eval_accuracy", DataType::Float64),
-        ("eval_rmspe", DataType::Float64),
-        ("learning_rate", DataType::Float64),
-        ("duration_ms", DataType::Int64),
-        ("compute_ms", DataType::Int64),
-        ("reduce_ms", DataType::Int64),
-        ("rows", DataType::Int64),
-        ("steps", DataType::Int64),
-        ("published", DataType::Boolean),
-        ("eval_interval_coverage", DataType::Float64),
-        ("label", DataType::Utf8),
-    ];
-    Schema::new(
-        columns
-            .map(|(name, kind)| Field::new(name, kind, true))
-            .to_vec(),
-    )
+    let epoch = Epoch::of("", "", &EpochRecord::default());
+    let columns = row(&epoch, None, None, false);
+    let columns = columns.map(|(name, value)| Field::new(name, value.data_type(), true));
+    Schema::new(columns.to_vec())
 }
 
 /// Returns the training history of a published model.
@@ -80,55 +59,54 @@ fn plan(rows: impl Iterator<Item = Vec<ScalarValue>>) -> Result<LogicalPlan> {
 
 /// Returns the row of an epoch and, if there are several labels, one more row per label with its name and metrics.
 fn rows(epoch: &Epoch, learn_rate: Option<f64>, published: bool) -> Vec<Vec<ScalarValue>> {
-    let millis = |seconds: f64| ScalarValue::Int64(Some((seconds * 1e3).round() as i64));
-    let whole = |number: u64| ScalarValue::Int64(i64::try_from(number).ok());
-    let all = vec![
-        whole(epoch.epoch),
-        ScalarValue::Float64(Some(epoch.loss)),
-        ScalarValue::Float64(epoch.eval_loss),
-        ScalarValue::Float64(epoch.eval_mae),
-        ScalarValue::Float64(epoch.eval_rmse),
-        ScalarValue::Float64(epoch.eval_r2),
-        ScalarValue::Float64(epoch.eval_accuracy),
-        ScalarValue::Float64(epoch.eval_rmspe),
-        ScalarValue::Float64(learn_rate),
-        millis(epoch.seconds),
-        millis(epoch.compute_seconds),
-        millis(epoch.reduce_seconds),
-        whole(epoch.rows),
-        whole(epoch.steps),
-        ScalarValue::Boolean(Some(published)),
-        ScalarValue::Float64(epoch.eval_interval_coverage),
-        ScalarValue::Utf8(None),
-    ];
-    let of_labels = epoch.labels.iter().map(|of| {
-        vec![
-            whole(epoch.epoch),
-            ScalarValue::Float64(None),
-            ScalarValue::Float64(of.eval_loss),
-            ScalarValue::Float64(of.eval_mae),
-            ScalarValue::Float64(of.eval_rmse),
-            ScalarValue::Float64(of.eval_r2),
-            ScalarValue::Float64(None),
-            ScalarValue::Float64(of.eval_rmspe),
-            ScalarValue::Float64(None),
-            ScalarValue::Int64(None),
-            ScalarValue::Int64(None),
-            ScalarValue::Int64(None),
-            ScalarValue::Int64(None),
-            ScalarValue::Int64(None),
-            ScalarValue::Boolean(Some(published)),
-            ScalarValue::Float64(None),
-            ScalarValue::Utf8(Some(of.label.clone())),
-        ]
-    });
-    [all].into_iter().chain(of_labels).collect()
+    let labels = [None].into_iter().chain(epoch.labels.iter().map(Some));
+    let rows = labels.map(|label| row(epoch, label, learn_rate, published));
+    let values = rows.map(|row| Vec::from(row.map(|(_, value)| value)));
+    values.collect()
+}
+
+/// Returns the columns of an epoch's row, or of the row for one of its labels. `published` marks the epoch whose weights
+/// were kept.
+fn row(
+    epoch: &Epoch,
+    label: Option<&LabelRecord>,
+    learn_rate: Option<f64>,
+    published: bool,
+) -> [(&'static str, ScalarValue); 17] {
+    use ScalarValue::{Boolean, Float64, Int64, Utf8};
+    let of_epoch = |value: Option<f64>| Float64(value.filter(|_| label.is_none()));
+    let metric = |value: Option<f64>, of_label: fn(&LabelRecord) -> Option<f64>| {
+        Float64(label.map_or(value, of_label))
+    };
+    let whole = |number: u64| i64::try_from(number).ok();
+    let count = |number: u64| Int64(whole(number).filter(|_| label.is_none()));
+    let millis = |seconds: f64| Int64(label.is_none().then(|| (seconds * 1e3).round() as i64));
+    [
+        ("iteration", Int64(whole(epoch.epoch))),
+        ("loss", of_epoch(Some(epoch.loss))),
+        ("eval_loss", metric(epoch.eval_loss, |of| of.eval_loss)),
+        ("eval_mae", metric(epoch.eval_mae, |of| of.eval_mae)),
+        ("eval_rmse", metric(epoch.eval_rmse, |of| of.eval_rmse)),
+        ("eval_r2", metric(epoch.eval_r2, |of| of.eval_r2)),
+        ("eval_accuracy", of_epoch(epoch.eval_accuracy)),
+        ("eval_rmspe", metric(epoch.eval_rmspe, |of| of.eval_rmspe)),
+        ("learning_rate", of_epoch(learn_rate)),
+        ("duration_ms", millis(epoch.seconds)),
+        ("compute_ms", millis(epoch.compute_seconds)),
+        ("reduce_ms", millis(epoch.reduce_seconds)),
+        ("rows", count(epoch.rows)),
+        ("steps", count(epoch.steps)),
+        ("published", Boolean(Some(published))),
+        (
+            "eval_interval_coverage",
+            of_epoch(epoch.eval_interval_coverage),
+        ),
+        ("label", Utf8(label.map(|of| of.label.clone()))),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::store::LabelRecord;
-
     use super::*;
 
     #[test]
