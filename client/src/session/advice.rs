@@ -8,12 +8,13 @@ use std::ops::ControlFlow;
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
-use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
-use datafusion::sql::sqlparser::ast::{Expr, Visit, Visitor};
+use datafusion::sql::parser::Statement as DfStatement;
+use datafusion::sql::sqlparser::ast::{Expr, Visitor};
 use strsim::jaro_winkler;
 use volley_proto::nearest;
 
 use crate::Error;
+use crate::sql::visit;
 
 /// Similarity above which a name is suggested for another.
 const NEAR: f64 = 0.84;
@@ -95,22 +96,8 @@ pub(super) struct QuotedNames(HashSet<String>);
 impl QuotedNames {
     pub(super) fn of(statement: &DfStatement) -> Self {
         let mut names = Self::default();
-        names.add(statement);
+        let _ = visit(statement, &mut names);
         names
-    }
-
-    fn add(&mut self, statement: &DfStatement) {
-        let _: ControlFlow<()> = match statement {
-            DfStatement::Statement(statement) => statement.visit(self),
-            DfStatement::Explain(explain) => return self.add(&explain.statement),
-            DfStatement::CopyTo(copy) => match &copy.source {
-                CopyToSource::Query(query) => query.visit(self),
-                CopyToSource::Relation(_) => ControlFlow::Continue(()),
-            },
-            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => {
-                ControlFlow::Continue(())
-            }
-        };
     }
 }
 

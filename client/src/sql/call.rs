@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
+use datafusion::sql::parser::Statement as DfStatement;
 use datafusion::sql::planner::IdentNormalizer;
 use datafusion::sql::sqlparser::ast::{
     Expr, FunctionArg, FunctionArgExpr, Ident, ObjectNamePart, Query, TableAlias, TableFactor,
-    Value, Visit, Visitor,
+    Value, Visitor,
 };
 use volley_proto::{ModelName, nearest};
 
 use super::parse::ident_name;
+use super::statement::visit;
 use crate::{Error, Result};
 
 /// Place of a model's weights, for functions and statements that would return them.
@@ -276,7 +277,7 @@ pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<V
         names: IdentNormalizer::new(normalize),
         found: Vec::new(),
     };
-    match models.walk(statement) {
+    match visit(statement, &mut models) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(models.found),
     }
@@ -285,22 +286,6 @@ pub(crate) fn named_models(statement: &DfStatement, normalize: bool) -> Result<V
 struct NamedModels {
     names: IdentNormalizer,
     found: Vec<Reference>,
-}
-
-impl NamedModels {
-    fn walk(&mut self, statement: &DfStatement) -> ControlFlow<Error> {
-        match statement {
-            DfStatement::Statement(statement) => statement.visit(self),
-            DfStatement::CopyTo(copy) => match &copy.source {
-                CopyToSource::Query(query) => query.visit(self),
-                CopyToSource::Relation(_) => ControlFlow::Continue(()),
-            },
-            DfStatement::Explain(explain) => self.walk(&explain.statement),
-            DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => {
-                ControlFlow::Continue(())
-            }
-        }
-    }
 }
 
 impl Visitor for NamedModels {

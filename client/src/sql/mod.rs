@@ -44,6 +44,6 @@ pub(crate) use options::{Target, check_unambiguous, needed_columns};
 pub(crate) use parse::{Dialect, first_refused, parse, parse_transform};
 pub(crate) use plan::{MlPlanner, NamedModels, predict};
 pub use statement::Statement;
-pub(crate) use statement::{CreateModel, Kind};
+pub(crate) use statement::{CreateModel, Kind, visit};
 pub(crate) use transform::{Clause, Columns, cut_query, expressions, only};
 pub(crate) use values::values;

@@ -1,10 +1,11 @@
 //! One statement of a script.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use datafusion::config::SqlParserOptions;
-use datafusion::sql::parser::Statement as DfStatement;
-use datafusion::sql::sqlparser::ast::Query;
+use datafusion::sql::parser::{CopyToSource, Statement as DfStatement};
+use datafusion::sql::sqlparser::ast::{Query, Visit, Visitor};
 use volley_proto::object_stores::redacted;
 use volley_proto::{ModelName, PreparedId, TrainId};
 
@@ -61,6 +62,19 @@ pub(crate) struct CreateModel {
     pub(crate) transform: Option<Clause>,
     pub(crate) options: TrainOptions,
     pub(crate) query: Box<Query>,
+}
+
+/// Visits the queries and expressions of a statement.
+pub(crate) fn visit<V: Visitor>(statement: &DfStatement, visitor: &mut V) -> ControlFlow<V::Break> {
+    match statement {
+        DfStatement::Statement(statement) => statement.visit(visitor),
+        DfStatement::CopyTo(copy) => match &copy.source {
+            CopyToSource::Query(query) => query.visit(visitor),
+            CopyToSource::Relation(_) => ControlFlow::Continue(()),
+        },
+        DfStatement::Explain(explain) => visit(&explain.statement, visitor),
+        DfStatement::CreateExternalTable(_) | DfStatement::Reset(_) => ControlFlow::Continue(()),
+    }
 }
 
 impl Statement {
