@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "cluster.json";
@@ -121,28 +122,23 @@ impl State {
 
     /// Formats a table with a header and a line for each process.
     pub(super) fn table(&self, is_alive: impl Fn(&Process) -> bool) -> String {
-        let header = ["PROCESS", "ID", "PID", "STATE", "ADDRESS", "LOG"].map(String::from);
-        let mut rows = vec![header];
-        rows.extend(self.processes.iter().map(|process| {
-            [
-                process.program().to_owned(),
-                process.id.clone(),
-                process.pid.to_string(),
-                if is_alive(process) { "alive" } else { "dead" }.to_owned(),
-                process.address.clone().unwrap_or_else(|| "-".into()),
-                process.log.display().to_string(),
-            ]
-        }));
-        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-        let widths: [usize; 6] = std::array::from_fn(width);
-        let line = |row: &[String; 6]| {
-            let cells = row
-                .iter()
-                .zip(widths)
-                .map(|(cell, width)| format!("{cell:<width$}"));
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-        };
-        rows.iter().map(line).collect()
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(["PROCESS", "ID", "PID", "STATE", "ADDRESS", "LOG"]);
+        for process in &self.processes {
+            table.add_row([
+                process.program(),
+                &process.id,
+                &process.pid.to_string(),
+                if is_alive(process) { "alive" } else { "dead" },
+                process.address.as_deref().unwrap_or("-"),
+                &process.log.display().to_string(),
+            ]);
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        table.trim_fmt() + "\n"
     }
 }
 
