@@ -253,12 +253,15 @@ fn unused(spec: &TrainSpec, columns: &[&str]) -> Option<String> {
     (!unread.is_empty()).then(|| format!("{:<22}{} ({why})\n", "unused columns", listed(&unread)))
 }
 
+/// Returns the known executors that run ranks.
+fn for_ranks(executors: Option<&[Executor]>) -> impl Iterator<Item = &Executor> + Clone {
+    let known = executors.into_iter().flatten();
+    known.filter(|executor| executor.role != "query")
+}
+
 /// Describes the needs of a training run, one per line; estimates are marked with `~`.
 fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> String {
-    let able = executors.map(|executors| {
-        let able = executors.iter().filter(|executor| executor.role != "query");
-        able.count() as u64
-    });
+    let able = executors.map(|_| for_ranks(executors).count() as u64);
     let ranks = match spec.ranks {
         Ranks::Exactly(ranks) => Some(ranks as u64),
         Ranks::All => able.filter(|able| *able > 0),
@@ -467,11 +470,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         )
     });
     line("a rank's memory", memory.unwrap_or_else(not_known));
-    let able: Vec<_> = executors
-        .into_iter()
-        .flatten()
-        .filter(|executor| executor.role != "query")
-        .collect();
+    let able: Vec<_> = for_ranks(executors).collect();
     let step = rows.number().zip(of_rank.or(global_batch));
     let times = step.map(|(rows, of_rank)| Times::of(spec, (rows, of_rank), &able));
     let times = times.unwrap_or_default();
@@ -649,11 +648,8 @@ fn threads(
     executors: Option<&[Executor]>,
 ) -> String {
     let most = most.map_or(usize::MAX, usize::from);
-    let able = executors.into_iter().flatten();
-    let of_executors = able.filter(|executor| executor.role != "query");
-    let slots: Vec<usize> = of_executors
-        .map(|executor| executor.slots as usize)
-        .collect();
+    let slots = for_ranks(executors).map(|executor| executor.slots as usize);
+    let slots: Vec<_> = slots.collect();
     let mut counts: Vec<usize> = slots.iter().map(|slots| most.min(*slots)).collect();
     counts.sort_unstable();
     let text = match (counts.first(), counts.last()) {
@@ -676,10 +672,9 @@ fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKin
     if let Some(kind) = device.kind() {
         return vec![kind];
     }
-    let able = executors.into_iter().flatten();
-    let able = able.filter(|executor| executor.role != "query");
     // The name of a device that its executor lacks does not parse.
-    let devices = able.filter_map(|executor| executor.device.parse::<Device>().ok());
+    let devices =
+        for_ranks(executors).filter_map(|executor| executor.device.parse::<Device>().ok());
     let kinds: Vec<_> = devices.filter_map(Device::kind).collect();
     match kinds.is_empty() {
         true => vec![DeviceKind::Cpu, DeviceKind::Cuda],
@@ -690,8 +685,7 @@ fn device_kinds(device: Device, executors: Option<&[Executor]>) -> Vec<DeviceKin
 /// Says how many of `able` executors can run a rank that needs this memory now, and what is missing where some cannot. The
 /// memory comes with the mark of an estimate, if it is one.
 fn able_now(able: u64, executors: &[Executor], needed: Option<(u64, &str)>) -> String {
-    let offers = executors.iter().filter(|executor| executor.role != "query");
-    let offers = offers.map(|executor| executor.rank_memory_bytes);
+    let offers = for_ranks(Some(executors)).map(|executor| executor.rank_memory_bytes);
     let Some(((needed, about), most)) = needed.zip(offers.clone().max()) else {
         return format!("{able} can run one now");
     };
