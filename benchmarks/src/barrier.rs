@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail, ensure};
 use chrono::{DateTime, Utc};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Owned, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::example::{self, Example, Training, command, file, training_defines};
 
@@ -99,9 +99,7 @@ const METHOD: &str = "`tables.sql`, `features.sql` and `train.sql` of `examples/
     of that step is begun to be written, so it holds that checkpoint's encoding too.";
 
 fn measure(args: &Args) -> anyhow::Result<Times> {
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let cluster = Cluster::start(dir.path(), args.executors)?;
     let statement = example::statement("checkpoint_every = 1")?;
     let example = Example {
@@ -159,7 +157,7 @@ fn last(log: &str, text: &str) -> Option<DateTime<Utc>> {
 
 /// Training client; killed when dropped.
 struct Client {
-    child: Child,
+    child: Owned,
     /// Lines of its standard error, with their times.
     lines: Receiver<(DateTime<Utc>, String)>,
 }
@@ -175,7 +173,10 @@ impl Client {
                 }
             }
         });
-        Ok(Self { child, lines })
+        Ok(Self {
+            child: Owned(child),
+            lines,
+        })
     }
 
     /// Waits for the first checkpoint's file, and returns its creation time.
@@ -185,7 +186,7 @@ impl Client {
             if let Some(made) = find_first(checkpoints) {
                 return Ok(made.into());
             }
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.child.0.try_wait()? {
                 let said: Vec<_> = self.lines.try_iter().map(|(_, line)| line).collect();
                 bail!("training ended before its first step: {status}: {said:?}");
             }
@@ -206,14 +207,6 @@ impl Client {
             }
         }
         loaded.into_iter().max().context("no ranks")
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // The process may already have ended.
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

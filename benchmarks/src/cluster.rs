@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
 
 use crate::machine::{peak_memory_mib, processor_millis};
 
@@ -14,7 +15,7 @@ const START: Duration = Duration::from_secs(30);
 /// Scheduler and executors; killed when dropped.
 pub(crate) struct Cluster {
     address: String,
-    processes: Vec<(String, Child)>,
+    processes: Vec<(String, Owned)>,
     dir: PathBuf,
 }
 
@@ -171,7 +172,7 @@ impl Cluster {
     pub(crate) fn kill(&mut self, name: &str) -> anyhow::Result<()> {
         let mut processes = self.processes.iter_mut();
         let found = processes.find(|(process, _)| process == name);
-        let (_, child) = found.with_context(|| format!("there is no process {name}"))?;
+        let (_, Owned(child)) = found.with_context(|| format!("there is no process {name}"))?;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -206,7 +207,7 @@ impl Cluster {
     /// Returns each process's peak memory so far, in MiB.
     pub(crate) fn peaks(&self) -> Vec<(String, f64)> {
         let peak =
-            |(name, child): &(String, Child)| Some((name.clone(), peak_memory_mib(child.id())?));
+            |(name, child): &(String, Owned)| Some((name.clone(), peak_memory_mib(child.0.id())?));
         self.processes.iter().filter_map(peak).collect()
     }
 
@@ -215,7 +216,7 @@ impl Cluster {
         let mut taken = [0.0; 2];
         for (name, child) in &self.processes {
             let of = usize::from(name != "scheduler");
-            taken[of] += processor_millis(child.id()).unwrap_or_default();
+            taken[of] += processor_millis(child.0.id()).unwrap_or_default();
         }
         taken
     }
@@ -229,7 +230,7 @@ impl Cluster {
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {command:?}"))?;
-        self.processes.push((name.to_owned(), child));
+        self.processes.push((name.to_owned(), Owned(child)));
         Ok(())
     }
 
@@ -239,14 +240,23 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+/// Process that is killed when this is dropped.
+pub(crate) struct Owned(pub(crate) Child);
+
+impl Drop for Owned {
     fn drop(&mut self) {
-        for (_, child) in &mut self.processes {
-            // The process may already have ended.
-            child.kill().ok();
-            child.wait().ok();
-        }
+        // The process may already have ended.
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
+}
+
+/// Makes a folder of a benchmark, which is removed when it is dropped.
+pub(crate) fn scratch_folder() -> anyhow::Result<TempDir> {
+    let folder = tempfile::Builder::new()
+        .prefix("volley-benchmark-")
+        .tempdir()?;
+    Ok(folder)
 }
 
 /// TLS certificates for processes on loopback.

@@ -3,12 +3,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::{Certificates, binary};
+use crate::cluster::{Certificates, Owned, binary};
 
 /// Calls in a group; the first call is not counted.
 const CALLS: usize = 8;
@@ -94,7 +94,7 @@ pub(crate) fn question(message: Message) -> Value {
 pub(crate) struct World(Vec<Rank>);
 
 struct Rank {
-    child: Child,
+    _child: Owned,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -187,7 +187,7 @@ impl Rank {
         let stdout = child.stdout.take().context("it has no standard output")?;
         let stdout = BufReader::new(stdout);
         Ok(Self {
-            child,
+            _child: Owned(child),
             stdin,
             stdout,
         })
@@ -202,13 +202,5 @@ impl Rank {
         let read = self.stdout.read_line(&mut line)?;
         ensure!(read > 0, "a rank has ended: its error is above");
         serde_json::from_str(&line).with_context(|| format!("a rank said {line:?}"))
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // The process may already have ended.
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }

@@ -81,11 +81,9 @@ impl Example<'_> {
     ///
     /// The row groups have a size that tasks and threads share evenly; the default would be one group.
     pub(crate) fn export(&self) -> anyhow::Result<()> {
-        let mut args = ["tables.sql", "features.sql", "export.sql"]
-            .map(file)
-            .to_vec();
+        let mut args = export(self.data, self.out);
         args.push("--set=datafusion.execution.parquet.max_row_group_size=32768".to_owned());
-        self.run(&[], args)?;
+        self.cluster.run(&args)?;
         Ok(())
     }
 
@@ -170,11 +168,8 @@ impl Example<'_> {
 
     /// Returns `${data}`, `${out}` and further variables as arguments.
     pub(crate) fn defines(&self, more: &[(&str, String)]) -> Vec<String> {
-        let folders = [("data", self.data), ("out", self.out)];
-        let folders = folders.map(|(name, path)| (name, path.display().to_string()));
-        let all = folders.iter().chain(more);
-        all.map(|(name, value)| format!("--define={name}={value}"))
-            .collect()
+        let folders = folders(self.data, self.out);
+        folders.iter().chain(more).map(define).collect()
     }
 }
 
@@ -199,6 +194,27 @@ pub(crate) fn statement(option: &str) -> anyhow::Result<String> {
         path.display()
     );
     Ok(statement.replace(last, &format!("{last}, {option}")))
+}
+
+/// Returns the arguments that write the features of all rows as Parquet.
+pub(crate) fn export(data: &Path, out: &Path) -> Vec<String> {
+    let files = ["tables.sql", "features.sql", "export.sql"];
+    scripts(&folders(data, out), &files)
+}
+
+/// Returns the arguments that run files of the example with variables.
+pub(crate) fn scripts(defines: &[(&str, String)], files: &[&str]) -> Vec<String> {
+    let defines = defines.iter().map(define);
+    defines.chain(files.iter().map(|name| file(name))).collect()
+}
+
+fn folders(data: &Path, out: &Path) -> [(&'static str, String); 2] {
+    let path = |path: &Path| path.display().to_string();
+    [("data", path(data)), ("out", path(out))]
+}
+
+fn define((name, value): &(&str, String)) -> String {
+    format!("--define={name}={value}")
 }
 
 /// Returns the argument for a file of the example.

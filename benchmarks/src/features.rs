@@ -13,10 +13,10 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Ran, embedded};
+use crate::cluster::{Cluster, Ran, embedded, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
+use crate::example::export;
 use crate::peers::{Peer, Peers};
-use crate::rossmann::scripts;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -125,9 +125,7 @@ const METHOD: &str = "The Rossmann features, from seven CSV files to Parquet fil
 /// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let peers = Peers::install("sql")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let data = std::path::absolute(&args.data)?;
     let mut comparison = Comparison::new("features", "Rossmann features", METHOD);
     let dir = dir.path();
@@ -277,10 +275,7 @@ impl<'a> Contest<'a> {
 
     fn run_volley(&mut self) -> anyhow::Result<f64> {
         let out = self.folder(self.systems.len())?;
-        let defines = [("data", self.data), ("out", &out)];
-        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
-        let files = ["tables.sql", "features.sql", "export.sql"];
-        let args = scripts(&defines, &files);
+        let args = export(self.data, &out);
         let ran = match &self.cluster {
             Some(cluster) => cluster.run(&args)?,
             None => Ran::of(embedded(&self.dir)?, &args, &self.dir)?,

@@ -7,12 +7,12 @@ pub(crate) mod networks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use serde_json::json;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Owned, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median, number};
 use crate::example::{Example, Trained, Training};
 use crate::peers::Peers;
@@ -52,9 +52,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         "this measures training on an NVIDIA GPU, and nvidia-smi finds none on this machine",
     )?;
     let peers = Peers::install("training")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let cluster = Cluster::start(dir.path(), 2)?;
     let example = Example {
         cluster: &cluster,
@@ -222,7 +220,7 @@ fn query(fields: &str) -> anyhow::Result<String> {
 
 /// Sampler of the GPU's utilization, running until `share` is called or it is dropped.
 struct Busy {
-    nvidia_smi: Child,
+    _nvidia_smi: Owned,
     samples: PathBuf,
 }
 
@@ -235,10 +233,9 @@ impl Busy {
             .stdout(std::fs::File::create(samples)?)
             .spawn()
             .context("cannot run nvidia-smi")?;
-        let samples = samples.to_owned();
         Ok(Self {
-            nvidia_smi,
-            samples,
+            _nvidia_smi: Owned(nvidia_smi),
+            samples: samples.to_owned(),
         })
     }
 
@@ -250,13 +247,5 @@ impl Busy {
             .filter_map(|line| line.trim().parse().ok())
             .collect();
         Ok(median(&samples))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        // The process may already have ended.
-        self.nvidia_smi.kill().ok();
-        self.nvidia_smi.wait().ok();
     }
 }

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::ensure;
 
-use crate::cluster::{Cluster, Layout, binary};
+use crate::cluster::{Cluster, Layout, binary, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median};
+use crate::example::export;
 use crate::peers::run as run_command;
-use crate::rossmann::scripts;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,9 +50,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         args.memory,
         (ALLOWANCE - 1.0) * 100.0
     );
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let folder = match &args.data {
         Some(data) => std::path::absolute(data)?,
         None => dir.path().join("data"),
@@ -128,10 +126,7 @@ fn measure(args: &Args, scale: u32, data: &Path, dir: &Path) -> anyhow::Result<M
     for round in 0..=args.rounds {
         let out = dir.join("out");
         fs::create_dir(&out)?;
-        let defines = [("data", data), ("out", &out)];
-        let defines = defines.map(|(name, path)| (name, path.display().to_string()));
-        let files = ["tables.sql", "features.sql", "export.sql"];
-        let ran = cluster.run(&scripts(&defines, &files))?;
+        let ran = cluster.run(&export(data, &out))?;
         eprintln!("{scale}×, round {round}: {:.2} s", ran.seconds);
         if round > 0 {
             seconds.push(ran.seconds);

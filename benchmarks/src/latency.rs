@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
-use crate::cluster::{Certificates, Cluster, Layout, embedded};
+use crate::cluster::{Certificates, Cluster, Layout, embedded, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, percentile};
 use crate::session::Session;
 
@@ -61,9 +61,7 @@ const STATEMENTS: [Smallest; 2] = [
 /// Runs the measurements and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.rounds > 0, "--rounds 0: expected at least 1");
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let dir = dir.path();
     let tables = tables(dir)?;
     let certificates = Certificates::make(&dir.join("certificates"))?;

@@ -23,7 +23,7 @@ use url::Url;
 use volley::datafusion::arrow::util::pretty::pretty_format_batches;
 use volley::{Session, SessionConfig};
 
-use crate::cluster::{Cluster, Layout};
+use crate::cluster::{Cluster, Layout, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, percentile};
 
 #[derive(Debug, clap::Args)]
@@ -77,9 +77,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         "--clients and --seconds: expected at least {} and 1",
         GANGS + 2
     );
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let dir = dir.path();
     let tables = tables(dir)?;
     let layout = Layout {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
-use crate::cluster::{Cluster, Layout, Ran, binary, embedded};
+use crate::cluster::{Cluster, Layout, Ran, binary, embedded, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median};
 
 #[derive(Debug, clap::Args)]
@@ -50,9 +50,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         args.rows > 0 && args.rounds > 0 && args.executors.iter().all(|count| *count > 1),
         "--rows and --rounds: expected at least 1; --executors: expected at least 2"
     );
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let dir = dir.path();
     let tables = tables(args.rows, dir)?;
     let mut comparison = Comparison::new("losses", "Executors that go under a query", METHOD);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 use crate::example::{Example, TRAIN, Training, command};
 use crate::peers::{Peer, Peers};
@@ -51,9 +51,7 @@ struct Predicted {
 /// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let peers = Peers::install("training")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let cluster = Cluster::start(dir.path(), args.executors)?;
     let out = dir.path().join("out");
     std::fs::create_dir(&out)?;

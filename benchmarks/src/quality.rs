@@ -17,7 +17,7 @@ use self::board::{Board, Scored};
 use self::peer::{LINEAR, System, Table};
 use self::score::{Predictions, Score};
 use self::volley::Variant;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, scratch_folder};
 use crate::comparison::VOLLEY;
 use crate::peers::{Peer, Peers};
 use crate::report::Report;
@@ -63,9 +63,7 @@ const METHOD: &str = "Public tables that come inside scikit-learn and the packag
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.seeds > 0, "--seeds 0: expected at least 1");
     let peers = Peers::install("quality")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let dir = dir.path();
     let keep = args.keep.as_ref().map(std::path::absolute).transpose()?;
     let keep = keep.as_ref().map(|folder| folder.display().to_string());

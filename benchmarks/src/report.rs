@@ -119,6 +119,7 @@ impl Report {
     }
 }
 
-fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
+/// Writes a time as RFC 3339 has it.
+pub(crate) fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&at.to_rfc3339())
 }

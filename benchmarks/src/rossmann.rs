@@ -8,8 +8,10 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, scratch_folder};
+use crate::example::scripts;
 use crate::machine::Machine;
+use crate::report::rfc3339;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -73,9 +75,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
 }
 
 fn measure(args: &Args) -> anyhow::Result<Report> {
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let out = dir.path().join("out");
     std::fs::create_dir(&out)?;
     let cluster = Cluster::start(dir.path(), args.executors)?;
@@ -151,22 +151,6 @@ fn arguments(args: &Args, out: &Path, files: &[&str]) -> Vec<String> {
         ("seed", seed.to_string()),
     ];
     scripts(&defines, files)
-}
-
-/// Returns the arguments of `volley` to run files of the example with variables.
-pub(crate) fn scripts(defines: &[(&str, String)], files: &[&str]) -> Vec<String> {
-    let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/rossmann");
-    let defines = defines
-        .iter()
-        .map(|(name, value)| format!("--define={name}={value}"));
-    let files = files
-        .iter()
-        .map(|file| format!("--file={}", examples.join(file).display()));
-    defines.chain(files).collect()
-}
-
-fn rfc3339<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&at.to_rfc3339())
 }
 
 impl Report {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::cluster::{Certificates, Cluster, Layout, Ran};
+use crate::cluster::{Certificates, Cluster, Layout, Ran, scratch_folder};
 use crate::collective::{MESSAGES, Transport, World};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY};
 
@@ -47,9 +47,7 @@ struct Side {
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let Args { rounds, rows } = args;
     ensure!(*rounds > 0, "--rounds 0: expected at least 1");
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let certificates = Certificates::make(&dir.path().join("certificates"))?;
     let sides = [(PLAIN, None), (VOLLEY, Some(&certificates))];
     let start = |(name, certificates)| Side::start(name, certificates, &dir.path().join(name));

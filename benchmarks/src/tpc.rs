@@ -17,7 +17,7 @@ use serde_json::json;
 
 use self::answer::Answer;
 use self::board::{Answers, Board};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, scratch_folder};
 use crate::comparison::{Comparison, VOLLEY};
 use crate::peers::{Peer, Peers, run as run_command};
 use crate::session::Session;
@@ -123,9 +123,7 @@ const METHOD: &str = "The queries with the parameters that answers are validated
 pub(crate) fn run(suite: &'static Suite, args: &Args, results: &Path) -> anyhow::Result<()> {
     ensure!(args.scale > 0.0, "--scale {}: expected more", args.scale);
     let peers = Peers::install("sql")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let data = match &args.data {
         Some(data) => std::path::absolute(data)?.join(format!("{}-{}", suite.name, args.scale)),
         None => dir.path().join("tables"),

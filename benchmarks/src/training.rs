@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 
-use crate::cluster::{Cluster, Layout};
+use crate::cluster::{Cluster, Layout, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, median, number};
 use crate::example::{Example, Training};
 use crate::peers::{Peer, Peers};
@@ -105,7 +105,7 @@ struct World {
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let data = std::path::absolute(&args.data)?;
     let peers = Peers::install("training")?;
-    let dir = folder()?;
+    let dir = scratch_folder()?;
     let worlds = args.worlds.iter().map(|shape| World::start(*shape));
     let worlds = worlds.collect::<anyhow::Result<Vec<_>>>()?;
     let example = |world: usize| Example {
@@ -302,7 +302,7 @@ fn told((case, losses): (String, &Vec<(&str, f64)>)) -> String {
 
 impl World {
     fn start(shape: Shape) -> anyhow::Result<Self> {
-        let dir = folder()?;
+        let dir = scratch_folder()?;
         let layout = Layout {
             slots: shape.threads,
             ..Layout::of(shape.ranks)
@@ -314,11 +314,4 @@ impl World {
             _dir: dir,
         })
     }
-}
-
-fn folder() -> anyhow::Result<tempfile::TempDir> {
-    let folder = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
-    Ok(folder)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::ensure;
 
 use super::{GPU, query};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, scratch_folder};
 use crate::comparison::{Case, Comparison, Unit, VOLLEY, number};
 use crate::example::{Example, Trained, command};
 
@@ -179,9 +179,7 @@ const TRAININGS: [Training; 26] = [
 /// written.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let gpu = query("name,driver_version")?;
-    let dir = tempfile::Builder::new()
-        .prefix("volley-benchmark-")
-        .tempdir()?;
+    let dir = scratch_folder()?;
     let cluster = Cluster::start(dir.path(), 2)?;
     let example = Example {
         cluster: &cluster,

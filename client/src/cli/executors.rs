@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use volley::{Executors, Scope, SystemTables};
