@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Systems to compare Volley with
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::value_variants())]
     systems: Vec<System>,
 }
 
@@ -50,14 +50,6 @@ enum System {
 const WARM_UP: usize = 2;
 
 impl System {
-    const ALL: [Self; 5] = [
-        Self::Spark,
-        Self::Published,
-        Self::Duckdb,
-        Self::Polars,
-        Self::PolarsCollected,
-    ];
-
     fn name(self) -> &'static str {
         match self {
             Self::Spark => "Spark",

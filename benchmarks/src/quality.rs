@@ -11,6 +11,7 @@ mod volley;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use serde_json::json;
 
 use self::board::{Board, Scored};
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',')]
     tables: Vec<String>,
     /// Systems to compare Volley's network with
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::value_variants())]
     systems: Vec<System>,
     /// More options for Volley's network, to try them; the results are then no longer those of its defaults
     #[arg(long)]
@@ -138,7 +139,7 @@ fn measure(
         scored.push(variant.name(), score(variant.name(), predictions)?);
     }
     for system in &args.systems {
-        let predictions = peer::predict(peer, system.key(), &table, seed)?;
+        let predictions = peer::predict(peer, &system.key(), &table, seed)?;
         scored.push(system.name(), score(system.name(), &predictions)?);
     }
     let linear = peer::predict(peer, LINEAR, &table, seed)?;

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long)]
     data: Option<PathBuf>,
     /// Systems to compare Volley with, besides `DataFusion` alone
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::value_variants())]
     systems: Vec<System>,
 }
 
@@ -48,8 +48,6 @@ enum System {
 }
 
 impl System {
-    const ALL: [Self; 2] = [Self::Spark, Self::Duckdb];
-
     fn name(self) -> &'static str {
         match self {
             Self::Spark => SPARK,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::peer::{System, Table};
@@ -324,7 +325,9 @@ impl Board {
     /// Returns the measured systems: Volley, its variants, then the others in their listed order.
     fn systems(&self) -> Vec<&'static str> {
         let variants = Variant::ALL.map(Variant::name);
-        let others = variants.into_iter().chain(System::ALL.map(System::name));
+        let systems = System::value_variants().iter();
+        let systems = systems.map(|system| system.name());
+        let others = variants.into_iter().chain(systems);
         let all = [VOLLEY].into_iter().chain(others);
         let measured = |system: &&str| {
             let mut tables = self.tables.iter();

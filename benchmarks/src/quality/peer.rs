@@ -26,14 +26,6 @@ pub(super) enum System {
 }
 
 impl System {
-    pub(super) const ALL: [Self; 5] = [
-        Self::Mlp,
-        Self::Boosting,
-        Self::Lightgbm,
-        Self::Xgboost,
-        Self::Realmlp,
-    ];
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Mlp => "scikit-learn's MLP",
@@ -44,15 +36,10 @@ impl System {
         }
     }
 
-    /// Returns the system's name in requests to the peer.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Self::Mlp => "mlp",
-            Self::Boosting => "boosting",
-            Self::Lightgbm => "lightgbm",
-            Self::Xgboost => "xgboost",
-            Self::Realmlp => "realmlp",
-        }
+    /// Returns the system's name in requests to the peer: that on the command line.
+    pub(super) fn key(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
