@@ -375,6 +375,11 @@ impl Error {
         Self::request(address, request, reason)
     }
 
+    /// Returns the error of something that is not supported.
+    pub(crate) fn not_supported(what: impl Into<String>) -> Self {
+        Self::NotSupported { what: what.into() }
+    }
+
     /// Returns the error of a request that a scheduler did not carry out.
     pub(crate) fn request(
         address: &str,

@@ -208,7 +208,7 @@ mod tests {
             let silent = said.len() % 7 == 0;
             async move {
                 match silent {
-                    true => Err(Error::NotSupported { what: "x".into() }),
+                    true => Err(Error::not_supported("x")),
                     false => Ok(gone),
                 }
             }

@@ -205,9 +205,8 @@ impl Session {
 
     fn dialect(&self) -> Result<Dialect> {
         let options = self.parser_options();
-        let grammar = dialect_from_str(options.dialect).ok_or_else(|| Error::NotSupported {
-            what: format!("SQL dialect {}", options.dialect),
-        })?;
+        let grammar = dialect_from_str(options.dialect)
+            .ok_or_else(|| Error::not_supported(format!("SQL dialect {}", options.dialect)))?;
         Ok(Dialect { grammar, options })
     }
 
@@ -287,9 +286,9 @@ impl Session {
     pub async fn submit(&self, statement: Statement) -> Result<Option<String>> {
         match statement.kind {
             Kind::CreateModel(create) => deeply(self.submit_model(*create, &statement.text)).await,
-            _ => Err(Error::NotSupported {
-                what: "leaving a statement to the cluster that is not CREATE MODEL".to_owned(),
-            }),
+            _ => Err(Error::not_supported(
+                "leaving a statement to the cluster that is not CREATE MODEL",
+            )),
         }
     }
 

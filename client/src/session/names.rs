@@ -73,28 +73,24 @@ fn is_file_name(table: &str) -> bool {
 pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
     match plan {
         LogicalPlan::Copy(copy) if copy.file_type.get_ext() == "avro" => {
-            return Err(Error::NotSupported {
-                what: "writing files of avro: ARROW, CSV, JSON and PARQUET can be written"
-                    .to_owned(),
-            });
+            return Err(Error::not_supported(
+                "writing files of avro: ARROW, CSV, JSON and PARQUET can be written",
+            ));
         }
         LogicalPlan::Ddl(DdlStatement::CreateFunction(_) | DdlStatement::DropFunction(_)) => {
-            return Err(Error::NotSupported {
-                what: "user-defined functions in SQL: SHOW FUNCTIONS lists the built-in ones"
-                    .to_owned(),
-            });
+            return Err(Error::not_supported(
+                "user-defined functions in SQL: SHOW FUNCTIONS lists the built-in ones",
+            ));
         }
         _ => {}
     }
     if let LogicalPlan::Ddl(DdlStatement::CreateExternalTable(table)) = plan {
         let format = table.file_type.to_ascii_uppercase();
         if matches!(format.as_str(), "DELTATABLE" | "ICEBERG" | "HUDI") {
-            return Err(Error::NotSupported {
-                what: format!(
-                    "tables of {format}: DELTA tables can be read, and CSV, JSON, PARQUET, AVRO and ARROW files, which a \
+            return Err(Error::not_supported(format!(
+                "tables of {format}: DELTA tables can be read, and CSV, JSON, PARQUET, AVRO and ARROW files, which a \
                      table's own tools export"
-                ),
-            });
+            )));
         }
     }
     let (what, places) = match plan {
@@ -115,13 +111,11 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
         if scheme == "file" || known.contains(&scheme.as_str()) {
             continue;
         }
-        return Err(Error::NotSupported {
-            what: format!(
-                "{what} {}: give a path or a file:// URL that every executor sees, or a URL of {}://",
-                shown(place),
-                known.join("://, ")
-            ),
-        });
+        return Err(Error::not_supported(format!(
+            "{what} {}: give a path or a file:// URL that every executor sees, or a URL of {}://",
+            shown(place),
+            known.join("://, ")
+        )));
     }
     Ok(())
 }

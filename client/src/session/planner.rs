@@ -143,12 +143,10 @@ impl ClusterPlanner {
                 let rows = typed_as(rows, &table.schema())?;
                 table.insert_into(session, rows, *operation).await
             }
-            other => Err(Error::NotSupported {
-                what: format!(
+            other => Err(Error::not_supported(format!(
                     "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … replaces it",
                     change.table_name
-                ),
-            }
+                ))
             .into()),
         }
     }

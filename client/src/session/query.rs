@@ -427,7 +427,7 @@ mod tests {
                 job: "J1".into(),
                 holder: "executor e-1".into(),
                 advice: String::new(),
-                source: Box::new(Error::NotSupported { what: "x".into() }),
+                source: Box::new(Error::not_supported("x")),
             }),
             Yield::Broken => Err(DataFusionError::Execution("Job J1 failed: boom".into()).into()),
         }

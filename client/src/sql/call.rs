@@ -120,9 +120,7 @@ impl Call {
             return Ok(None);
         }
         if name.value.eq_ignore_ascii_case("weights") {
-            return Err(Error::NotSupported {
-                what: format!("ML.WEIGHTS: {FILES}"),
-            });
+            return Err(Error::not_supported(format!("ML.WEIGHTS: {FILES}")));
         }
         let named = |function: &Function| name.value.eq_ignore_ascii_case(function.name());
         let Some(function) = Function::ALL.into_iter().find(named) else {

@@ -55,12 +55,10 @@ pub(super) fn bound_transform(clause: &mut Clause) -> Result<()> {
 fn bounded_or(bounded: ControlFlow<TooDeep>) -> Result<()> {
     match bounded {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(TooDeep) => Err(Error::NotSupported {
-            what: format!(
-                "an expression of more than {NESTED_EXPRESSIONS} nested operators; compute parts of it in a subquery, \
+        ControlFlow::Break(TooDeep) => Err(Error::not_supported(format!(
+            "an expression of more than {NESTED_EXPRESSIONS} nested operators; compute parts of it in a subquery, \
                  or join a table of values"
-            ),
-        }),
+        ))),
     }
 }
 

@@ -181,9 +181,10 @@ impl<'a> StatementParser<'a> {
                 id: self.prepared()?,
             }
         } else if self.at(0, "export") && self.at(1, "model") {
-            return Err(Error::NotSupported {
-                what: format!("EXPORT MODEL: {}", super::call::FILES),
-            });
+            return Err(Error::not_supported(format!(
+                "EXPORT MODEL: {}",
+                super::call::FILES
+            )));
         } else {
             let statement = self.inner.parse_statement();
             Kind::Sql(Box::new(statement.map_err(|e| self.df_error(e))?))

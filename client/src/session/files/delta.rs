@@ -135,9 +135,8 @@ fn read(folder: &Url, engine: &DefaultEngine<SessionRuntime>) -> Result<Snapshot
             source: Box::new(error),
         })
     };
-    let refuse = |what: String| Error::NotSupported {
-        what: format!("reading the Delta table {typed}: {what}"),
-    };
+    let refuse =
+        |what: String| Error::not_supported(format!("reading the Delta table {typed}: {what}"));
     let mut plain = folder.clone();
     plain.set_password(None).ok();
     let snapshot = delta_kernel::Snapshot::builder_for(plain.as_str()).build(engine);

@@ -82,17 +82,15 @@ impl Place {
                 let path = Url::parse(name)
                     .ok()
                     .and_then(|url| url.to_file_path().ok());
-                path.ok_or_else(|| Error::NotSupported {
-                    what: format!("reading {name}: it is not the URL of a file"),
+                path.ok_or_else(|| {
+                    Error::not_supported(format!("reading {name}: it is not the URL of a file"))
                 })?
             }
             Some(_) => {
-                return Err(Error::NotSupported {
-                    what: format!(
-                        "reading {name}: give a path or a file:// URL that every executor sees, or a URL of {}://",
-                        SCHEMES.join("://, ")
-                    ),
-                });
+                return Err(Error::not_supported(format!(
+                    "reading {name}: give a path or a file:// URL that every executor sees, or a URL of {}://",
+                    SCHEMES.join("://, ")
+                )));
             }
             None => PathBuf::from(name),
         };
@@ -346,11 +344,9 @@ fn table_above(folder: &Path) -> Option<&Path> {
 
 /// Returns the error about a place with files of a Delta table.
 pub(super) fn in_delta(typed: &str, table: &str) -> Error {
-    Error::NotSupported {
-        what: format!(
-            "reading {typed}: {table} is a Delta table, whose log lists its current files: name that folder"
-        ),
-    }
+    Error::not_supported(format!(
+        "reading {typed}: {table} is a Delta table, whose log lists its current files: name that folder"
+    ))
 }
 
 fn is_hidden(path: &Path) -> bool {

@@ -49,9 +49,7 @@ fn split(typed: &str) -> Result<Option<(Url, &str)>> {
     }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let root = Url::parse(&format!("{scheme}://{host}/"));
-    let root = root.map_err(|error| Error::NotSupported {
-        what: format!("{}: {error}", shown(typed)),
-    })?;
+    let root = root.map_err(|error| Error::not_supported(format!("{}: {error}", shown(typed))))?;
     Ok(Some((root, path)))
 }
 
@@ -62,12 +60,10 @@ fn split_typed(typed: &str) -> Result<Option<(Url, &str)>> {
         && root.password().is_some()
     {
         let store = shown(root.as_str());
-        return Err(Error::NotSupported {
-            what: format!(
-                "a password in the URL of {store}: OPTIONS ('aws.access_key_id' '…', …) or the environment has \
+        return Err(Error::not_supported(format!(
+            "a password in the URL of {store}: OPTIONS ('aws.access_key_id' '…', …) or the environment has \
                  credentials"
-            ),
-        });
+        )));
     }
     Ok(found)
 }
@@ -101,15 +97,15 @@ pub(in crate::session) fn located(
     let Some((root, path)) = split_typed(typed)? else {
         return match options.is_empty() {
             true => Ok(None),
-            false => Err(Error::NotSupported {
-                what: format!("object-store options for {typed}, which is a local path"),
-            }),
+            false => Err(Error::not_supported(format!(
+                "object-store options for {typed}, which is a local path"
+            ))),
         };
     };
     if path.contains(['*', '?', '[']) {
-        return Err(Error::NotSupported {
-            what: format!("a pattern in the place {typed}: name a folder, or read FROM '{typed}'"),
-        });
+        return Err(Error::not_supported(format!(
+            "a pattern in the place {typed}: name a folder, or read FROM '{typed}'"
+        )));
     }
     let stores = Stores::of(state.config())?;
     let url = stores.declare(&url_of(&root, path), options)?;
@@ -237,12 +233,10 @@ impl RemotePlace {
         let store = self.store(runtime)?;
         if self.is_web() && (self.is_pattern() || self.path.ends_with('/') || self.path.is_empty())
         {
-            return Err(Error::NotSupported {
-                what: format!(
-                    "{}: a web server does not list its files; name each",
-                    self.typed
-                ),
-            });
+            return Err(Error::not_supported(format!(
+                "{}: a web server does not list its files; name each",
+                self.typed
+            )));
         }
         if !self.is_pattern() && !self.path.is_empty() && !self.path.ends_with('/') {
             match store.head(&self.key(&self.path)?).await {
@@ -277,9 +271,10 @@ impl RemotePlace {
                 files.push((self.name(&file.location), file));
             }
             if files.len() > MOST {
-                return Err(Error::NotSupported {
-                    what: format!("reading more than {MOST} files at {}", self.typed),
-                });
+                return Err(Error::not_supported(format!(
+                    "reading more than {MOST} files at {}",
+                    self.typed
+                )));
             }
         }
         if files.is_empty() {

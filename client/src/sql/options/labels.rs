@@ -21,9 +21,9 @@ impl TrainOptions {
             return Ok(());
         };
         let labels = self.labels.join("', '");
-        Err(Error::NotSupported {
-            what: format!("input_label_cols = ['{labels}'] {reason}"),
-        })
+        Err(Error::not_supported(format!(
+            "input_label_cols = ['{labels}'] {reason}"
+        )))
     }
 }
 

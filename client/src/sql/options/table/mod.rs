@@ -63,9 +63,7 @@ impl TrainOptions {
         let name = option.to_lowercase();
         let mut elsewhere = NOT_SUPPORTED.iter().chain(ELSEWHERE_ALONE);
         if let Some((_, what)) = elsewhere.find(|(known, _)| *known == name) {
-            return Err(Error::NotSupported {
-                what: format!("option {name}: {what}"),
-            });
+            return Err(Error::not_supported(format!("option {name}: {what}")));
         }
         let Some(known) = train_options().find(|known| known.name == name) else {
             let similar = match ELSEWHERE.iter().find(|(other, _)| *other == name) {
@@ -87,9 +85,9 @@ impl TrainOptions {
             Refusal::Expected(expected) => {
                 refused(name, value.to_string(), format!("expected {expected}"))
             }
-            Refusal::NotSupported(instead) => Error::NotSupported {
-                what: format!("{name} = {value}: {instead}"),
-            },
+            Refusal::NotSupported(instead) => {
+                Error::not_supported(format!("{name} = {value}: {instead}"))
+            }
         })
     }
 }
