@@ -20,64 +20,48 @@ use crate::sql::visit;
 const NEAR: f64 = 0.84;
 
 /// Functions of other engines, and how Volley writes them.
-const ELSEWHERE: &[(&[&str], &str)] = &[
-    (&["typeof", "pg_typeof"], "arrow_typeof(x)"),
-    (&["list", "collect_list"], "array_agg(x)"),
-    (&["group_concat", "listagg"], "string_agg(x, ',')"),
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("typeof pg_typeof", "arrow_typeof(x)"),
+    ("list collect_list", "array_agg(x)"),
+    ("group_concat listagg", "string_agg(x, ',')"),
     (
-        &["strftime", "format_date", "format_timestamp"],
+        "strftime format_date format_timestamp",
         "to_char(t, '%Y-%m-%d')",
     ),
     (
-        &["strptime", "parse_timestamp", "try_strptime"],
+        "strptime parse_timestamp try_strptime",
         "to_timestamp(text, '%Y-%m-%d %H:%M')",
     ),
-    (&["parse_date", "str_to_date"], "to_date(text, '%Y-%m-%d')"),
+    ("parse_date str_to_date", "to_date(text, '%Y-%m-%d')"),
+    ("if iff iif", "CASE WHEN condition THEN a ELSE b END"),
+    ("date_sub datesub", "date - INTERVAL '1 day'"),
+    ("date_add dateadd", "date + INTERVAL '1 day'"),
     (
-        &["if", "iff", "iif"],
-        "CASE WHEN condition THEN a ELSE b END",
-    ),
-    (&["date_sub", "datesub"], "date - INTERVAL '1 day'"),
-    (&["date_add", "dateadd"], "date + INTERVAL '1 day'"),
-    (
-        &["date_diff", "datediff"],
+        "date_diff datediff",
         "a - b, which is the number of days of two dates",
     ),
     (
-        &[
-            "year",
-            "month",
-            "day",
-            "hour",
-            "minute",
-            "second",
-            "week",
-            "quarter",
-            "dayofweek",
-        ],
+        "year month day hour minute second week quarter dayofweek",
         "extract(year FROM t), and the same of month, day, hour, week, dow and doy",
     ),
-    (&["len"], "length(text)"),
-    (&["ucase"], "upper(text)"),
-    (&["lcase"], "lower(text)"),
-    (&["isnull"], "x IS NULL"),
-    (&["safe_cast"], "TRY_CAST(x AS type)"),
-    (&["safe_divide"], "a / nullif(b, 0)"),
+    ("len", "length(text)"),
+    ("ucase", "upper(text)"),
+    ("lcase", "lower(text)"),
+    ("isnull", "x IS NULL"),
+    ("safe_cast", "TRY_CAST(x AS type)"),
+    ("safe_divide", "a / nullif(b, 0)"),
+    ("countif count_if", "count(*) FILTER (WHERE condition)"),
+    ("sumif sum_if", "sum(x) FILTER (WHERE condition)"),
+    ("approx_count_distinct", "approx_distinct(x)"),
+    ("quantile percentile", "quantile_cont(x, 0.5)"),
+    ("struct_pack", "named_struct('name', x)"),
     (
-        &["countif", "count_if"],
-        "count(*) FILTER (WHERE condition)",
-    ),
-    (&["sumif", "sum_if"], "sum(x) FILTER (WHERE condition)"),
-    (&["approx_count_distinct"], "approx_distinct(x)"),
-    (&["quantile", "percentile"], "quantile_cont(x, 0.5)"),
-    (&["struct_pack"], "named_struct('name', x)"),
-    (
-        &["regexp_matches", "regexp_contains"],
+        "regexp_matches regexp_contains",
         "regexp_like(text, pattern)",
     ),
-    (&["generate_array"], "range(1, 11)"),
-    (&["arg_max", "max_by"], "last_value(x ORDER BY y)"),
-    (&["arg_min", "min_by"], "first_value(x ORDER BY y)"),
+    ("generate_array", "range(1, 11)"),
+    ("arg_max max_by", "last_value(x ORDER BY y)"),
+    ("arg_min min_by", "first_value(x ORDER BY y)"),
 ];
 
 /// Functions of other engines that read files, by the start of their names, and the extension of these files.
@@ -173,7 +157,7 @@ fn function(said: &str, state: &SessionState) -> Option<String> {
     let lower = name.to_lowercase();
     let elsewhere = ELSEWHERE
         .iter()
-        .find(|(names, _)| names.contains(&lower.as_str()));
+        .find(|(names, _)| names.split(' ').any(|known| known == lower));
     let said = format!("Invalid function '{name}'.");
     Some(match elsewhere {
         Some((_, here)) => format!("{said}\nWrite {here}."),

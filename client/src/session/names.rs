@@ -89,7 +89,7 @@ pub(super) fn check_places(plan: &LogicalPlan) -> Result<(), Error> {
         if matches!(format.as_str(), "DELTATABLE" | "ICEBERG" | "HUDI") {
             return Err(Error::not_supported(format!(
                 "tables of {format}: DELTA tables can be read, and CSV, JSON, PARQUET, AVRO and ARROW files, which a \
-                     table's own tools export"
+                 table's own tools export"
             )));
         }
     }

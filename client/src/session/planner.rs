@@ -144,9 +144,9 @@ impl ClusterPlanner {
                 table.insert_into(session, rows, *operation).await
             }
             other => Err(Error::not_supported(format!(
-                    "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … replaces it",
-                    change.table_name
-                ))
+                "{other} on a table in memory ({}): CREATE OR REPLACE TABLE t AS SELECT … replaces it",
+                change.table_name
+            ))
             .into()),
         }
     }

@@ -57,7 +57,7 @@ fn bounded_or(bounded: ControlFlow<TooDeep>) -> Result<()> {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(TooDeep) => Err(Error::not_supported(format!(
             "an expression of more than {NESTED_EXPRESSIONS} nested operators; compute parts of it in a subquery, \
-                 or join a table of values"
+             or join a table of values"
         ))),
     }
 }

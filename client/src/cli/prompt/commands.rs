@@ -38,37 +38,25 @@ pub(super) const COMMANDS: [(&str, &str); 19] = [
 ];
 
 /// Commands of psql, and of the shells of SQLite and DuckDB, with the prompt's own ones.
-const ELSEWHERE: [(&str, &str); 24] = [
-    (r"\dt", r"\d"),
-    (r"\d+", r"\d"),
-    (r"\dt+", r"\d"),
-    (r"\dv", r"\d"),
-    (r"\dn", r"\l"),
-    (r"\l+", r"\l"),
+const ELSEWHERE: [(&str, &str); 11] = [
+    (r"\dt \d+ \dt+ \dv .tables .schema", r"\d"),
+    (r"\dn \l+ .databases", r"\l"),
     (r"\df+", r"\df"),
-    (r"\pset", r"\format"),
-    (r"\a", r"\format"),
-    (r"\ir", r"\i"),
-    (r"\help", r"\?"),
-    (".tables", r"\d"),
-    (".schema", r"\d"),
-    (".databases", r"\l"),
-    (".mode", r"\format"),
+    (r"\pset \a .mode", r"\format"),
+    (r"\ir .read", r"\i"),
+    (r"\help .help", r"\?"),
     (".timer", r"\timing"),
-    (".read", r"\i"),
-    (".output", r"\o"),
-    (".once", r"\o"),
+    (".output .once", r"\o"),
     (".show", r"\set"),
     (".edit", r"\e"),
-    (".help", r"\?"),
-    (".quit", r"\q"),
-    (".exit", r"\q"),
+    (".quit .exit", r"\q"),
 ];
 
 /// Returns the prompt's command, with its backslash, for one of another shell.
 fn from_elsewhere(name: &str) -> Option<&'static str> {
     let mut known = ELSEWHERE.iter();
-    known.find(|(other, _)| *other == name).map(|(_, own)| *own)
+    let known = known.find(|(others, _)| others.split(' ').any(|other| other == name));
+    known.map(|(_, own)| *own)
 }
 
 /// Line at the prompt.

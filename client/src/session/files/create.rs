@@ -128,11 +128,11 @@ async fn refuse_delta(statement: &CreateExternalTable, state: &SessionState) -> 
         };
         if place.delta(state.runtime_env()).await?.is_some() {
             return Err(Error::not_supported(format!(
-                    "STORED AS {} at {}: it is a Delta table, whose log lists its current files: use STORED \
-                     AS DELTA",
-                    statement.file_type,
-                    shown(location)
-                ))
+                "STORED AS {} at {}: it is a Delta table, whose log lists its current files: use STORED \
+                 AS DELTA",
+                statement.file_type,
+                shown(location)
+            ))
             .into());
         }
     }

@@ -61,12 +61,13 @@ impl TrainOptions {
     /// Names the option, the value, and what would be right.
     pub fn set(&mut self, option: &str, value: &OptionValue) -> Result<()> {
         let name = option.to_lowercase();
+        let is_meant = |(names, _): &&(&str, &str)| names.split(' ').any(|known| known == name);
         let mut elsewhere = NOT_SUPPORTED.iter().chain(ELSEWHERE_ALONE);
-        if let Some((_, what)) = elsewhere.find(|(known, _)| *known == name) {
+        if let Some((_, what)) = elsewhere.find(is_meant) {
             return Err(Error::not_supported(format!("option {name}: {what}")));
         }
         let Some(known) = train_options().find(|known| known.name == name) else {
-            let similar = match ELSEWHERE.iter().find(|(other, _)| *other == name) {
+            let similar = match ELSEWHERE.iter().find(is_meant) {
                 Some((_, own)) => vec![*own],
                 None => nearest(option, train_options().map(|known| known.name)),
             };
@@ -94,26 +95,17 @@ impl TrainOptions {
 
 /// Names of options in other libraries, too different from Volley's for a suggestion by spelling.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("label", "input_label_cols"),
-    ("labels", "input_label_cols"),
-    ("label_col", "input_label_cols"),
-    ("label_cols", "input_label_cols"),
-    ("label_column", "input_label_cols"),
-    ("label_columns", "input_label_cols"),
-    ("target", "input_label_cols"),
-    ("target_col", "input_label_cols"),
-    ("target_column", "input_label_cols"),
-    ("num_epochs", "epochs"),
-    ("max_epochs", "epochs"),
+    (
+        "label labels label_col label_cols label_column label_columns target target_col target_column",
+        "input_label_cols",
+    ),
+    ("num_epochs max_epochs", "epochs"),
     ("lr", "learn_rate"),
-    ("hidden_layers", "hidden_units"),
-    ("hidden_layer_sizes", "hidden_units"),
+    ("hidden_layers hidden_layer_sizes", "hidden_units"),
     ("activation", "activation_fn"),
     ("alpha", "l2_reg"),
-    ("random_state", "seed"),
-    ("random_seed", "seed"),
-    ("validation_split", "data_split_eval_fraction"),
-    ("test_size", "data_split_eval_fraction"),
+    ("random_state random_seed", "seed"),
+    ("validation_split test_size", "data_split_eval_fraction"),
     ("class_weight", "class_weights"),
     ("sample_weight", "sample_weight_col"),
 ];
