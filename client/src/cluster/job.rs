@@ -32,7 +32,6 @@ use volley_proto::failure::CANCELLED;
 use volley_proto::wire::submit_response::Message;
 use volley_proto::wire::{AskRequest, Outcome, SubmitRequest, SubmitResponse};
 
-use super::rows::Found;
 use super::{Cluster, JobRows};
 use crate::{Error, Result};
 
@@ -275,14 +274,9 @@ impl Submitted {
                 }
                 Some(JobStatus::Successful(succeeded)) => {
                     self.over = true;
-                    let found = Found {
-                        places: succeeded.partition_location,
-                        inline: outcome.rows,
-                        kept: outcome.kept,
-                        proxy: told.flight_proxy,
-                    };
+                    let places = (succeeded.partition_location, told.flight_proxy);
                     let from = (&self.cluster, &self.grpc);
-                    return Ok(JobRows::new(self.id.clone(), found, from));
+                    return Ok(JobRows::new(self.id.clone(), outcome, places, from));
                 }
                 Some(JobStatus::Queued(_) | JobStatus::Running(_)) | None => sleep(AGAIN).await,
             }

@@ -25,7 +25,7 @@ use volley_proto::traces::Exporter;
 use volley_proto::wire::queries_client::QueriesClient;
 
 pub(crate) use self::job::{REDIAL, RETURN, Submitted, decode, is_no_answer};
-pub(crate) use self::rows::{Found, JobRows, Order};
+pub(crate) use self::rows::{JobRows, Order};
 use crate::{Result, SchedulerAddress};
 
 /// Host, port and settings of a connection.

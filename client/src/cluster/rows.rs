@@ -19,7 +19,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::stream::{BoxStream, try_unfold};
 use futures::{Stream, StreamExt, TryStreamExt};
-use volley_proto::wire::PartitionRows;
+use volley_proto::wire::Outcome;
 
 use super::lease::Lease;
 use super::{Cluster, Peer};
@@ -48,29 +48,16 @@ pub(crate) struct JobRows {
     grpc: GrpcClientConfig,
 }
 
-/// Rows of a succeeded job, as its outcome describes them.
-pub(crate) struct Found {
-    pub(crate) places: Vec<PartitionLocation>,
-    /// Rows of some of these places.
-    pub(crate) inline: Vec<PartitionRows>,
-    /// True if the rows are kept until a reader reports that it has them.
-    pub(crate) kept: bool,
-    pub(crate) proxy: Option<FlightProxy>,
-}
-
 impl JobRows {
+    /// Returns the rows of a job with this outcome, which are at these places or behind a proxy.
     pub(crate) fn new(
         job: String,
-        found: Found,
+        outcome: Outcome,
+        (places, proxy): (Vec<PartitionLocation>, Option<FlightProxy>),
         (cluster, grpc): (&Arc<Cluster>, &GrpcClientConfig),
     ) -> Self {
-        let Found {
-            places,
-            inline,
-            kept,
-            proxy,
-        } = found;
-        let inline = inline.into_iter().map(|rows| (rows.partition, rows.rows));
+        let inline = outcome.rows.into_iter();
+        let inline = inline.map(|rows| (rows.partition, rows.rows));
         let proxy = match proxy {
             Some(FlightProxy::External(address)) => Some(address),
             Some(FlightProxy::Local(true)) => Some(cluster.address().to_owned()),
@@ -80,7 +67,7 @@ impl JobRows {
             job,
             places,
             inline: inline.collect(),
-            kept,
+            kept: outcome.kept,
             proxy,
             cluster: Arc::clone(cluster),
             grpc: grpc.clone(),

@@ -17,7 +17,7 @@ use volley_proto::wire::FollowJobRequest;
 use volley_proto::wire::jobs_client::JobsClient;
 
 use super::{Job, JobEvent};
-use crate::cluster::{Cluster, Found, JobRows, Order, decode};
+use crate::cluster::{Cluster, JobRows, Order, decode};
 use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
@@ -186,14 +186,9 @@ impl Jobs {
             let reason = "the job has not succeeded, or its rows are gone by now";
             return Err(Error::request(self.address(), REQUEST, reason));
         };
-        let found = Found {
-            places: succeeded.partition_location,
-            inline: outcome.rows,
-            kept: outcome.kept,
-            proxy: flight_proxy,
-        };
+        let places = (succeeded.partition_location, flight_proxy);
         let from = (&self.cluster, &self.grpc);
-        Ok(JobRows::new(id.to_owned(), found, from).fetch(Order::Kept))
+        Ok(JobRows::new(id.to_owned(), outcome, places, from).fetch(Order::Kept))
     }
 
     fn refused(&self, request: &'static str, status: Status) -> Error {

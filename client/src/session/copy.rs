@@ -41,6 +41,18 @@ const SETTINGS: &str = "execution.";
 /// Only session setting that a copy may override.
 const KEEP_PARTITION_COLUMNS: &str = "execution.keep_partition_by_columns";
 
+/// Removes the options of a store from those of a statement.
+///
+/// # Errors
+/// When a store has no such option.
+pub(super) fn take_store_options(options: &mut HashMap<String, String>) -> Result<StoreOptions> {
+    let mut of_store = StoreOptions::default();
+    for (key, value) in options.extract_if(|key, _| StoreOptions::is_one(key)) {
+        of_store.set(&key, value).external()?;
+    }
+    Ok(of_store)
+}
+
 /// Moves the options of a plan's copies into their formats.
 pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<LogicalPlan> {
     let carried = plan.transform_down(|node| {
@@ -48,13 +60,7 @@ pub(super) fn carry_options(plan: LogicalPlan, state: &SessionState) -> Result<L
             return Ok(Transformed::no(node));
         };
         let mut copy = copy;
-        let mut of_store = StoreOptions::default();
-        for (key, value) in &copy.options {
-            if StoreOptions::is_one(key) {
-                of_store.set(key, value).external()?;
-            }
-        }
-        copy.options.retain(|key, _| !StoreOptions::is_one(key));
+        let of_store = take_store_options(&mut copy.options)?;
         refuse_settings(&copy.options)?;
         let url = located(&copy.output_url, of_store, state)?;
         let format = with_options(&copy, state.default_table_options())?;

@@ -20,10 +20,9 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::CreateExternalTable;
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
-use volley_engine::error::External;
 use volley_engine::object_stores::shown;
 use volley_engine::{Files, file_name};
-use volley_proto::object_stores::{StoreOptions, is_remote, redacted};
+use volley_proto::object_stores::{is_remote, redacted};
 
 use super::delta::LOG;
 use super::kind::Kind;
@@ -32,6 +31,7 @@ use super::place::{Found, Place};
 use super::schema::{self, Columns};
 use super::table::FilesTable;
 use crate::Error;
+use crate::session::copy::take_store_options;
 
 /// `STORED AS` format of Delta tables.
 const DELTA: &str = "DELTA";
@@ -147,14 +147,7 @@ fn is_text(statement: &CreateExternalTable) -> bool {
 
 /// Takes the options of a store out of the statement, and puts a name for them into its places.
 fn find_places(statement: &mut CreateExternalTable, state: &SessionState) -> Result<()> {
-    let mut of_store = StoreOptions::default();
-    for (key, value) in &statement.options {
-        if StoreOptions::is_one(key) {
-            of_store.set(key, value).external()?;
-        }
-    }
-    let options = &mut statement.options;
-    options.retain(|key, _| !StoreOptions::is_one(key));
+    let of_store = take_store_options(&mut statement.options)?;
     for location in &mut statement.locations {
         if let Some(url) = located(location, of_store.clone(), state)? {
             *location = url;
