@@ -7,114 +7,14 @@ use volley_proto::did_you_mean;
 use super::super::format::cut;
 use super::commands::COMMANDS;
 
-/// Syntax of the statements, in the order in which one meets them.
-const STATEMENTS: [(&str, &str); 36] = [
-    (
-        "SELECT",
-        "SELECT [DISTINCT] expressions FROM tables or 'files' [JOIN …] [WHERE …] [GROUP BY …] [HAVING …]\n  [QUALIFY …] [ORDER BY …] [LIMIT n];",
-    ),
-    (
-        "CREATE EXTERNAL TABLE",
-        "CREATE EXTERNAL TABLE name [(column TYPE, …)] STORED AS CSV | PARQUET | JSON | AVRO | ARROW | DELTA\n  [PARTITIONED BY (column, …)] LOCATION 'path' [OPTIONS ('format.key' 'value', …)];",
-    ),
-    (
-        "CREATE TABLE",
-        "CREATE [OR REPLACE] TABLE name AS SELECT …;",
-    ),
-    ("CREATE VIEW", "CREATE [OR REPLACE] VIEW name AS SELECT …;"),
-    (
-        "COPY",
-        "COPY table | (SELECT …) TO 'path' [STORED AS PARQUET | CSV | JSON | ARROW] [PARTITIONED BY (column, …)]\n  [OPTIONS ('format.key' 'value', …)];\n\n  CSV:     format.has_header, format.delimiter, format.quote, format.null_value, format.compression,\n           format.date_format, format.timestamp_format\n  Parquet: format.compression, format.max_row_group_size\n  JSON:    format.compression",
-    ),
-    ("INSERT", "INSERT INTO table SELECT … | VALUES (…), …;"),
-    ("DROP TABLE", "DROP TABLE [IF EXISTS] name;"),
-    ("DROP VIEW", "DROP VIEW [IF EXISTS] name;"),
-    ("DESCRIBE", "DESCRIBE table;"),
-    ("SHOW TABLES", "SHOW TABLES;"),
-    ("SET", "SET key = value;"),
-    ("EXPLAIN", "EXPLAIN [VERBOSE] SELECT …;"),
-    ("EXPLAIN ANALYZE", "EXPLAIN ANALYZE SELECT …;"),
-    (
-        "CREATE MODEL",
-        "CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (expression AS column, …)]\n  OPTIONS (option = value, …) AS SELECT …;\n\n  \\h OPTIONS lists the options, and \\h OPTION shows one, such as \\h input_label_cols.",
-    ),
-    (
-        "EXPLAIN CREATE MODEL",
-        "EXPLAIN [VERBOSE] CREATE MODEL name OPTIONS (…) AS SELECT …;",
-    ),
-    ("SHOW MODELS", "SHOW MODELS;"),
-    ("DESCRIBE MODEL", "DESCRIBE MODEL name [VERSION n];"),
-    ("DROP MODEL", "DROP MODEL [IF EXISTS] name [VERSION n];"),
-    ("DROP PREPARED", "DROP PREPARED ALL | 'id';"),
-    (
-        "ML.PREDICT",
-        "SELECT * FROM ML.PREDICT(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.EXPLAIN_PREDICT",
-        "SELECT * FROM ML.EXPLAIN_PREDICT(MODEL name [, version], (SELECT …) | TABLE t [, top_k_features => n]);",
-    ),
-    (
-        "ML.EVALUATE",
-        "SELECT * FROM ML.EVALUATE(MODEL name [, version], (SELECT …) | TABLE t [, BY column] …);",
-    ),
-    (
-        "ML.CONFUSION_MATRIX",
-        "SELECT * FROM ML.CONFUSION_MATRIX(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.ROC_CURVE",
-        "SELECT * FROM ML.ROC_CURVE(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.CALIBRATION",
-        "SELECT * FROM ML.CALIBRATION(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.GLOBAL_EXPLAIN",
-        "SELECT * FROM ML.GLOBAL_EXPLAIN(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.FEATURE_INFO",
-        "SELECT * FROM ML.FEATURE_INFO(MODEL name [, version] [, (SELECT …) | TABLE t]);",
-    ),
-    (
-        "ML.TRAINING_INFO",
-        "SELECT * FROM ML.TRAINING_INFO(MODEL name [, version]);",
-    ),
-    (
-        "ML.TRANSFORM",
-        "SELECT * FROM ML.TRANSFORM(MODEL name [, version], (SELECT …) | TABLE t);",
-    ),
-    (
-        "ML.STANDARD_SCALER",
-        "ML.STANDARD_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.MIN_MAX_SCALER",
-        "ML.MIN_MAX_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.MAX_ABS_SCALER",
-        "ML.MAX_ABS_SCALER(x) OVER ()   in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.ROBUST_SCALER",
-        "ML.ROBUST_SCALER(x [, [25, 75]] [, with_median] [, with_quantile_range]) OVER ()\n  in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.QUANTILE_BUCKETIZE",
-        "ML.QUANTILE_BUCKETIZE(x, buckets [, format]) OVER ()   in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.IMPUTER",
-        "ML.IMPUTER(x, 'mean' | 'median' | 'most_frequent') OVER ()   in TRANSFORM (…) of CREATE MODEL",
-    ),
-    (
-        "ML.BUCKETIZE",
-        "ML.BUCKETIZE(x, [point, …] [, exclude_boundaries] [, format])   in TRANSFORM (…) of CREATE MODEL",
-    ),
-];
+/// Syntax of the statements, each behind `# ` and its name, in the order in which one meets them.
+const STATEMENTS: &str = include_str!("statements.txt");
+
+/// Returns the names of the statements, and their syntax.
+fn statements() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let entries = STATEMENTS.split("# ").skip(1);
+    entries.filter_map(|entry| entry.trim_end().split_once('\n'))
+}
 
 /// Returns the commands of the prompt and the first things to type.
 pub(super) fn help() -> String {
@@ -138,7 +38,7 @@ const WIDTH: usize = 100;
 
 /// Returns the names of statements, functions and options that have an entry.
 pub(super) fn topics() -> Vec<String> {
-    let statements = STATEMENTS.iter().map(|(name, _)| (*name).to_owned());
+    let statements = statements().map(|(name, _)| name.to_owned());
     let options = train_options().map(|option| option.name.to_owned());
     statements
         .chain([OPTIONS.to_owned()])
@@ -155,13 +55,10 @@ pub(in super::super) fn syntax(typed: &str) -> anyhow::Result<String> {
     let typed = typed.split_whitespace().collect::<Vec<_>>().join(" ");
     let name = typed.to_uppercase();
     if name.is_empty() {
-        let names: Vec<_> = STATEMENTS
-            .iter()
-            .map(|(name, _)| format!("  {name}\n"))
-            .collect();
+        let names = statements().map(|(name, _)| format!("  {name}\n"));
         return Ok(format!(
             "\\h STATEMENT shows the syntax of:\n{}and \\h OPTIONS lists the options of CREATE MODEL\n",
-            names.concat()
+            names.collect::<String>()
         ));
     }
     if name == OPTIONS {
@@ -170,7 +67,7 @@ pub(in super::super) fn syntax(typed: &str) -> anyhow::Result<String> {
     // EXPLAIN is a statement, and the first word of others.
     let named = |exact: bool| {
         let mut text = String::new();
-        for (statement, syntax) in STATEMENTS {
+        for (statement, syntax) in statements() {
             let rest = statement.strip_prefix(&name);
             if rest.is_some_and(|rest| !exact || rest.is_empty() || rest.starts_with(' ')) {
                 text.push_str(syntax);
@@ -218,7 +115,7 @@ mod tests {
 
     #[test]
     fn statements_and_options_have_entries() {
-        for (name, _) in STATEMENTS {
+        for (name, _) in statements() {
             let first = name.split(' ').next().unwrap();
             assert!(
                 syntax(&name.to_lowercase()).unwrap().contains(first),
