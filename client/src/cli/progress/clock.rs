@@ -19,7 +19,7 @@ pub(super) struct Clock {
 }
 
 /// Time in the work.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Moment {
     pub(super) elapsed: Duration,
     /// Time elapsed when the share last changed.

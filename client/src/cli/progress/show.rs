@@ -138,7 +138,7 @@ impl Show {
                     "partitions_done": queries.done,
                     "rows_read": queries.rows_read,
                     "rows_to_read": queries.rows_to_read,
-                    "seconds": queries.elapsed.as_secs_f64(),
+                    "seconds": queries.moment.elapsed.as_secs_f64(),
                     "seconds_left": queries.left().map(|left| left.as_secs_f64()),
                     "waits": waits,
                     "training": run,
@@ -238,25 +238,14 @@ struct Queries {
     /// Rows that they read in all, unless that of one is not known.
     rows_to_read: Option<u64>,
     running: Vec<String>,
-    elapsed: Duration,
-    /// Time elapsed when the share last changed.
-    changed: Duration,
-    /// True if the time left can be estimated.
-    tells: bool,
+    moment: Moment,
 }
 
 impl Queries {
     fn of(stages: &[Stage], moment: impl Into<Moment>) -> Self {
-        let Moment {
-            elapsed,
-            changed,
-            tells,
-        } = moment.into();
         let mut all = Self {
             rows_to_read: Some(0),
-            elapsed,
-            changed,
-            tells,
+            moment: moment.into(),
             ..Self::default()
         };
         for stage in stages.iter().filter(|stage| stage.kind == StageKind::Query) {
@@ -290,9 +279,14 @@ impl Queries {
     fn left(&self) -> Option<Duration> {
         let (least, early) = TELLING;
         let share = self.share();
-        let tells = self.tells && share >= least && self.elapsed >= early;
-        let left = seconds_left(share.max(least), self.changed);
-        let since = self.elapsed.saturating_sub(self.changed);
+        let Moment {
+            elapsed,
+            changed,
+            tells,
+        } = self.moment;
+        let tells = tells && share >= least && elapsed >= early;
+        let left = seconds_left(share.max(least), changed);
+        let since = elapsed.saturating_sub(changed);
         tells.then(|| Duration::from_secs_f64(left).saturating_sub(since))
     }
 }
@@ -328,7 +322,7 @@ impl std::fmt::Display for Queries {
         if !running.is_empty() {
             write!(f, "; now {}", running.join(", "))?;
         }
-        write!(f, "; {} s", self.elapsed.as_secs())?;
+        write!(f, "; {} s", self.moment.elapsed.as_secs())?;
         if let Some(left) = self.left().filter(|_| !self.is_done()) {
             write!(f, ", ~{} s left", left.as_secs())?;
         }
