@@ -74,14 +74,10 @@ fn row(
         .numbers
         .map(|numbers| percent(numbers.nulls as f64, trained));
     let values = feature.vocabulary.map(|values| values.to_string());
-    let of_training = [
-        spread.map(|spread| number(Some(spread.mean))),
-        values,
-        nulls,
-    ];
+    let of_training = [spread.map(|spread| number(spread.mean)), values, nulls];
     let of_rows = rows.map(|(rows, count)| {
         [
-            rows.spread.map(|spread| number(Some(spread.mean))),
+            rows.spread.map(|spread| number(spread.mean)),
             rows.values.map(|values| format!("{values:.0}")),
             rows.nulls.map(|nulls| percent(nulls, count)),
         ]
@@ -92,7 +88,7 @@ fn row(
             (None, None) => String::new(),
             (Some(trained), None) => trained,
             (trained, Some(other)) => {
-                let trained = trained.unwrap_or_else(|| number(None));
+                let trained = trained.unwrap_or_else(|| number(None::<f64>));
                 format!("{trained}; {other}")
             }
         };

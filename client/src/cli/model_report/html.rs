@@ -16,7 +16,8 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// Formats a number with 0, 3 or 5 decimals, depending on its size; a dash if it is missing or not finite.
-pub(super) fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: impl Into<Option<f64>>) -> String {
+    let value: Option<f64> = value.into();
     match value.filter(|value| value.is_finite()) {
         Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
         Some(value) if value.abs() >= 1.0 => format!("{value:.3}"),
@@ -57,7 +58,7 @@ mod tests {
     fn numbers_have_the_digits_that_are_read() {
         let shown = [Some(12345.6), Some(1.23456), Some(0.012345), None].map(number);
         assert_eq!(shown, ["12346", "1.235", "0.01235", "–"]);
-        assert_eq!(number(Some(f64::NAN)), "–");
+        assert_eq!(number(f64::NAN), "–");
         assert_eq!([percent(1.0, 8.0), percent(0.0, 0.0)], ["12.5 %", "–"]);
     }
 

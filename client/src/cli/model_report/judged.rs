@@ -114,7 +114,7 @@ fn quantile_table(errors: &[Quantile; 5], html: &mut String) -> std::fmt::Result
     }
     html.push_str("</tr><tr>");
     for (_, value) in errors {
-        write!(html, "<td class=\"n\">{}", number(Some(*value)))?;
+        write!(html, "<td class=\"n\">{}", number(*value))?;
     }
     html.push_str("</tr></table></details>");
     Ok(())
@@ -131,8 +131,8 @@ fn calibration_table(bins: &[Bin], html: &mut String) -> std::fmt::Result {
             "<tr><td class=\"n\">{:.1}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",
             bin.above,
             bin.rows,
-            number(Some(bin.mean_probability)),
-            number(Some(bin.true_share)),
+            number(bin.mean_probability),
+            number(bin.true_share),
         )?;
     }
     html.push_str("</table></details>");

@@ -130,7 +130,7 @@ impl Page<'_> {
         ];
         for (name, of) in metrics() {
             if let Some(value) = kept.and_then(of) {
-                facts.push((name, number(Some(value))));
+                facts.push((name, number(value)));
             }
         }
         if let Some(refit) = &manifest.refit {
@@ -231,7 +231,7 @@ impl Page<'_> {
                 html,
                 "<tr><td>{}<td class=\"n\">{}<td class=\"n\">{}",
                 epoch.epoch,
-                number(Some(epoch.loss)),
+                number(epoch.loss),
                 number(epoch.eval_loss),
             )?;
             for (_, of) in &found {

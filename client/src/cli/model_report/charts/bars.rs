@@ -30,7 +30,7 @@ pub(crate) fn importance(features: &[Bar], score: &str) -> String {
     let name = format!("fall of {score} when its values change places");
     bars("Permutation importance", &name, features, |bar| {
         let [from, to] = bar.whisker;
-        let [value, deviation] = [bar.value, (to - from) / 2.0].map(|value| number(Some(value)));
+        let [value, deviation] = [bar.value, (to - from) / 2.0].map(number);
         format!("{}: {value}, ± {deviation}", bar.feature)
     })
 }
@@ -41,7 +41,7 @@ pub(crate) fn attributions(features: &[Bar], of: &str) -> String {
     let name = format!("mean |attribution| to {of}");
     bars("Integrated gradients", &name, features, |bar| {
         let [low, high] = bar.whisker;
-        let [value, low, high] = [bar.value, low, high].map(|value| number(Some(value)));
+        let [value, low, high] = [bar.value, low, high].map(number);
         format!(
             "{}: mean |attribution| {value}, 5 to 95 % are {low} to {high}",
             bar.feature
@@ -58,7 +58,7 @@ fn bars(title: &str, name: &str, features: &[Bar], tip: impl Fn(&Bar) -> String)
     let place = |value: f64| axis.place(value, [LEFT, WIDTH - RIGHT]);
     let bottom = TOP + ROW * features.len() as f64;
     let said = features.iter().map(|feature| {
-        let value = number(Some(feature.value));
+        let value = number(feature.value);
         format!("; {} {value}", feature.feature)
     });
     let said = format!("Features by the {name}{}", said.collect::<String>());
@@ -87,7 +87,7 @@ fn bars(title: &str, name: &str, features: &[Bar], tip: impl Fn(&Bar) -> String)
             svg.line("whisker", (end, middle - 4.0), (end, middle + 4.0));
         }
         let right = WIDTH - RIGHT + 8.0;
-        let value = number(Some(feature.value));
+        let value = number(feature.value);
         svg.text("ink", Anchor::Start, (right, middle + 4.0), &value);
     }
     figure(title, &[], svg)

@@ -35,7 +35,7 @@ impl Grid {
     /// Formats the range of a square.
     fn range(&self, square: u32) -> String {
         let (from, to) = (self.start(square), self.start(square + 1));
-        let [from, to] = [from, to].map(|bound| number(Some(bound)));
+        let [from, to] = [from, to].map(number);
         match square {
             0 => format!("up to {to}"),
             last if last + 1 == self.squares => format!("from {from} on"),

@@ -28,8 +28,8 @@ pub(crate) fn curves(title: &str, unit: &str, lines: &[Line<'_>], kept: f64) -> 
         let (first, last) = (points.first()?, points.last()?);
         Some(format!(
             "; {name}: from {} to {} over {} epochs",
-            number(Some(first.1)),
-            number(Some(last.1)),
+            number(first.1),
+            number(last.1),
             points.len()
         ))
     });
@@ -53,7 +53,7 @@ pub(crate) fn curves(title: &str, unit: &str, lines: &[Line<'_>], kept: f64) -> 
         plot.svg
             .path(&format!("curve {hue}"), pixels.iter().copied());
         for (pixel, (epoch, value)) in marked.iter().zip(points) {
-            let tip = format!("epoch {epoch}: {name} {}", number(Some(*value)));
+            let tip = format!("epoch {epoch}: {name} {}", number(*value));
             plot.svg.dot(&format!("dot {hue}"), *pixel, 3.0, &tip);
         }
     }
@@ -92,9 +92,9 @@ pub(crate) fn roc(points: &[RocPoint], area: Option<f64>, positive: &str) -> Str
     for (pixel, point) in pixels.into_iter().zip(points) {
         let tip = format!(
             "{positive} from probability {}: recall {}, false positive rate {}",
-            number(Some(point.threshold)),
-            number(Some(point.recall)),
-            number(Some(point.false_positive_rate)),
+            number(point.threshold),
+            number(point.recall),
+            number(point.false_positive_rate),
         );
         plot.svg.dot("dot one", pixel, 2.5, &tip);
     }
@@ -132,8 +132,8 @@ pub(crate) fn calibration(bins: &[Bin], of: &str) -> String {
             bin.rows,
             percent(bin.rows as f64, rows as f64),
             bin.above,
-            number(Some(bin.mean_probability)),
-            number(Some(bin.true_share)),
+            number(bin.mean_probability),
+            number(bin.true_share),
         );
         plot.svg.dot("dot one", pixel, radius, &tip);
     }

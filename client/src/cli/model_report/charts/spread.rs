@@ -17,7 +17,7 @@ pub(crate) fn quantiles(title: &str, name: &str, quantiles: &[Quantile; 5]) -> S
     let axis = Axis::new(name, span(values.into_iter().chain([0.0])));
     let places = values.map(|value| axis.place(value, ENDS));
     let said = quantiles.iter().map(|(share, value)| {
-        let value = number(Some(*value));
+        let value = number(*value);
         format!("; {:.0} % of rows are below {value}", 100.0 * share)
     });
     let said = format!("{title}{}", said.collect::<String>());
@@ -36,7 +36,7 @@ pub(crate) fn quantiles(title: &str, name: &str, quantiles: &[Quantile; 5]) -> S
     svg.rect("fill one", 0.45, corners, "the middle half of the rows");
     for (place, (share, value)) in places.into_iter().zip(quantiles) {
         svg.line("whisker", (place, 26.0), (place, 44.0));
-        let value = number(Some(*value));
+        let value = number(*value);
         let tip = format!("{:.0} % of rows are below {value}", 100.0 * share);
         svg.dot("dot one", (place, 35.0), 3.0, &tip);
     }
@@ -66,8 +66,7 @@ pub(crate) fn ranges(feature: &str, trained: &Spread, rows: Option<&Spread>) -> 
     let ends = lanes.iter().flat_map(|(_, _, of)| [of.min, of.max]);
     let axis = Axis::new("", span(ends));
     let said = |(whose, _, of): &(&str, &str, &Spread)| {
-        let [min, max, mean, stddev] =
-            [of.min, of.max, of.mean, of.stddev].map(|value| number(Some(value)));
+        let [min, max, mean, stddev] = [of.min, of.max, of.mean, of.stddev].map(number);
         format!("{whose}: {min} to {max}, mean {mean}, standard deviation {stddev}")
     };
     let texts: Vec<_> = lanes.iter().map(said).collect();
