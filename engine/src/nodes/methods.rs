@@ -17,7 +17,8 @@ macro_rules! display_as {
 }
 
 /// Implements the methods of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that replaces the operator in a
-/// field and changes its execution: it is downcast and planned as the original.
+/// field and changes its execution: it is downcast and planned as the original. Given a function that replaces the operator
+/// over other inputs, it also has the inputs of the original.
 #[macro_export]
 macro_rules! delegate_to {
     ($operator:ident) => {
@@ -42,10 +43,29 @@ macro_rules! delegate_to {
             self.$operator.apply_expressions(f)
         }
     };
+    ($operator:ident, $replacing:expr) => {
+        $crate::delegate_to!($operator);
+
+        fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+            self.$operator.children()
+        }
+
+        fn with_new_children(
+            self: Arc<Self>,
+            children: Vec<Arc<dyn ExecutionPlan>>,
+        ) -> Result<Arc<dyn ExecutionPlan>> {
+            let replacing: fn(&Self, Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> =
+                $replacing;
+            let operator = Arc::clone(&self.$operator);
+            let operator =
+                ::datafusion::physical_plan::replace_children_if_necessary(operator, children)?;
+            replacing(&self, operator)
+        }
+    };
 }
 
 /// Implements the methods of an operator of this name, which has a field with its properties, and no expressions that
-/// others may change.
+/// others may change. One with an `input` gives the function that makes it over another one.
 #[macro_export]
 macro_rules! operator {
     ($name:literal) => {
@@ -66,11 +86,20 @@ macro_rules! operator {
             Ok(::datafusion::common::tree_node::TreeNodeRecursion::Continue)
         }
     };
-    ($name:literal, input) => {
+    ($name:literal, input, $over:expr) => {
         $crate::operator!($name);
 
         fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
             vec![&self.input]
+        }
+
+        fn with_new_children(
+            self: Arc<Self>,
+            children: Vec<Arc<dyn ExecutionPlan>>,
+        ) -> Result<Arc<dyn ExecutionPlan>> {
+            let over: fn(&Self, Arc<dyn ExecutionPlan>) -> Result<Self> = $over;
+            let input = $crate::nodes::train::only(children)?;
+            Ok(Arc::new(over(&self, input)?))
         }
     };
     ($name:literal, leaf) => {

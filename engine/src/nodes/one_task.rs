@@ -55,7 +55,7 @@ impl DisplayAs for OneTaskExec {
 }
 
 impl ExecutionPlan for OneTaskExec {
-    operator!("OneTaskExec", input);
+    operator!("OneTaskExec", input, |_, input| Ok(Self::new(input)));
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
         vec![Distribution::SinglePartition]
@@ -83,13 +83,6 @@ impl ExecutionPlan for OneTaskExec {
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         only(inputs.to_vec())
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(only(children)?)))
     }
 
     fn execute(

@@ -255,7 +255,10 @@ impl DisplayAs for PredictExec {
 }
 
 impl ExecutionPlan for PredictExec {
-    operator!("PredictExec", input);
+    operator!("PredictExec", input, |predict, input| {
+        let (model, columns) = (predict.model.clone(), predict.columns.clone());
+        Ok(Self::new(model, columns, input))
+    });
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
         vec![ChildStats::At(partition)]
@@ -268,17 +271,6 @@ impl ExecutionPlan for PredictExec {
     ) -> Result<Arc<Statistics>> {
         // The count is inexact: a query that counts predictions wants them made.
         rows_of_input(inputs, &self.schema())
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(
-            self.model.clone(),
-            self.columns.clone(),
-            only(children)?,
-        )))
     }
 
     fn execute(

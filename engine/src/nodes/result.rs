@@ -11,7 +11,6 @@ use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::nodes::train::only;
 use crate::operator;
 
 /// Plan of a task of a query's last stage.
@@ -49,14 +48,9 @@ impl DisplayAs for ResultExec {
 }
 
 impl ExecutionPlan for ResultExec {
-    operator!("ResultExec", input);
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(only(children)?, self.small)))
-    }
+    operator!("ResultExec", input, |mark, input| {
+        Ok(Self::new(input, mark.small))
+    });
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         internal_err!("the executor takes the mark of a result off")

@@ -237,26 +237,19 @@ impl DisplayAs for TrainExec {
 }
 
 impl ExecutionPlan for TrainExec {
-    operator!("TrainExec", input);
+    operator!("TrainExec", input, |train, input| {
+        let renewed = Self::try_new(Arc::clone(&train.spec), input)?;
+        Ok(Self {
+            prepared: train.prepared,
+            task: train.task.clone(),
+            cancel: train.cancel.clone(),
+            ..renewed
+        })
+    });
 
     /// Needs no more partitions: the exchange below is the operator's own.
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = shard(&self.spec, only(children)?)?;
-        let renewed = Self::over(Arc::clone(&self.spec), input);
-        let (task, cancel) = (self.task.clone(), self.cancel.clone());
-        Ok(Arc::new(Self {
-            prepared: self.prepared,
-            task,
-            cancel,
-            ..renewed
-        }))
     }
 
     fn execute(

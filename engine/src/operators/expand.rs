@@ -40,7 +40,7 @@ use datafusion::physical_plan::{
 use futures::future::ready;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::nodes::train::{only, rows_of_input};
+use crate::nodes::train::rows_of_input;
 use crate::operator;
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -304,7 +304,10 @@ impl DisplayAs for ExpandExec {
 }
 
 impl ExecutionPlan for ExpandExec {
-    operator!("ExpandExec", input);
+    operator!("ExpandExec", input, |expand, input| {
+        let (sets, identity) = (expand.sets.clone(), expand.identity.clone());
+        Self::try_new(input, sets, identity, expand.schema())
+    });
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
@@ -325,15 +328,6 @@ impl ExecutionPlan for ExpandExec {
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         rows_of_input(inputs, &self.schema())
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        Ok(Arc::new(Self::try_new(
-            only(children)?,
-            self.sets.clone(),
-            self.identity.clone(),
-            self.schema(),
-        )?))
     }
 
     fn execute(

@@ -57,7 +57,7 @@ impl DisplayAs for FenceExec {
 }
 
 impl ExecutionPlan for FenceExec {
-    operator!("FenceExec", input);
+    operator!("FenceExec", input, |_, input| Ok(Self::new(input)));
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
@@ -93,10 +93,6 @@ impl ExecutionPlan for FenceExec {
         }
         let projected = make_with_child(projection, &self.input)?;
         Ok(Some(Arc::new(Self::new(projected))))
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        Ok(Arc::new(Self::new(only(children)?)))
     }
 
     fn execute(

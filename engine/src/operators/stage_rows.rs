@@ -13,9 +13,9 @@ use datafusion::arrow::datatypes::{ByteViewType, DataType, SchemaRef};
 use datafusion::arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::StreamExt;
 
 use crate::{delegate_to, display_as};
@@ -32,19 +32,7 @@ pub(crate) struct StageRows {
 display_as!(StageRows, plan);
 
 impl ExecutionPlan for StageRows {
-    delegate_to!(plan);
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.plan.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(Arc::new(Self { plan }))
-    }
+    delegate_to!(plan, |_, plan| Ok(Arc::new(Self { plan })));
 
     fn execute(
         &self,

@@ -26,7 +26,6 @@ use super::exec::write_no_rows;
 use super::moves::{Moves, Staging};
 use super::target::is_committed;
 use super::uploads::Uploads;
-use crate::nodes::train::only;
 use crate::operator;
 
 /// Schema of the result, as DataFusion's writer has it.
@@ -71,7 +70,9 @@ impl DisplayAs for CommitExec {
 }
 
 impl ExecutionPlan for CommitExec {
-    operator!("CommitExec", input);
+    operator!("CommitExec", input, |commit, input| {
+        Ok(Self::new(commit.target.clone(), input))
+    });
 
     fn required_input_distribution(&self) -> Vec<Distribution> {
         vec![Distribution::SinglePartition]
@@ -79,13 +80,6 @@ impl ExecutionPlan for CommitExec {
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
     }
 
     fn execute(

@@ -30,7 +30,6 @@ use super::Target;
 use super::split::write_split;
 use super::staged::{Only, Staged};
 use super::uploads::Uploads;
-use crate::nodes::train::only;
 use crate::operator;
 
 /// One row per partition: the task that wrote it, its rows and its files.
@@ -86,17 +85,12 @@ impl DisplayAs for WriteExec {
 }
 
 impl ExecutionPlan for WriteExec {
-    operator!("WriteExec", input);
+    operator!("WriteExec", input, |write, input| {
+        Ok(Self::new(write.target.clone(), input))
+    });
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
         vec![false]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(self.target.clone(), only(children)?)))
     }
 
     fn execute(

@@ -15,9 +15,9 @@ use datafusion::arrow::ipc::writer::StreamWriter;
 use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -182,19 +182,7 @@ fn external(error: Box<dyn std::error::Error + Send + Sync>) -> DataFusionError 
 display_as!(ReadAhead, plan);
 
 impl ExecutionPlan for ReadAhead {
-    delegate_to!(plan);
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.plan.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(Arc::new(Self::new(plan)))
-    }
+    delegate_to!(plan, |_, plan| Ok(Arc::new(Self::new(plan))));
 
     fn metrics(&self) -> Option<datafusion::physical_plan::metrics::MetricsSet> {
         self.plan.metrics()

@@ -21,8 +21,8 @@ use datafusion::arrow::record_batch::RecordBatch;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricsSet;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -64,19 +64,7 @@ impl Stops {
 display_as!(Stops, plan);
 
 impl ExecutionPlan for Stops {
-    delegate_to!(plan);
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.plan.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(Arc::new(self.decorating(plan)))
-    }
+    delegate_to!(plan, |stops, plan| Ok(Arc::new(stops.decorating(plan))));
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = Arc::clone(&self.plan).reset_state()?;

@@ -92,19 +92,7 @@ impl Run {
 display_as!(Run, plan);
 
 impl ExecutionPlan for Run {
-    delegate_to!(plan);
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.plan.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(self.of(plan))
-    }
+    delegate_to!(plan, |run, plan| Ok(run.of(plan)));
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(self.of(Arc::clone(&self.plan).reset_state()?))

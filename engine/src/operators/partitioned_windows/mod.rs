@@ -32,7 +32,7 @@ use datafusion::physical_plan::metrics::{
 };
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::windows::WindowAggExec;
-use datafusion::physical_plan::{ExecutionPlan, SpillManager, replace_children_if_necessary};
+use datafusion::physical_plan::{ExecutionPlan, SpillManager};
 use futures::{StreamExt, stream};
 
 use self::spilled::Partition;
@@ -60,19 +60,7 @@ struct PartitionedWindows {
 display_as!(PartitionedWindows, plan);
 
 impl ExecutionPlan for PartitionedWindows {
-    delegate_to!(plan);
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.plan.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = replace_children_if_necessary(Arc::clone(&self.plan), children)?;
-        Ok(emit_partitions(plan))
-    }
+    delegate_to!(plan, |_, plan| Ok(emit_partitions(plan)));
 
     fn execute(
         &self,
