@@ -56,6 +56,18 @@ impl<T> External<T> for volley_proto::Result<T> {
     }
 }
 
+/// Results of coding that are returned as DataFusion's.
+pub(crate) trait Malformed<T> {
+    /// Converts the result's error to that of a malformed value, such as a plan.
+    fn malformed(self, what: &'static str) -> Result<T>;
+}
+
+impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Malformed<T> for Result<T, E> {
+    fn malformed(self, what: &'static str) -> Result<T> {
+        self.map_err(|error| external(volley_proto::Error::malformed(what, error)))
+    }
+}
+
 /// Returns an expression as SQL for a message, a long one cut.
 pub fn shown(expr: &Expr) -> String {
     /// Characters of an expression that are shown.

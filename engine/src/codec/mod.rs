@@ -48,7 +48,7 @@ use crate::codec::recursion::{Recursion, WorkTable};
 use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{EncodedFormat, decode_table, encode_table};
 use crate::codec::task::{PrunedExec, TaskPlan};
-use crate::error::{External, external};
+use crate::error::{External, Malformed, external};
 use crate::mends::{checked_sums, float_extremes, sliding};
 use crate::nodes::train::only;
 use crate::operators::expand::ExpandExec;
@@ -128,18 +128,13 @@ enum Node {
 impl Node {
     fn encode(&self, buf: &mut Vec<u8>) -> Result<()> {
         buf.extend_from_slice(MAGIC);
-        serde_json::to_writer(buf, self)
-            .map_err(|e| Error::malformed("plan node", e))
-            .external()?;
-        Ok(())
+        serde_json::to_writer(buf, self).malformed("plan node")
     }
 
     /// Decodes the node; `None` when the bytes are not Volley's.
     fn decode(buf: &[u8]) -> Result<Option<Self>> {
-        let decode = |json| serde_json::from_slice(json);
-        let node = buf.strip_prefix(MAGIC).map(decode).transpose();
-        node.map_err(|e| Error::malformed("plan node", e))
-            .external()
+        let node = buf.strip_prefix(MAGIC).map(serde_json::from_slice);
+        node.transpose().malformed("plan node")
     }
 }
 
@@ -268,9 +263,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         buf: &[u8],
         _: &TaskContext,
     ) -> Result<Arc<dyn FileFormatFactory>> {
-        let format: EncodedFormat = serde_json::from_slice(buf)
-            .map_err(|e| Error::malformed("format of files", e))
-            .external()?;
+        let format: EncodedFormat = serde_json::from_slice(buf).malformed("format of files")?;
         format.factory()
     }
 
@@ -280,10 +273,7 @@ impl LogicalExtensionCodec for VolleyLogicalCodec {
         format: Arc<dyn FileFormatFactory>,
     ) -> Result<()> {
         let format = EncodedFormat::of_factory(format.as_ref())?;
-        serde_json::to_writer(buf, &format)
-            .map_err(|e| Error::malformed("format of files", e))
-            .external()?;
-        Ok(())
+        serde_json::to_writer(buf, &format).malformed("format of files")
     }
 
     own_functions!();
@@ -525,9 +515,7 @@ fn encode_value(value: &ScalarValue) -> Result<Vec<u8>> {
 }
 
 fn decode_value(message: &[u8]) -> Result<ScalarValue> {
-    let message: protobuf::ScalarValue = nesting::decode(message)
-        .map_err(|e| Error::malformed("value", e))
-        .external()?;
+    let message: protobuf::ScalarValue = nesting::decode(message).malformed("value")?;
     Ok(ScalarValue::try_from(&message)?)
 }
 
@@ -543,9 +531,7 @@ fn decode_plan(
     context: &TaskContext,
     codec: &VolleyPhysicalCodec,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let message: PhysicalPlanNode = nesting::decode(message)
-        .map_err(|e| Error::malformed("plan", e))
-        .external()?;
+    let message: PhysicalPlanNode = nesting::decode(message).malformed("plan")?;
     let context = PhysicalPlanDecodeContext::new(context, codec);
     Converter.proto_to_execution_plan(&message, &context)
 }

@@ -26,7 +26,7 @@ use url::Url;
 
 use super::ArrowSink;
 use super::exact::exact_sink;
-use crate::error::External;
+use crate::error::{External, Malformed};
 use crate::object_stores::shown;
 use volley_proto::object_stores::is_remote;
 use volley_proto::{Error, nesting};
@@ -93,9 +93,8 @@ impl Target {
         codec: &dyn PhysicalExtensionCodec,
         converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Self> {
-        let node: PhysicalPlanNode = nesting::decode(&encoded.writer)
-            .map_err(|e| Error::malformed("writer of files", e))
-            .external()?;
+        let node: PhysicalPlanNode =
+            nesting::decode(&encoded.writer).malformed("writer of files")?;
         let context = PhysicalPlanDecodeContext::new(context, codec);
         let writer = converter.proto_to_execution_plan(&node, &context)?;
         let writer = writer.downcast_ref::<DataSinkExec>();

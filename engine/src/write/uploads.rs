@@ -30,9 +30,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Target;
-use crate::error::External;
+use crate::error::{External, Malformed};
 use crate::object_stores::Stores;
-use volley_proto::Error;
 use volley_proto::object_stores::{RetryPolicy, is_unanswered, retried};
 
 /// Maximum number of concurrent requests.
@@ -157,9 +156,7 @@ impl Uploads {
 
     /// Records the uploads of a task.
     pub(super) async fn record(&self, task: &str, uploads: &[Upload]) -> Result<()> {
-        let json = serde_json::to_vec(uploads)
-            .map_err(|e| Error::malformed("uploads", e))
-            .external()?;
+        let json = serde_json::to_vec(uploads).malformed("uploads")?;
         let place = self.staging.clone().join(task).join(TASK);
         self.store.put(&place, json.into()).await?;
         Ok(())
@@ -222,9 +219,7 @@ impl Uploads {
     /// Creates the commit record unless there is one. Returns the record in force; `None` if the commit is already
     /// over.
     pub(super) async fn decide(&self, commit: Commit) -> Result<Option<Commit>> {
-        let json = serde_json::to_vec(&commit)
-            .map_err(|e| Error::malformed("commit", e))
-            .external()?;
+        let json = serde_json::to_vec(&commit).malformed("commit")?;
         let place = self.staging.clone().join(COMMIT);
         let json = PutPayload::from(json);
         // The client retries no conditional request whose response was lost. Here it may be: if the first attempt has
@@ -259,9 +254,7 @@ impl Uploads {
     }
 
     async fn complete(&self, upload: Upload) -> Result<()> {
-        let path = Path::parse(&upload.path)
-            .map_err(|e| Error::malformed("commit", e))
-            .external()?;
+        let path = Path::parse(&upload.path).malformed("commit")?;
         let completed = match &upload.id {
             None => self.store.put(&path, PutPayload::new()).await,
             Some(id) => {
@@ -329,11 +322,7 @@ impl Uploads {
             Err(error) => return Err(error.into()),
         };
         let record = serde_json::from_slice(&json);
-        Ok(Some(
-            record
-                .map_err(|e| Error::malformed("record of uploads", e))
-                .external()?,
-        ))
+        record.malformed("record of uploads").map(Some)
     }
 }
 

@@ -43,10 +43,9 @@ use self::cast::CastTarget;
 use self::grouping::EmptySets;
 use self::leaf::Partitions;
 use self::scan::ScanOptions;
-use crate::error::External;
+use crate::error::Malformed;
 use crate::mends::checked_arithmetic::checked;
 use crate::operators::window_exprs::WindowOptions;
-use volley_proto::Error;
 
 pub(crate) use verify::verify;
 
@@ -84,10 +83,8 @@ impl Lost {
 
     /// Decodes these bytes; `None` where they belong to another extension.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>> {
-        let json = bytes.strip_prefix(MAGIC);
-        let lost = json.map(serde_json::from_slice).transpose();
-        lost.map_err(|e| Error::malformed("plan node", e))
-            .external()
+        let lost = bytes.strip_prefix(MAGIC).map(serde_json::from_slice);
+        lost.transpose().malformed("plan node")
     }
 
     /// Returns the operator with the properties that its message left out.
@@ -143,9 +140,7 @@ pub(crate) fn decode_expr(
     let (Some(json), [expr]) = (bytes.strip_prefix(MAGIC), inputs) else {
         return Ok(None);
     };
-    let lost = serde_json::from_slice(json)
-        .map_err(|e| Error::malformed("expression", e))
-        .external()?;
+    let lost = serde_json::from_slice(json).malformed("expression")?;
     match lost {
         LostOfExpr::Cast(target) => target.restore(expr).map(Some),
         LostOfExpr::Half => literal::restore(expr).map(Some),
@@ -194,9 +189,7 @@ impl PhysicalProtoConverterExtension for Converter {
             return Ok(message);
         };
         let mut node = MAGIC.to_vec();
-        serde_json::to_writer(&mut node, &lost)
-            .map_err(|e| Error::malformed("plan node", e))
-            .external()?;
+        serde_json::to_writer(&mut node, &lost).malformed("plan node")?;
         let extension = PhysicalExtensionNode {
             node,
             inputs: vec![message],
@@ -226,9 +219,7 @@ impl PhysicalProtoConverterExtension for Converter {
             return Ok(message);
         };
         let mut expr = MAGIC.to_vec();
-        serde_json::to_writer(&mut expr, &lost)
-            .map_err(|e| Error::malformed("expression", e))
-            .external()?;
+        serde_json::to_writer(&mut expr, &lost).malformed("expression")?;
         let extension = PhysicalExtensionExprNode {
             expr,
             inputs: vec![message],

@@ -39,7 +39,7 @@ pub use self::series::table_functions;
 use self::series::{Call, EncodedCall};
 pub use self::typed::typed_as;
 use super::MAGIC;
-use crate::error::External;
+use crate::error::{External, Malformed};
 use volley_proto::Error;
 
 /// A table without its columns; the bytes of rows follow after it.
@@ -65,9 +65,7 @@ pub(super) fn encode_table(
     } else {
         return Ok(false);
     };
-    let json = serde_json::to_vec(&encoded)
-        .map_err(|e| Error::malformed("table", e))
-        .external()?;
+    let json = serde_json::to_vec(&encoded).malformed("table")?;
     buf.extend_from_slice(MAGIC);
     buf.extend_from_slice(&(json.len() as u64).to_le_bytes());
     buf.extend_from_slice(&json);
@@ -99,9 +97,7 @@ pub(super) fn decode_table(
         .split_at_checked(length)
         .ok_or_else(malformed)
         .external()?;
-    let table = serde_json::from_slice(json)
-        .map_err(|e| Error::malformed("table", e))
-        .external()?;
+    let table = serde_json::from_slice(json).malformed("table")?;
     Ok(Some(match table {
         EncodedTable::Files(files) => Arc::new(files.table(schema, context, codec)?),
         EncodedTable::Rows => Arc::new(Rows::read(rows, Arc::clone(schema))?),

@@ -25,8 +25,8 @@ use datafusion_proto::protobuf::LogicalExprNode;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::error::External;
-use volley_proto::{Error, nesting};
+use crate::error::Malformed;
+use volley_proto::nesting;
 
 /// DataFusion's table functions, so that their calls can be sent: to be registered with a session.
 pub fn table_functions() -> Vec<TableFunction> {
@@ -92,8 +92,7 @@ impl Call {
         let arguments = encoded.arguments.iter().map(decode);
         let arguments = arguments
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| Error::malformed("call of a table function", e))
-            .external()?;
+            .malformed("call of a table function")?;
         let arguments = parse_exprs(&arguments, context, codec)?;
         // The functions depend on their arguments alone.
         let session = SessionStateBuilder::new().build();
