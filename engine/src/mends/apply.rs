@@ -17,6 +17,16 @@ use super::list::{Act, MENDS, Rewrite};
 use crate::rules::logical::{self, LogicalRule};
 use crate::rules::physical::{self, PlanRule};
 
+/// Returns what mends make of their acts of one kind, in order.
+macro_rules! of_acts {
+    ($mended:expr, $act:pat $(if $applies:expr)? => $made:expr) => {
+        $mended.acts().filter_map(|act| match act {
+            $act $(if $applies)? => Some($made),
+            _ => None,
+        })
+    };
+}
+
 /// The mends to apply in a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mended {
@@ -49,15 +59,9 @@ impl Mended {
         state: &SessionState,
         mut statement: Statement,
     ) -> Result<LogicalPlan> {
-        let clauses = self.acts().filter_map(|act| match act {
-            Act::Clause(clause) => Some(clause),
-            _ => None,
-        });
+        let clauses = of_acts!(self, Act::Clause(clause) => clause);
         clauses::normalize(&mut statement, clauses.collect(), state)?;
-        let rewrites = self.acts().filter_map(|act| match act {
-            Act::Statement(rewrite) => Some(*rewrite),
-            _ => None,
-        });
+        let rewrites = of_acts!(self, Act::Statement(rewrite) => *rewrite);
         let rewrites: Vec<Rewrite> = rewrites.collect();
         let mut views = vec![];
         for rewrite in rewrites {
@@ -85,74 +89,46 @@ impl Mended {
 
     /// Returns the SQL relation planners.
     pub(crate) fn relations(self) -> Vec<Arc<dyn RelationPlanner>> {
-        let relations = self.acts().filter_map(|act| match act {
-            Act::Relations(make) => Some(make()),
-            _ => None,
-        });
-        relations.collect()
+        of_acts!(self, Act::Relations(make) => make()).collect()
     }
 
     /// Returns the rules that follow the analyzer's.
     fn analyzers(self) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-        let analyzers = self.acts().filter_map(|act| match act {
-            Act::Analyzer(make) => Some(make()),
-            _ => None,
-        });
-        analyzers.collect()
+        of_acts!(self, Act::Analyzer(make) => make()).collect()
     }
 
     /// Returns the mended rules of plans that are sent.
     pub(crate) fn sent(self, rules: &[LogicalRule]) -> Vec<LogicalRule> {
-        let first = self.acts().filter_map(|act| match act {
-            Act::FirstSent(make) => Some(make()),
-            _ => None,
-        });
+        let first = of_acts!(self, Act::FirstSent(make) => make());
         let rules = rules.iter().flat_map(|rule| {
-            let before = self.acts().filter_map(move |act| match act {
-                Act::BeforeSent(name, make) if *name == rule.name() => Some(make()),
-                _ => None,
-            });
-            before.chain([Arc::clone(rule)])
+            let name = rule.name();
+            let before = of_acts!(self, Act::BeforeSent(of, make) if *of == name => make());
+            let before: Vec<_> = before.collect();
+            before.into_iter().chain([Arc::clone(rule)])
         });
         first.chain(rules).collect()
     }
 
     /// Returns the rules before those of logical plans where physical plans are made of them.
     pub(crate) fn first_planned(self) -> Vec<LogicalRule> {
-        let first = self.acts().filter_map(|act| match act {
-            Act::FirstPlanned(make) => Some(make()),
-            _ => None,
-        });
-        first.collect()
+        of_acts!(self, Act::FirstPlanned(make) => make()).collect()
     }
 
     /// Returns the mended rules of logical plans.
     pub(crate) fn logical(self, rules: &[LogicalRule]) -> Vec<LogicalRule> {
-        let first = self.acts().filter_map(|act| match act {
-            Act::FirstLogical(make) => Some(make()),
-            _ => None,
-        });
+        let first = of_acts!(self, Act::FirstLogical(make) => make());
         let wrapped = rules.iter().map(|rule| {
-            let around = self.acts().filter_map(|act| match act {
-                Act::AroundLogical(name, around) if *name == rule.name() => Some(*around),
-                _ => None,
-            });
+            let name = rule.name();
+            let around = of_acts!(self, Act::AroundLogical(of, around) if *of == name => *around);
             around.fold(Arc::clone(rule), logical::around)
         });
-        let last = self.acts().filter_map(|act| match act {
-            Act::LastLogical(make) => Some(make()),
-            _ => None,
-        });
+        let last = of_acts!(self, Act::LastLogical(make) => make());
         first.chain(wrapped).chain(last).collect()
     }
 
     /// Returns the rules before those of physical plans where they are made.
     pub(crate) fn first(self) -> Vec<PlanRule> {
-        let first = self.acts().filter_map(|act| match act {
-            Act::First(make) => Some(make()),
-            _ => None,
-        });
-        first.collect()
+        of_acts!(self, Act::First(make) => make()).collect()
     }
 
     /// Returns the mended rules of physical plans.
@@ -162,53 +138,31 @@ impl Mended {
         let mut applied: HashMap<String, Vec<PlanRule>> = HashMap::new();
         for rule in rules {
             let name = rule.name().to_owned();
-            let again = self.acts().filter_map(|act| match act {
-                Act::Again(before, of, make) if *before == name => {
-                    Some(make(applied.get(*of).cloned().unwrap_or_default()))
-                }
-                _ => None,
-            });
+            let known = |of: &str| applied.get(of).cloned().unwrap_or_default();
+            let again =
+                of_acts!(self, Act::Again(before, of, make) if *before == name => make(known(of)));
             mended.extend(again);
-            let around = self.acts().filter_map(|act| match act {
-                Act::Around(names, around) if names.contains(&name.as_str()) => Some(*around),
-                _ => None,
-            });
+            let is_around = |names: &[&str]| names.contains(&name.as_str());
+            let around = of_acts!(self, Act::Around(names, around) if is_around(names) => *around);
             let wrapped = around.fold(Arc::clone(rule), physical::around);
-            let before = self.acts().filter_map(|act| match act {
-                Act::Before(rule, make) if *rule == name => Some(make()),
-                _ => None,
-            });
-            let after = self.acts().filter_map(|act| match act {
-                Act::After(rule, make) if *rule == name => Some(make()),
-                _ => None,
-            });
+            let before = of_acts!(self, Act::Before(rule, make) if *rule == name => make());
+            let after = of_acts!(self, Act::After(rule, make) if *rule == name => make());
             let all: Vec<_> = before.chain([wrapped]).chain(after).collect();
             mended.extend(all.iter().cloned());
             applied.insert(name, all);
         }
-        mended.extend(self.acts().filter_map(|act| match act {
-            Act::Last(make) => Some(make()),
-            _ => None,
-        }));
+        mended.extend(of_acts!(self, Act::Last(make) => make()));
         mended
     }
 
     /// Returns the rules after those of physical plans where they are made.
     pub(crate) fn last_planned(self) -> Vec<PlanRule> {
-        let last = self.acts().filter_map(|act| match act {
-            Act::LastPlanned(make) => Some(make()),
-            _ => None,
-        });
-        last.collect()
+        of_acts!(self, Act::LastPlanned(make) => make()).collect()
     }
 
     /// Returns the rules of plans in their tasks.
     pub(crate) fn task(self) -> Vec<PlanRule> {
-        let task = self.acts().filter_map(|act| match act {
-            Act::Task(make) => Some(make()),
-            _ => None,
-        });
-        task.collect()
+        of_acts!(self, Act::Task(make) => make()).collect()
     }
 }
 
