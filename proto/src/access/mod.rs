@@ -26,5 +26,5 @@ pub use exposure::{ExposureOptions, may_listen};
 pub use local::{Held, LocalTokens, TokenFile, started, state_folder};
 pub use paths::{AllowedPaths, Denied};
 pub use role::{Principal, Role};
-pub use secret::{ClusterSecret, PROOF, proof_of};
+pub use secret::{ClusterSecret, PROOF, hmac_sha256, is_same_code, proof_of};
 pub use token::{Token, TokenHash};

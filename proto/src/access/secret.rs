@@ -66,18 +66,15 @@ impl ClusterSecret {
     }
 
     fn code(&self, purpose: &str, text: &str) -> String {
-        hex(&hmac(
-            &self.0,
-            &[purpose.as_bytes(), &[0], text.as_bytes()].concat(),
-        ))
+        hex(&self.mac(purpose, text))
     }
 
     fn is_code(&self, code: &str, purpose: &str, text: &str) -> bool {
-        let expected = hmac(
-            &self.0,
-            &[purpose.as_bytes(), &[0], text.as_bytes()].concat(),
-        );
-        unhex(code).is_some_and(|code| is_same(&code, &expected))
+        unhex(code).is_some_and(|code| is_same_code(&code, &self.mac(purpose, text)))
+    }
+
+    fn mac(&self, purpose: &str, text: &str) -> [u8; 32] {
+        hmac_sha256(&self.0, &[purpose.as_bytes(), &[0], text.as_bytes()])
     }
 }
 
@@ -92,28 +89,33 @@ pub fn proof_of(user_agent: &str) -> Option<&str> {
     user_agent.split(' ').next()?.strip_prefix(PROOF)
 }
 
-/// Computes HMAC-SHA256 (RFC 2104) under a key of 32 bytes, which is shorter than a block.
-fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
+/// Computes the HMAC-SHA256 (RFC 2104) of a message in parts.
+pub fn hmac_sha256(key: &[u8], message: &[&[u8]]) -> [u8; 32] {
     const BLOCK: usize = 64;
-    let padded = |pad: u8| {
-        let mut block = [pad; BLOCK];
-        for (byte, key) in block.iter_mut().zip(key) {
-            *byte ^= key;
+    let mut block = [0; BLOCK];
+    match block.get_mut(..key.len()) {
+        Some(start) => start.copy_from_slice(key),
+        None => {
+            let digest: [u8; 32] = Sha256::digest(key).into();
+            block[..32].copy_from_slice(&digest);
         }
-        block
-    };
-    let inner = Sha256::new()
-        .chain_update(padded(0x36))
-        .chain_update(message)
-        .finalize();
-    let outer = Sha256::new().chain_update(padded(0x5c)).chain_update(inner);
+    }
+    let mut inner = Sha256::new_with_prefix(block.map(|byte| byte ^ 0x36));
+    for part in message {
+        inner.update(part);
+    }
+    let mut outer = Sha256::new_with_prefix(block.map(|byte| byte ^ 0x5c));
+    outer.update(inner.finalize());
     outer.finalize().into()
 }
 
-/// Compares in constant time.
-fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
-    let differing = one.iter().zip(other).map(|(a, b)| a ^ b);
-    differing.fold(0, |all, difference| all | difference) == 0
+/// Compares two codes in constant time.
+pub fn is_same_code(one: &[u8; 32], other: &[u8; 32]) -> bool {
+    let pairs = one.iter().zip(other);
+    let differing = pairs.fold(0_u8, |differing, (a, b)| {
+        std::hint::black_box(differing | (a ^ b))
+    });
+    differing == 0
 }
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
         // RFC 4231's test case 3 has a key of 20 bytes; zero padding does not change the result.
         let mut key = [0; 32];
         key[..20].fill(0xaa);
-        let code = hex(&hmac(&key, &[0xdd; 50]));
+        let code = hex(&hmac_sha256(&key, &[&[0xdd; 50]]));
         let expected = "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe";
         assert_eq!(code, expected);
     }

@@ -12,10 +12,10 @@
 //! and one side's proof is not valid for the other. The proofs keep nothing secret and do not protect later
 //! messages: TLS does.
 
-use sha2::{Digest, Sha256};
-
 use crate::collective::wire::{HELLO_BYTES, REPLY_BYTES, REPLY_HEAD_BYTES};
 use volley_proto::Secret;
+use volley_proto::access::hmac_sha256;
+pub(super) use volley_proto::access::is_same_code as is_same;
 
 pub(in crate::collective) const NONCE_BYTES: usize = 32;
 pub(in crate::collective) const PROOF_BYTES: usize = 32;
@@ -39,35 +39,6 @@ pub(super) fn of_dialler(
     reply: &[u8; REPLY_BYTES],
 ) -> [u8; PROOF_BYTES] {
     hmac_sha256(secret.bytes(), &[b"volley rank, dialler", hello, reply])
-}
-
-/// Compares two proofs in constant time.
-pub(super) fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> bool {
-    let pairs = one.iter().zip(other);
-    let differing = pairs.fold(0_u8, |differing, (a, b)| {
-        std::hint::black_box(differing | (a ^ b))
-    });
-    differing == 0
-}
-
-/// Computes the HMAC-SHA256 (RFC 2104) of a message in parts.
-fn hmac_sha256(key: &[u8], message: &[&[u8]]) -> [u8; 32] {
-    const BLOCK: usize = 64;
-    let mut block = [0; BLOCK];
-    match block.get_mut(..key.len()) {
-        Some(start) => start.copy_from_slice(key),
-        None => {
-            let digest: [u8; 32] = Sha256::digest(key).into();
-            block[..32].copy_from_slice(&digest);
-        }
-    }
-    let mut inner = Sha256::new_with_prefix(block.map(|byte| byte ^ 0x36));
-    for part in message {
-        inner.update(part);
-    }
-    let mut outer = Sha256::new_with_prefix(block.map(|byte| byte ^ 0x5c));
-    outer.update(inner.finalize());
-    outer.finalize().into()
 }
 
 #[cfg(test)]
