@@ -12,17 +12,16 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::{Fields, Schema};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::internal_err;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::joins::SortMergeJoinExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::mends::list::{Act, Mend, Upstream};
-use crate::nodes::train::only;
+use crate::operator;
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -49,7 +48,7 @@ pub(crate) fn keep_merge_joins(
         match join.and_then(|join| Some((join, join.filter().as_ref()?))) {
             Some((join, filter)) => {
                 let join = Arc::new(with_nulls(join, filter)?);
-                Ok(Transformed::yes(Arc::new(Mark(join)) as Plan))
+                Ok(Transformed::yes(Arc::new(Mark::new(join)) as Plan))
             }
             None => Ok(Transformed::no(node)),
         }
@@ -60,7 +59,7 @@ pub(crate) fn keep_merge_joins(
         return Ok(optimized);
     }
     let unmark = |node: Plan| match node.downcast_ref::<Mark>() {
-        Some(Mark(join)) => Ok(Transformed::yes(Arc::clone(join))),
+        Some(mark) => Ok(Transformed::yes(Arc::clone(&mark.input))),
         None => Ok(Transformed::no(node)),
     };
     optimized.transform_up(unmark).data()
@@ -91,7 +90,17 @@ fn with_nulls(join: &SortMergeJoinExec, filter: &JoinFilter) -> Result<SortMerge
 
 /// Wrapper of a join that the rule must not change.
 #[derive(Debug)]
-struct Mark(Plan);
+struct Mark {
+    input: Plan,
+    properties: Arc<PlanProperties>,
+}
+
+impl Mark {
+    fn new(input: Plan) -> Self {
+        let properties = Arc::clone(input.properties());
+        Self { input, properties }
+    }
+}
 
 impl DisplayAs for Mark {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,31 +109,10 @@ impl DisplayAs for Mark {
 }
 
 impl ExecutionPlan for Mark {
-    fn name(&self) -> &str {
-        "Mark"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.0.properties()
-    }
-
-    fn children(&self) -> Vec<&Plan> {
-        vec![&self.0]
-    }
+    operator!("Mark", input, |_, input| Ok(Self::new(input)));
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![true]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
-        Ok(Arc::new(Self(only(children)?)))
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
