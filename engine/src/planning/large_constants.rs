@@ -11,7 +11,6 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
@@ -19,6 +18,8 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
+
+use crate::rules::logical::map_named;
 
 /// Bytes of a constant in a plan.
 const LARGEST: usize = 1 << 20;
@@ -41,10 +42,8 @@ pub(crate) fn hold_large_constants(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
-    let names = NamePreserver::new(&plan);
-    plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        let held = expr.transform_up(|expr| {
+    map_named(plan, |expr| {
+        expr.transform_up(|expr| {
             let Expr::ScalarFunction(ScalarFunction { func, args }) = expr else {
                 return Ok(Transformed::no(expr));
             };
@@ -56,8 +55,7 @@ pub(crate) fn hold_large_constants(
             };
             let call = Expr::ScalarFunction(ScalarFunction { func, args });
             Ok(Transformed::new_transformed(call, holds))
-        })?;
-        Ok(held.update_data(|expr| name.restore(expr)))
+        })
     })
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -40,6 +41,18 @@ pub(crate) fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
 /// Wraps a rule in a function; the result keeps the rule's name and order.
 pub fn around(rule: LogicalRule, rewrite: Around) -> LogicalRule {
     Arc::new(Wrapped { rule, rewrite })
+}
+
+/// Changes the expressions of an operator; the columns that they make keep their names.
+pub(crate) fn map_named(
+    plan: LogicalPlan,
+    mut change: impl FnMut(Expr) -> Result<Transformed<Expr>>,
+) -> Result<Transformed<LogicalPlan>> {
+    let names = NamePreserver::new(&plan);
+    plan.map_expressions(|expr| {
+        let name = names.save(&expr);
+        Ok(change(expr)?.update_data(|expr| name.restore(expr)))
+    })
 }
 
 struct Function {

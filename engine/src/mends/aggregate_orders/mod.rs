@@ -4,10 +4,9 @@
 //! exchange, it would refuse two aggregates whose orderings differ only in constants as conflicting.
 
 use crate::mends::list::{Act, Mend, Upstream};
-use crate::rules::logical::top_down;
+use crate::rules::logical::{map_named, top_down};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{BinaryExpr, Cast, Distinct, Expr, JoinType, LogicalPlan, Operator};
 use datafusion::optimizer::OptimizerConfig;
@@ -32,10 +31,8 @@ pub(crate) fn drop_redundant_sort_keys(
         return Ok(Transformed::no(plan));
     };
     let input = aggregate.input.clone();
-    let names = NamePreserver::new(&plan);
-    plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        let rewritten = expr.transform_up(|expr| {
+    map_named(plan, |expr| {
+        expr.transform_up(|expr| {
             let Expr::AggregateFunction(mut call) = expr else {
                 return Ok(Transformed::no(expr));
             };
@@ -53,10 +50,6 @@ pub(crate) fn drop_redundant_sort_keys(
             let changed = call.params.order_by.len() < before;
             let call = Expr::AggregateFunction(call);
             Ok(Transformed::new(call, changed, TreeNodeRecursion::Continue))
-        })?;
-        Ok(match rewritten.transformed {
-            true => Transformed::yes(name.restore(rewritten.data)),
-            false => rewritten,
         })
     })
 }

@@ -11,12 +11,12 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Between, BinaryExpr, Cast, Expr, LogicalPlan, Operator, cast};
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::scalar::ScalarValue;
 
 use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::map_named;
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -40,12 +40,7 @@ impl AnalyzerRule for FarDates {
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         let in_seconds = |plan: LogicalPlan| {
-            let names = NamePreserver::new(&plan);
-            plan.map_expressions(|expr| {
-                let name = names.save(&expr);
-                let expr = expr.transform_up(|expr| Ok(compared(expr)))?;
-                Ok(expr.update_data(|expr| name.restore(expr)))
-            })
+            map_named(plan, |expr| expr.transform_up(|expr| Ok(compared(expr))))
         };
         Ok(plan.transform_up_with_subqueries(in_seconds)?.data)
     }

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use crate::mends::list::{Act, Mend, Upstream};
+use crate::rules::logical::map_named;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::type_coercion::binary::string_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan};
@@ -41,13 +41,7 @@ impl AnalyzerRule for TextLayouts {
 
 fn in_one_layout(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let schema = merge_schema(&plan.inputs());
-    let names = NamePreserver::new(&plan);
-    let plan = plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        let expr = expr.transform_up(|expr| cast(expr, &schema))?;
-        Ok(expr.update_data(|expr| name.restore(expr)))
-    })?;
-    Ok(plan)
+    map_named(plan, |expr| expr.transform_up(|expr| cast(expr, &schema)))
 }
 
 fn cast(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
