@@ -6,38 +6,21 @@ use crate::wire::MeasureRequest;
 impl From<Vitals> for MeasureRequest {
     /// Leaves out the time, which is the scheduler's.
     fn from(vitals: Vitals) -> Self {
-        let Vitals {
-            executor_id,
-            at: _,
-            tasks,
-            ranks,
-            reserved_bytes,
-            rank_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores,
-            disk_read_rate,
-            disk_write_rate,
-            network_in_rate,
-            network_out_rate,
-            served_rate,
-            disk_free_bytes,
-        } = vitals;
         Self {
-            executor_id,
-            tasks,
-            ranks,
-            reserved_bytes,
-            rank_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores,
-            disk_read_rate,
-            disk_write_rate,
-            network_in_rate,
-            network_out_rate,
-            served_rate,
-            disk_free_bytes,
+            executor_id: vitals.executor_id,
+            tasks: vitals.tasks,
+            ranks: vitals.ranks,
+            reserved_bytes: vitals.reserved_bytes,
+            rank_bytes: vitals.rank_bytes,
+            process_bytes: vitals.process_bytes,
+            machine_bytes: vitals.machine_bytes,
+            cpu_cores: vitals.cpu_cores,
+            disk_read_rate: vitals.disk_read_rate,
+            disk_write_rate: vitals.disk_write_rate,
+            network_in_rate: vitals.network_in_rate,
+            network_out_rate: vitals.network_out_rate,
+            served_rate: vitals.served_rate,
+            disk_free_bytes: vitals.disk_free_bytes,
         }
     }
 }
@@ -45,39 +28,23 @@ impl From<Vitals> for MeasureRequest {
 impl From<MeasureRequest> for Vitals {
     /// Leaves out rates that are not finite: JSON has no form for them.
     fn from(request: MeasureRequest) -> Self {
-        let MeasureRequest {
-            executor_id,
-            tasks,
-            ranks,
-            reserved_bytes,
-            rank_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores,
-            disk_read_rate,
-            disk_write_rate,
-            network_in_rate,
-            network_out_rate,
-            served_rate,
-            disk_free_bytes,
-        } = request;
         let rate = |rate: Option<f64>| rate.filter(|rate| rate.is_finite());
         Self {
-            executor_id,
+            executor_id: request.executor_id,
             at: 0,
-            tasks,
-            ranks,
-            reserved_bytes,
-            rank_bytes,
-            process_bytes,
-            machine_bytes,
-            cpu_cores: rate(cpu_cores),
-            disk_read_rate: rate(disk_read_rate),
-            disk_write_rate: rate(disk_write_rate),
-            network_in_rate: rate(network_in_rate),
-            network_out_rate: rate(network_out_rate),
-            served_rate: rate(served_rate),
-            disk_free_bytes,
+            tasks: request.tasks,
+            ranks: request.ranks,
+            reserved_bytes: request.reserved_bytes,
+            rank_bytes: request.rank_bytes,
+            process_bytes: request.process_bytes,
+            machine_bytes: request.machine_bytes,
+            cpu_cores: rate(request.cpu_cores),
+            disk_read_rate: rate(request.disk_read_rate),
+            disk_write_rate: rate(request.disk_write_rate),
+            network_in_rate: rate(request.network_in_rate),
+            network_out_rate: rate(request.network_out_rate),
+            served_rate: rate(request.served_rate),
+            disk_free_bytes: request.disk_free_bytes,
         }
     }
 }
