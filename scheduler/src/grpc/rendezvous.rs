@@ -269,27 +269,16 @@ fn describe(failure: &Failure) -> String {
 
 impl From<wire::Steps> for StepReport {
     fn from(steps: wire::Steps) -> Self {
-        let wire::Steps {
-            epoch,
-            epochs,
-            step,
-            steps_per_epoch,
-            total,
-            rows,
-            loss,
-            seconds,
-            reduce_seconds,
-        } = steps;
         Self {
-            epoch,
-            epochs,
-            step,
-            steps_per_epoch,
-            total,
-            rows,
-            loss,
-            seconds,
-            reduce_seconds,
+            epoch: steps.epoch,
+            epochs: steps.epochs,
+            step: steps.step,
+            steps_per_epoch: steps.steps_per_epoch,
+            total: steps.total,
+            rows: steps.rows,
+            loss: steps.loss,
+            seconds: steps.seconds,
+            reduce_seconds: steps.reduce_seconds,
         }
     }
 }
