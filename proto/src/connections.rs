@@ -27,6 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
@@ -149,8 +150,8 @@ impl Listener {
             tracing::debug!(%error, "a connection keeps the default TCP user timeout");
         }
         let until = Instant::now() + self.greeting;
-        let connection = move |kind, peer| Connection {
-            kind,
+        let connection = move |stream, peer| Connection {
+            stream,
             peer,
             heard: 0,
             greeting: Some(Box::pin(sleep_until(until))),
@@ -163,7 +164,7 @@ impl Listener {
             member: false,
         };
         let Some((tls, wanted)) = self.tls.clone() else {
-            return Some(connection(Kind::Plain(stream), peer));
+            return Some(connection(Either::Left(stream), peer));
         };
         let patience = self.greeting;
         self.greetings.spawn(async move {
@@ -178,7 +179,7 @@ impl Listener {
                 member,
                 ..peer
             };
-            Ok(connection(Kind::Tls(Box::new(stream)), peer))
+            Ok(connection(Either::Right(Box::new(stream)), peer))
         });
         None
     }
@@ -254,19 +255,14 @@ pub(crate) fn files() -> usize {
 /// Accepted connection.
 #[derive(Debug)]
 pub struct Connection {
-    kind: Kind,
+    /// In the clear, or over TLS.
+    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     peer: Peer,
     /// Bytes received so far, counted until they make up a greeting.
     heard: usize,
     greeting: Option<Pin<Box<Sleep>>>,
     stalled: Option<Pin<Box<Sleep>>>,
     _permit: OwnedSemaphorePermit,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection {
@@ -312,10 +308,7 @@ impl AsyncRead for Connection {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buffer.filled().len();
-        let read = match &mut self.kind {
-            Kind::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Kind::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        };
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if self.greeting.is_some() && read.is_ready() {
             self.heard += buffer.filled().len() - before;
             if self.heard >= GREETING_BYTES {
@@ -332,10 +325,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = match &mut self.kind {
-            Kind::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Kind::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        };
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.within_stall(context, written)
     }
 
@@ -344,33 +334,21 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = match &mut self.kind {
-            Kind::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-            Kind::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-        };
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
         self.within_stall(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.kind {
-            Kind::Plain(stream) => stream.is_write_vectored(),
-            Kind::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let done = match &mut self.kind {
-            Kind::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Kind::Tls(stream) => Pin::new(stream).poll_flush(context),
-        };
+        let done = Pin::new(&mut self.stream).poll_flush(context);
         self.within_stall(context, done)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let done = match &mut self.kind {
-            Kind::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Kind::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        };
+        let done = Pin::new(&mut self.stream).poll_shutdown(context);
         self.within_stall(context, done)
     }
 }
