@@ -15,6 +15,7 @@ use volley_proto::spec::{Feature, Label, Loss, Split, Task, TrainSpec, Vocabular
 use crate::PredictExec;
 use crate::codec::encode_plan;
 use crate::nodes::train::TrainExec;
+use crate::rules::logical::any_operator;
 
 /// Version of the encoded rows' form, and of this identity.
 const VERSION: u32 = 1;
@@ -40,35 +41,21 @@ struct Encoding<'a> {
 
 impl<'a> Encoding<'a> {
     fn of(spec: &'a TrainSpec) -> Self {
-        let TrainSpec {
-            features,
-            vocabulary,
-            task,
-            label,
-            loss,
-            sample_weight,
-            split,
-            split_key,
-            seed,
-            shards,
-            shard_by,
-            ..
-        } = spec;
-        let draws = matches!(split, Split::Random(_) | Split::CrossValidation(_));
+        let draws = matches!(spec.split, Split::Random(_) | Split::CrossValidation(_));
         Self {
             version: VERSION,
-            features,
-            vocabulary,
-            task: *task,
-            label,
-            loss,
-            sample_weight,
-            split,
-            split_key,
-            seed: draws.then_some(*seed),
+            features: &spec.features,
+            vocabulary: &spec.vocabulary,
+            task: spec.task,
+            label: &spec.label,
+            loss: &spec.loss,
+            sample_weight: &spec.sample_weight,
+            split: &spec.split,
+            split_key: &spec.split_key,
+            seed: draws.then_some(spec.seed),
             folds: spec.folds(0),
-            shards: *shards,
-            shard_by,
+            shards: spec.shards,
+            shard_by: &spec.shard_by,
         }
     }
 }
@@ -107,16 +94,12 @@ fn predicts(plan: &dyn ExecutionPlan) -> bool {
 
 /// Checks whether a plan computes other values each time, as with `random()`.
 fn is_volatile(plan: &LogicalPlan) -> Result<bool> {
-    let mut volatile = false;
-    plan.apply_with_subqueries(|node| {
+    any_operator(plan, |node| {
+        let mut volatile = false;
         node.apply_expressions(|expr| {
             volatile |= expr.is_volatile();
             Ok(TreeNodeRecursion::Continue)
         })?;
-        Ok(match volatile {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
-        })
-    })?;
-    Ok(volatile)
+        Ok(volatile)
+    })
 }

@@ -14,6 +14,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, TableSource, Volatility};
 use crate::PredictNode;
 use crate::codec::repeated::RepeatedNames;
 use crate::codec::tables::{Files, is_without_files};
+use crate::rules::logical::any_operator;
 
 /// Checks whether a plan, as it was received, is a query that is optimized alike each time: it only reads, from tables of
 /// known kinds, and calls only functions that depend on nothing but their arguments.
@@ -21,9 +22,8 @@ use crate::codec::tables::{Files, is_without_files};
 /// # Errors
 /// When a table's source is not a table.
 pub fn optimizes_alike(plan: &LogicalPlan) -> Result<bool> {
-    let mut alike = true;
-    plan.apply_with_subqueries(|node| {
-        alike &= match node {
+    let different = any_operator(plan, |node| {
+        let mut alike = match node {
             LogicalPlan::TableScan(scan) => is_known(&scan.source)?,
             LogicalPlan::Extension(extension) => {
                 let node = extension.node.as_any();
@@ -57,12 +57,9 @@ pub fn optimizes_alike(plan: &LogicalPlan) -> Result<bool> {
             alike &= !expr.exists(|part| Ok(may_differ(part)))?;
             Ok(TreeNodeRecursion::Continue)
         })?;
-        Ok(match alike {
-            true => TreeNodeRecursion::Continue,
-            false => TreeNodeRecursion::Stop,
-        })
-    })?;
-    Ok(alike)
+        Ok(!alike)
+    });
+    Ok(!different?)
 }
 
 fn is_known(source: &Arc<dyn TableSource>) -> Result<bool> {

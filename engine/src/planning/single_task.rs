@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{CsvSource, FileScanConfig, JsonSource};
 use datafusion::datasource::source::DataSourceExec;
@@ -32,6 +31,7 @@ use datafusion::physical_plan::work_table::WorkTableExec;
 use crate::planning::estimates::text_bytes;
 use crate::planning::reread::{REREAD_BYTES, scanned_bytes};
 use crate::planning::size::{HASH_BYTES, row_bytes};
+use crate::rules::logical::any_operator;
 use crate::settings::JobSettings;
 use crate::{PredictNode, TrainNode};
 
@@ -51,22 +51,17 @@ pub(crate) fn limit(config: &ConfigOptions) -> u64 {
 /// # Errors
 /// Only those of the visit, which has none.
 pub(crate) fn may_be(plan: &LogicalPlan) -> Result<bool> {
-    let mut may = true;
-    plan.apply_with_subqueries(|node| {
-        may &= match node {
+    let other_work = any_operator(plan, |node| {
+        Ok(match node {
             LogicalPlan::Extension(extension) => {
                 let node = extension.node.as_any();
-                !node.is::<TrainNode>() && !node.is::<PredictNode>()
+                node.is::<TrainNode>() || node.is::<PredictNode>()
             }
-            LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_) => false,
-            _ => true,
-        };
-        Ok(match may {
-            true => TreeNodeRecursion::Continue,
-            false => TreeNodeRecursion::Stop,
+            LogicalPlan::Copy(_) | LogicalPlan::Dml(_) | LogicalPlan::Ddl(_) => true,
+            _ => false,
         })
-    })?;
-    Ok(may)
+    });
+    Ok(!other_work?)
 }
 
 /// Checks whether one task answers a query no later than the tasks of its stages, before it is optimized: sharing the

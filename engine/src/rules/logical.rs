@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan};
@@ -41,6 +41,22 @@ pub(crate) fn whole_plan(name: &'static str, rewrite: Rewrite) -> LogicalRule {
 /// Wraps a rule in a function; the result keeps the rule's name and order.
 pub fn around(rule: LogicalRule, rewrite: Around) -> LogicalRule {
     Arc::new(Wrapped { rule, rewrite })
+}
+
+/// Checks whether any operator of a plan, those of subqueries included, is such.
+pub(crate) fn any_operator(
+    plan: &LogicalPlan,
+    is_such: impl Fn(&LogicalPlan) -> Result<bool>,
+) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found = found || is_such(node)?;
+        Ok(match found {
+            true => TreeNodeRecursion::Stop,
+            false => TreeNodeRecursion::Continue,
+        })
+    })?;
+    Ok(found)
 }
 
 /// Changes the expressions of an operator; the columns that they make keep their names.

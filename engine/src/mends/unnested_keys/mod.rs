@@ -23,7 +23,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies};
 use datafusion::error::Result;
 use datafusion::logical_expr::planner::{
@@ -35,7 +35,7 @@ use datafusion::sql::sqlparser::ast::{Ident, TableAlias, TableFactor};
 
 use crate::mends::list::{Act, Mend, Upstream};
 use crate::nodes::train::only;
-use crate::rules::logical::whole_plan;
+use crate::rules::logical::{any_operator, whole_plan};
 
 /// The entry in the list of mends.
 pub(super) const MEND: Mend = Mend {
@@ -123,15 +123,7 @@ pub fn forget_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 fn has_unnested(plan: &LogicalPlan) -> Result<bool> {
-    let mut has_any = false;
-    plan.apply_with_subqueries(|node| {
-        has_any = matches!(node, LogicalPlan::Unnest(_));
-        Ok(match has_any {
-            true => TreeNodeRecursion::Stop,
-            false => TreeNodeRecursion::Continue,
-        })
-    })?;
-    Ok(has_any)
+    any_operator(plan, |node| Ok(matches!(node, LogicalPlan::Unnest(_))))
 }
 
 fn without_keys(schema: &DFSchema) -> Result<DFSchemaRef> {
