@@ -10,7 +10,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use ballista_core::error::BallistaError;
 use ballista_core::serde::protobuf::failed_task::FailedReason;
@@ -32,6 +32,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use volley_proto::access::Authorized;
 use volley_proto::failure::{DataLost, TaskFailure};
 use volley_proto::limits::{MESSAGE_LIMIT, STACK};
+use volley_proto::metrics::status_bytes;
+use volley_proto::tables::millis;
 use volley_proto::traces::{Part, Place, Span, Traces};
 use volley_proto::wire::tasks_client::TasksClient;
 use volley_proto::wire::{Reading, ReportRequest, Task, TaskRows};
@@ -144,7 +146,7 @@ impl Runner {
     }
 
     async fn run_task(&self, task: TaskDefinition) -> Report {
-        let start_exec_time = now();
+        let start_exec_time = millis(SystemTime::now());
         let key = TaskKey {
             job_id: task.job_id.clone(),
             stage_id: task.stage_id,
@@ -174,7 +176,7 @@ impl Runner {
             ..TaskStatus::default()
         };
         let result = self.execute(task, key, &identity, &mut status).await;
-        status.end_exec_time = now();
+        status.end_exec_time = millis(SystemTime::now());
         let (ended, rows, stored) = match result {
             Ok(Success { task, rows, stored }) => {
                 self.counts.tasks_succeeded.add(1);
@@ -350,14 +352,6 @@ fn cause(error: &str) -> String {
     }
 }
 
-/// Returns the time in milliseconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
-}
-
 /// Reports ended tasks to the scheduler, many at once, and what running ones have read. Returns when the scheduler does not
 /// accept that tasks have ended.
 pub(super) async fn report(
@@ -481,27 +475,7 @@ fn memory() -> Vec<ExecutorMetric> {
     let metric = |metric| ExecutorMetric {
         metric: Some(metric),
     };
-    let physical = bytes(&status, "VmRSS:").map(executor_metric::Metric::ProcPhysicalMemory);
-    let virtual_ = bytes(&status, "VmSize:").map(executor_metric::Metric::ProcVirtualMemory);
+    let physical = status_bytes(&status, "VmRSS:").map(executor_metric::Metric::ProcPhysicalMemory);
+    let virtual_ = status_bytes(&status, "VmSize:").map(executor_metric::Metric::ProcVirtualMemory);
     physical.into_iter().chain(virtual_).map(metric).collect()
-}
-
-/// Returns a KiB value of the process's status in bytes.
-fn bytes(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_read_in_bytes() {
-        let status = "Name:\tx\nVmSize:\t  200 kB\nVmRSS:\t 12 kB\n";
-        assert_eq!(bytes(status, "VmRSS:"), Some(12 * 1024));
-        assert_eq!(bytes(status, "VmSize:"), Some(200 * 1024));
-        assert_eq!(bytes(status, "VmSwap:"), None);
-    }
 }

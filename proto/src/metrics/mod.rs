@@ -6,5 +6,5 @@
 mod process;
 mod text;
 
-pub use self::process::ProcessUsage;
+pub use self::process::{ProcessUsage, status_bytes};
 pub use self::text::{Counters, Gauges, Labels, Metrics, OPEN_METRICS, Seconds};

@@ -37,7 +37,7 @@ impl ProcessUsage {
         let network = interfaces(&network);
         Self {
             cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
-            resident_bytes: resident(&read("/proc/self/status")).map(|bytes| bytes as u64),
+            resident_bytes: status_bytes(&read("/proc/self/status"), "VmRSS:"),
             disk_read_bytes: counted(&io, "read_bytes:"),
             disk_written_bytes: counted(&io, "write_bytes:"),
             network_received_bytes: network.map(|(received, _)| received),
@@ -82,9 +82,9 @@ impl Metrics {
             let help = "User and system CPU time of the process";
             self.registry.register("process_cpu_seconds", help, cpu);
         }
-        if let Some(bytes) = resident(&status) {
+        if let Some(bytes) = status_bytes(&status, "VmRSS:") {
             let help = "Resident memory of the process";
-            self.gauge("process_resident_memory_bytes", help, bytes);
+            self.gauge("process_resident_memory_bytes", help, bytes as f64);
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             // One of them is the folder that is read.
@@ -119,12 +119,11 @@ fn start(stat: &str, system: &str) -> Option<f64> {
     Some(booted + field(stat, 22)? / TICKS)
 }
 
-fn resident(status: &str) -> Option<f64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024.0)
+/// Returns a value of `/proc/PID/status` that is in KiB there, in bytes.
+pub fn status_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -139,8 +138,16 @@ mod tests {
             start(stat, "cpu 1 2\nbtime 1700000000\n"),
             Some(1_700_000_123.45)
         );
-        assert_eq!(resident("Name:\tx\nVmRSS:\t 12 kB\n"), Some(12_288.0));
-        assert_eq!((cpu_seconds(""), resident("")), (None, None));
+        assert_eq!(cpu_seconds(""), None);
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let status = "Name:\tx\nVmSize:\t  200 kB\nVmRSS:\t 12 kB\n";
+        assert_eq!(status_bytes(status, "VmRSS:"), Some(12 * 1024));
+        assert_eq!(status_bytes(status, "VmSize:"), Some(200 * 1024));
+        assert_eq!(status_bytes(status, "VmSwap:"), None);
+        assert_eq!(status_bytes("", "VmRSS:"), None);
     }
 
     #[test]

@@ -40,6 +40,7 @@ use bytesize::ByteSize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use volley_proto::address::{ListenAddress, PortRange};
+use volley_proto::metrics::status_bytes;
 use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
@@ -401,11 +402,8 @@ fn memory() -> Map<String, Value> {
         ("peak", "VmHWM:"),
         ("anonymous", "RssAnon:"),
     ];
-    let read = |(name, field): (&str, &str)| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some((name.to_owned(), (kib << 10).into()))
-    };
+    let read =
+        |(name, field): (&str, &str)| Some((name.to_owned(), status_bytes(&status, field)?.into()));
     fields.into_iter().filter_map(read).collect()
 }
 
