@@ -3,25 +3,9 @@
 //! Counters only grow, and go on when the executor registers again. Values that can be looked up are not counted here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use volley_engine::object_stores::Traffic;
-
-/// Number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    /// Adds to the number.
-    pub(crate) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// Returns the number.
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use volley_proto::metrics::Count;
 
 /// Counters of an executor.
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,38 +17,39 @@ use object_store::{
     MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload,
     PutResult, RenameOptions, Result, UploadPart,
 };
+use volley_proto::metrics::Count;
 use volley_proto::object_stores::Opened;
 
 /// Traffic with the files of tables, since the process started.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    read: AtomicU64,
-    written: AtomicU64,
-    errors: AtomicU64,
+    read: Count,
+    written: Count,
+    errors: Count,
 }
 
 impl Traffic {
     /// Returns the bytes that were read.
     pub fn read(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
+        self.read.get()
     }
 
     /// Returns the bytes that were written.
     pub fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        self.written.get()
     }
 
     /// Returns the number of requests that have failed; a file that is not there is no failure.
     pub fn errors(&self) -> u64 {
-        self.errors.load(Ordering::Relaxed)
+        self.errors.get()
     }
 
     fn reads(&self, bytes: u64) {
-        self.read.fetch_add(bytes, Ordering::Relaxed);
+        self.read.add(bytes);
     }
 
     fn writes(&self, bytes: usize) {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.written.add(bytes as u64);
     }
 
     fn of<T>(&self, result: Result<T>) -> Result<T> {
@@ -64,7 +64,7 @@ impl Traffic {
         };
         result.inspect_err(|error| {
             if !is_answer(error) {
-                self.errors.fetch_add(1, Ordering::Relaxed);
+                self.errors.add(1);
             }
         })
     }

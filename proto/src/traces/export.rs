@@ -11,7 +11,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +27,7 @@ use super::wire::{
     AnyValue, ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans,
     SpanKind, SpanStatus, StatusCode, any_value,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Count, Metrics};
 use crate::version::Version;
 
 /// Most spans that wait to be sent; others are dropped.
@@ -71,13 +70,13 @@ pub struct Traces {
 /// Numbers of spans since the process started.
 #[derive(Debug, Default)]
 struct Counts {
-    sent: AtomicU64,
-    dropped: AtomicU64,
+    sent: Count,
+    dropped: Count,
 }
 
 impl Counts {
     fn drops(&self, spans: usize) {
-        self.dropped.fetch_add(spans as u64, Ordering::Relaxed);
+        self.dropped.add(spans as u64);
     }
 }
 
@@ -112,18 +111,14 @@ impl Traces {
             ("dropped", &self.counts.dropped),
         ] {
             let labels = vec![("outcome", outcome.to_owned())];
-            let count = count.load(Ordering::Relaxed);
-            spans.get_or_create(&labels).inc_by(count);
+            spans.get_or_create(&labels).inc_by(count.get());
         }
     }
 
     #[cfg(test)]
     fn counted(&self) -> (u64, u64) {
         let Counts { sent, dropped } = &*self.counts;
-        (
-            sent.load(Ordering::Relaxed),
-            dropped.load(Ordering::Relaxed),
-        )
+        (sent.get(), dropped.get())
     }
 }
 
@@ -278,7 +273,7 @@ impl Sender {
         let rejected = rejected.min(self.batch.len());
         self.counts.drops(rejected);
         let taken = (self.batch.len() - rejected) as u64;
-        self.counts.sent.fetch_add(taken, Ordering::Relaxed);
+        self.counts.sent.add(taken);
         match partial.filter(|_| rejected > 0) {
             Some(partial) => self.warn(&Status::invalid_argument(partial.error_message)),
             None if self.fails => {

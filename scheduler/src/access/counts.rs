@@ -1,20 +1,6 @@
 //! Numbers of logins and refusals since the scheduler started, for its metrics.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use volley_proto::metrics::Count;
 
 /// Numbers of logins and refusals.
 #[derive(Debug, Default)]

@@ -112,7 +112,7 @@ pub(crate) async fn admit(
         if needed == Role::Executor && !is_member {
             let outcome = Outcome::Refused(CERTIFICATE_WANTED);
             audit(principal, peer, ("ask", &path), outcome);
-            access.counts.unauthenticated.add_one();
+            access.counts.unauthenticated.add(1);
             refuses("it has no certificate of the cluster");
             return answer(is_grpc, Status::unauthenticated(CERTIFICATE_WANTED));
         }
@@ -135,7 +135,7 @@ pub(crate) async fn admit(
                     sent => format!("{wanted}; the one that was sent {sent}"),
                 };
                 audit(None, peer, ("ask", &path), Outcome::Refused(&reason));
-                access.counts.unauthenticated.add_one();
+                access.counts.unauthenticated.add(1);
                 if needed == Role::Executor {
                     refuses(match why {
                         Unidentified::NoToken => "it has no token",
@@ -155,13 +155,13 @@ pub(crate) async fn admit(
             }
             let outcome = Outcome::Refused(&reason);
             audit(Some(principal), peer, ("ask", &path), outcome);
-            access.counts.forbidden.add_one();
+            access.counts.forbidden.add(1);
             return answer(is_grpc, Status::permission_denied(reason));
         }
         if is_grpc && let Some(reason) = misunderstood(request.headers(), needed) {
             let outcome = Outcome::Refused(&reason);
             audit(Some(principal), peer, ("ask", &path), outcome);
-            access.counts.other_versions.add_one();
+            access.counts.other_versions.add(1);
             return answer(is_grpc, Status::failed_precondition(reason));
         }
     } else if path == "/" && principal.is_none() {

@@ -170,7 +170,7 @@ async fn login(
     let now = Instant::now();
     let refuse = |code: StatusCode, reason: &str| {
         audit(None, Some(peer), ("login", "/"), Outcome::Refused(reason));
-        access.counts.refused_logins.add_one();
+        access.counts.refused_logins.add(1);
         page(code, reason, access.hint())
     };
     if !access.logins.may_try(peer.ip(), now) {
@@ -186,7 +186,7 @@ async fn login(
         );
     };
     audit(Some(&who), Some(peer), ("login", "/"), Outcome::Done);
-    access.counts.logins.add_one();
+    access.counts.logins.add(1);
     let cookie = [(header::SET_COOKIE, access.logins.begin(credential))];
     (cookie, Redirect::to("/")).into_response()
 }

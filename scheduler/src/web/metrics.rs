@@ -331,9 +331,9 @@ mod tests {
             traces: Some(Traces::channel(1).0),
         };
         let counts = AccessCounts::default();
-        counts.refused_logins.add_one();
-        counts.refused_logins.add_one();
-        counts.forbidden.add_one();
+        counts.refused_logins.add(1);
+        counts.refused_logins.add(1);
+        counts.forbidden.add(1);
         let text = figures.text(&counts).unwrap();
         for line in [
             "# TYPE volley_jobs_submitted counter",
