@@ -1,12 +1,11 @@
 //! The executor's configuration, set at start.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+pub use volley_proto::ExecutorRole;
 use volley_proto::access::{AllowedPaths, Credential, TokenHash};
 use volley_proto::address::ListenAddress;
 use volley_proto::schedulers::Schedulers;
@@ -79,43 +78,6 @@ pub struct MetricsConfig {
     /// Hashes of the tokens that the metrics are read with. Without any, they are read with the token that a scheduler of
     /// the same user on this host has made for clients.
     pub tokens: Vec<TokenHash>,
-}
-
-/// Work that an executor accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ExecutorRole {
-    /// Queries and ranks.
-    #[default]
-    Any,
-    /// Queries only.
-    Query,
-    /// Ranks only: the executor never holds shuffle data, so losing it never costs more than its rank.
-    Train,
-}
-
-impl fmt::Display for ExecutorRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Any => "any",
-            Self::Query => "query",
-            Self::Train => "train",
-        })
-    }
-}
-
-impl FromStr for ExecutorRole {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "any" => Ok(Self::Any),
-            "query" => Ok(Self::Query),
-            "train" => Ok(Self::Train),
-            _ => Err(format!(
-                "{text:?} is not a role: expected any, query or train"
-            )),
-        }
-    }
 }
 
 impl ExecutorConfig {

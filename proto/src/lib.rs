@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod allocations;
 mod error;
+mod executor_role;
 #[cfg(test)]
 mod fuzz;
 mod gpu;
@@ -42,6 +43,7 @@ pub mod version;
 pub mod wire;
 
 pub use error::{Error, Result};
+pub use executor_role::ExecutorRole;
 pub use gpu::{Capability, Gpu, GpuId};
 pub use name::{ModelName, ModelRef, PreparedId, TrainId, did_you_mean, nearest};
 pub use secret::Secret;

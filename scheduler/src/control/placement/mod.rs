@@ -32,8 +32,7 @@ mod round;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
+pub(crate) use volley_proto::ExecutorRole;
 use volley_proto::spec::{Ranks, TooFew};
 
 pub(crate) use gang::{GpuCount, Memory, grows_by, never_fits, reach};
@@ -45,37 +44,6 @@ use super::devices::{DeviceRequest, HostGpu};
 use super::jobs::JobLimits;
 use super::queues::Account;
 use super::quotas::MemoryQuota;
-
-/// Role of an executor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum ExecutorRole {
-    #[default]
-    Any,
-    /// Queries only.
-    Query,
-    /// Ranks only: it never holds shuffle data.
-    Train,
-}
-
-impl fmt::Display for ExecutorRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Any => "any",
-            Self::Query => "query",
-            Self::Train => "train",
-        })
-    }
-}
-
-impl ExecutorRole {
-    pub(crate) fn runs_ranks(self) -> bool {
-        self != Self::Query
-    }
-
-    pub(crate) fn runs_queries(self) -> bool {
-        self != Self::Train
-    }
-}
 
 /// Running stage with partitions that no task has taken yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
