@@ -22,6 +22,8 @@ use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
+/// Time for which a scheduler that does not answer is asked again.
+const SILENCE: Duration = if cfg!(test) { REDIAL } else { RETURN };
 /// Pause between two looks for an executor that is to leave.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Timeout of one request to leave.
@@ -149,15 +151,15 @@ impl Executors {
             let since: Instant = *silent_since.get_or_insert_with(|| {
                 let address = self.scheduler.as_str();
                 tracing::warn!(
-                    "the scheduler at {address} does not answer: waiting up to {RETURN:?} for it to come back"
+                    "the scheduler at {address} does not answer: waiting up to {SILENCE:?} for it to come back"
                 );
                 Instant::now()
             });
-            if since.elapsed() >= RETURN {
+            if since.elapsed() >= SILENCE {
                 return Err(Error::DrainLost {
                     address: self.scheduler.to_string(),
                     executor: executor.to_owned(),
-                    waited: RETURN,
+                    waited: SILENCE,
                     source,
                 });
             }
