@@ -388,6 +388,18 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Allocates memory with these numbers in it, if there are any.
+    ///
+    /// # Errors
+    /// The same as [`of`](Self::of).
+    pub(crate) fn of_some<T: bytemuck::NoUninit>(
+        runtime: &Rc<dyn Runtime>,
+        numbers: &[T],
+    ) -> Result<Option<Self>> {
+        let is_some = !numbers.is_empty();
+        is_some.then(|| Self::of(runtime, numbers)).transpose()
+    }
+
     /// Allocates memory with these numbers in it, one part after the other. No copy of the whole is made, since parts may
     /// lie in files.
     ///

@@ -212,32 +212,24 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Returns the table of the parameter with this name.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub(super) fn table(&self, name: &str) -> &Table {
-        let mut tables = self.tables.iter();
-        let found = tables.find(|table| self.parameters[table.at].name == name);
-        found.expect("what codes pick has a table")
+    /// Iterates over the values that codes look up, with their tables; each table comes right before the parameters of a
+    /// node, or of none.
+    pub(super) fn looked_up(&self) -> impl Iterator<Item = (Value, &Table)> {
+        let named = [
+            (self.embeddings, "embedding"),
+            (self.factors, "factors.values"),
+        ];
+        named.into_iter().filter_map(move |(value, name)| {
+            let mut tables = self.tables.iter();
+            let table = tables.find(|table| self.parameters[table.at].name == name);
+            Some((value?, table.expect("what codes pick has a table")))
+        })
     }
 
     /// Returns the table that an input value was looked up in, if it was.
     pub(super) fn table_of(&self, value: Value) -> Option<&Table> {
-        let picked = [
-            (self.embeddings, "embedding"),
-            (self.factors, "factors.values"),
-        ];
-        let found = picked
-            .into_iter()
-            .find(|(picked, _)| *picked == Some(value));
-        found.map(|(_, name)| self.table(name))
-    }
-
-    /// Iterates over the tables that codes look up; each comes right before the parameters of a node, or of none.
-    pub(super) fn looked_up(&self) -> impl Iterator<Item = &Table> {
-        let values = [self.embeddings, self.factors].into_iter().flatten();
-        values.filter_map(|value| self.table_of(value))
+        let mut all = self.looked_up();
+        all.find(|(of, _)| *of == value).map(|(_, table)| table)
     }
 
     /// Returns the parameters of a node, by its index; looked-up tables are those of none.
@@ -245,7 +237,7 @@ impl Graph {
         let start = self.nodes[node].at;
         let next = self.nodes.get(node + 1);
         let mut end = next.map_or(self.parameters.len(), |next| next.at);
-        while end > start && self.looked_up().any(|table| table.at + 1 == end) {
+        while end > start && self.looked_up().any(|(_, table)| table.at + 1 == end) {
             end -= 1;
         }
         start..end
@@ -264,6 +256,12 @@ impl Graph {
             Operation::Linear { bias } => Some((node, bias)),
             _ => None,
         })
+    }
+
+    /// Returns true if there are custom layers, which only the host computes.
+    pub(super) fn has_custom_layers(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| matches!(node.operation, Operation::Custom(_)))
     }
 
     /// Marks the values that need a gradient: those that depend on embeddings or factors, or on parameters if the

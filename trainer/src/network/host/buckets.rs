@@ -276,7 +276,7 @@ mod tests {
                 let empty: Vec<_> = ranges.iter().cloned().zip(empty).collect();
                 let mut buckets = Buckets::new(&graph, &order, empty, &mut done);
                 let nodes = (0..graph.nodes.len()).rev();
-                let tables = graph.looked_up().map(|table| table.at..table.at + 1);
+                let tables = graph.looked_up().map(|(_, table)| table.at..table.at + 1);
                 for own in nodes.map(|node| graph.parameters_of(node)).chain(tables) {
                     let first = own.start;
                     for (at, gradient) in buckets.of(own.clone()).into_iter().enumerate() {

@@ -163,16 +163,9 @@ fn enter(architecture: &Architecture, weights: &[Vec<f32>], input: &Input, scrat
         });
     }
     scratch.values.resize_with(graph.widths.len(), Vec::new);
-    let picked = [
-        ("embedding", graph.embeddings),
-        ("factors.values", graph.factors),
-    ];
-    for (name, value) in picked {
-        if let Some(value) = value {
-            let table = graph.table(name);
-            let picked = &mut scratch.values[value];
-            tables::pick(table, &weights[table.at], input, picked, threads);
-        }
+    for (value, table) in graph.looked_up() {
+        let picked = &mut scratch.values[value];
+        tables::pick(table, &weights[table.at], input, picked, threads);
     }
     if let Some(numbers) = graph.numbers {
         let value = &mut scratch.values[numbers];

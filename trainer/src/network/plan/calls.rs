@@ -150,13 +150,7 @@ impl HostWork for Backward {
 
 /// Returns numbers that lie side by side, row after row and lane after lane.
 fn dense(at: Address, rows: usize, width: usize, lanes: usize) -> Tensor {
-    Tensor {
-        at,
-        ld: width,
-        lane: if lanes > 1 { rows * width } else { 0 },
-        width,
-        lanes,
-    }
+    Tensor::new(at, [lanes, rows, width], width)
 }
 
 impl Layers {
@@ -234,7 +228,8 @@ impl Layers {
         self.hosted[at].as_ref().expect("it is a custom layer")
     }
 
-    fn copy(&self, from: Tensor, to: Tensor, rows: usize) -> Work {
+    /// Returns the launch that copies a tensor.
+    pub(super) fn copy(&self, from: Tensor, to: Tensor, rows: usize) -> Work {
         let arguments = Arguments::new().tensor(from).tensor(to).flag(false);
         let of = [rows, from.lanes, from.width];
         self.grid.rows("copy", of, arguments)

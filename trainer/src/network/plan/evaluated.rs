@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
+use super::Plan;
 use super::layers::{Batch, Pass};
 use super::step::ShardRows;
 use super::words::Arguments;
-use super::{Held, Plan};
 use crate::Result;
 use crate::device::{Address, Memory};
 use crate::network::Normalization;
@@ -22,7 +22,7 @@ pub(crate) enum Part {
 
 /// Rows of a part on the device, from the addresses on.
 #[derive(Debug, Clone, Copy)]
-struct At {
+pub(super) struct At {
     /// `[rows × C]`
     codes: Address,
     /// `[rows × N]`
@@ -59,7 +59,8 @@ impl Plan {
         }))
     }
 
-    fn at(&self, part: Part) -> Option<At> {
+    /// Returns the place of a part's rows, if the device holds them.
+    pub(super) fn place_of(&self, part: Part) -> Option<At> {
         let held = self.held.as_ref()?;
         match part {
             Part::Training => held.whole().map(|(rows, count)| At {
@@ -75,11 +76,6 @@ impl Plan {
         }
     }
 
-    /// Returns whether the device holds these rows.
-    pub(super) fn has(&self, part: Part) -> bool {
-        self.at(part).is_some()
-    }
-
     /// Returns the outputs of some of these rows: the members' mean, `[B × K]`, or those of each, `[B × M·K]`.
     ///
     /// # Panics
@@ -91,7 +87,7 @@ impl Plan {
         running: &Normalization,
         mean: bool,
     ) -> Result<Vec<f32>> {
-        let at = self.at(part).expect("the device holds the rows");
+        let at = self.place_of(part).expect("the device holds the rows");
         assert!(rows.end <= at.rows, "rows of a part");
         let architecture = &self.layers.architecture;
         let each = if mean { 1 } else { architecture.members };
@@ -99,11 +95,9 @@ impl Plan {
         if found.is_empty() {
             return Ok(found);
         }
-        self.room(rows.len())?;
-        let room = self.room.borrow();
-        let room = room.as_ref().expect("there is room now");
+        let room = self.room(rows.len())?;
         let (width, normalized) = (architecture.continuous, architecture.normalized());
-        let Held { statistics, .. } = self.held.as_ref().expect("rows are held");
+        let statistics = &self.held().statistics;
         if normalized > 0 {
             statistics.write(0, &[&running.mean[..], &running.variance[..]].concat())?;
         }
@@ -117,17 +111,13 @@ impl Plan {
             let of = [rows.len(), 1, width];
             work.push(self.layers.grid.rows("normalised", of, arguments));
         }
+        let batch = Batch {
+            codes: at.codes + 4 * (rows.start * architecture.categorical) as u64,
+            ..room.batch
+        };
         let pass = Pass {
-            batch: Batch {
-                codes: at.codes + 4 * (rows.start * architecture.categorical) as u64,
-                ..room.batch
-            },
-            places: &room.places,
-            weights: self.weights.at(),
-            first: 0,
             rows: rows.len(),
-            drops: false,
-            statistics: None,
+            ..Pass::of(batch, &room.places, self.weights.at())
         };
         work.extend(self.layers.forward(&pass));
         let z = self.layers.output(&pass);

@@ -10,8 +10,6 @@ use std::rc::Rc;
 use super::PlanDevice;
 use super::layers::{Batch, Layers, Pass};
 use super::paths::Paths;
-use super::places::Places;
-use super::words::Tensor;
 use crate::device::{Address, Factors, Memory, Runtime};
 use crate::network::{Architecture, Attributions, Input};
 use crate::{Error, Result};
@@ -128,8 +126,10 @@ impl Inference {
         let room = self.room.as_ref().expect("the batch has room");
         room.inputs.write(0, &self.staged)?;
         let batch = batch(&self.layers, room.inputs.at(), rows.len());
-        let places = self.places(room, batch.numbers);
-        let pass = self.pass(batch, &places);
+        let places = self
+            .layers
+            .places(room.rows, room.values.at(), batch.numbers);
+        let pass = Pass::of(batch, &places, self.weights.at());
         let mut work = self.layers.forward(&pass);
         let z = self.layers.output(&pass);
         let to = room.outputs.at();
@@ -168,44 +168,22 @@ impl Inference {
         };
         // Ones behind values stay; those behind numbers come with each batch.
         let batch = batch(&self.layers, room.inputs.at(), rows);
-        let places = self.places(&room, batch.numbers);
-        self.runtime
-            .run(&self.layers.ones(&self.pass(batch, &places)))?;
+        let places = self.layers.places(rows, room.values.at(), batch.numbers);
+        let pass = Pass::of(batch, &places, self.weights.at());
+        self.runtime.run(&self.layers.ones(&pass))?;
         self.room = Some(room);
         Ok(rows)
     }
 
     /// Returns the bytes of the inputs, values and outputs of this many rows.
     fn bytes(&self, rows: usize) -> [usize; 3] {
-        let Layers {
-            architecture,
-            sketch,
-            ..
-        } = &self.layers;
-        let values = sketch.places(architecture, rows, 0, Tensor::NONE).bytes;
         let inputs = staged_len(&self.layers, rows);
-        [4 * inputs, values, 4 * rows * architecture.outputs]
-    }
-
-    fn places(&self, room: &Room, numbers: Tensor) -> Places {
-        let Layers {
-            architecture,
-            sketch,
-            ..
-        } = &self.layers;
-        sketch.places(architecture, room.rows, room.values.at(), numbers)
-    }
-
-    fn pass<'a>(&self, batch: Batch, places: &'a Places) -> Pass<'a> {
-        Pass {
-            batch,
-            places,
-            weights: self.weights.at(),
-            first: 0,
-            rows: batch.rows,
-            drops: false,
-            statistics: None,
-        }
+        let values = self.layers.values_bytes(rows);
+        [
+            4 * inputs,
+            values,
+            4 * rows * self.layers.architecture.outputs,
+        ]
     }
 }
 
@@ -249,21 +227,10 @@ pub(super) fn staged_len(layers: &Layers, rows: usize) -> usize {
 
 /// Returns the batch of this many rows that were uploaded to this address.
 pub(super) fn batch(layers: &Layers, codes: Address, rows: usize) -> Batch {
-    let Architecture {
-        categorical,
-        continuous,
-        ..
-    } = layers.architecture;
-    let numbers = Tensor {
-        at: codes + 4 * numbers_from(rows, categorical) as u64,
-        ld: layers.sketch.numbers_ld(&layers.architecture),
-        lane: 0,
-        width: continuous,
-        lanes: 1,
-    };
+    let from = numbers_from(rows, layers.architecture.categorical);
     Batch {
         codes,
-        numbers,
+        numbers: layers.numbers_at(codes + 4 * from as u64),
         keys: 0,
         rows,
     }

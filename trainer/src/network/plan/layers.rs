@@ -74,6 +74,21 @@ pub(super) struct Pass<'a> {
     pub(super) statistics: Option<Address>,
 }
 
+impl<'a> Pass<'a> {
+    /// Passes over all rows of a batch, whose numbers are normalised, without dropout.
+    pub(super) fn of(batch: Batch, places: &'a Places, weights: Address) -> Self {
+        Self {
+            batch,
+            places,
+            weights,
+            first: 0,
+            rows: batch.rows,
+            drops: false,
+            statistics: None,
+        }
+    }
+}
+
 impl Picks {
     /// Builds the layout of a table whose rows hold this many lanes side by side.
     fn new(runtime: &std::rc::Rc<dyn Runtime>, table: &Table, lanes: usize) -> Result<Self> {
@@ -125,6 +140,12 @@ impl Arguments {
         all.number(*columns)
     }
 
+    /// Appends whether the output has a sigmoid, and its scale.
+    pub(super) fn sigmoid(self, of: &Layers) -> Self {
+        let scale = sigmoid_scale(&of.architecture);
+        self.flag(scale.is_some()).real(scale.unwrap_or(1.0))
+    }
+
     /// Appends a dropout's mask: see `Mask` in `kernels.cu`.
     fn mask(self, of: &Layers, pass: &Pass<'_>, dropout: Option<usize>) -> Self {
         let share = |place: usize| of.architecture.graph.dropouts[place].share;
@@ -151,8 +172,8 @@ impl Layers {
         let graph = &architecture.graph;
         let layout = Layout::new(architecture);
         let sketch = Sketch::new(architecture, &layout);
-        let picks = |value: Option<Value>, name: &str, lanes| {
-            let table = value.map(|_| graph.table(name));
+        let picks = |value: Option<Value>, lanes| {
+            let table = value.and_then(|value| graph.table_of(value));
             table
                 .map(|table| Picks::new(runtime, table, lanes))
                 .transpose()
@@ -184,14 +205,37 @@ impl Layers {
         Ok(Self {
             hosted: hosted.collect(),
             bins: bins.collect::<Result<_>>()?,
-            embeddings: picks(graph.embeddings, "embedding", sketch.lanes)?,
-            factor_table: picks(graph.factors, "factors.values", 1)?,
+            embeddings: picks(graph.embeddings, sketch.lanes)?,
+            factor_table: picks(graph.factors, 1)?,
             grid: Grid::of(&**runtime),
             architecture: architecture.clone(),
             layout,
             sketch,
             factors,
         })
+    }
+
+    /// Returns the numeric input of a batch at this address.
+    pub(super) fn numbers_at(&self, at: Address) -> Tensor {
+        let ld = self.sketch.numbers_ld(&self.architecture);
+        Tensor::new(at, [1, 0, self.architecture.continuous], ld)
+    }
+
+    /// Assigns storage to the values of this many rows: see [`Sketch::places`].
+    pub(super) fn places(&self, rows: usize, base: Address, numbers: Tensor) -> Places {
+        self.sketch.places(&self.architecture, rows, base, numbers)
+    }
+
+    /// Returns the bytes of the values of a pass over this many rows.
+    pub(super) fn values_bytes(&self, rows: usize) -> usize {
+        self.places(rows, 0, Tensor::NONE).bytes
+    }
+
+    /// Returns the launch that sets numbers to zero.
+    pub(super) fn clear(&self, at: Address, len: usize) -> Work {
+        let arguments = Arguments::new().address(at).number(len);
+        self.grid
+            .launch("clear", len.div_ceil(self.grid.threads), arguments)
     }
 
     /// Returns whether kernels add up a parameter's gradient, which must be 0 before; products overwrite theirs.
@@ -241,16 +285,20 @@ impl Layers {
 
     /// Returns the launch that applies the output's activation to the outputs of each lane, or to their `mean`.
     pub(super) fn activate(&self, z: Tensor, rows: usize, mean: bool, to: Address) -> Work {
-        let scale = sigmoid_scale(&self.architecture);
         let arguments = Arguments::new()
             .tensor(z)
             .number(self.sketch.lanes)
             .flag(mean)
-            .flag(scale.is_some())
-            .real(scale.unwrap_or(1.0))
+            .sigmoid(self)
             .address(to);
         let of = [rows, 1, self.architecture.outputs];
         self.grid.rows("outputs", of, arguments)
+    }
+
+    /// Returns the numeric input, if there is one.
+    fn numbers(&self, pass: &Pass<'_>) -> Tensor {
+        let numbers = self.architecture.graph.numbers;
+        numbers.map_or(Tensor::NONE, |value| self.value(pass, value))
     }
 
     pub(super) fn codes(&self, pass: &Pass<'_>) -> Address {
@@ -275,9 +323,7 @@ impl Layers {
     /// Returns the launches that normalise and scale numbers and, if it `picks`, look up codes.
     fn enter(&self, pass: &Pass<'_>, picks: bool) -> Vec<Work> {
         let graph = &self.architecture.graph;
-        let numbers = graph
-            .numbers
-            .map_or(Tensor::NONE, |value| self.value(pass, value));
+        let numbers = self.numbers(pass);
         let mut work = Vec::new();
         let picked = self
             .embeddings
@@ -923,9 +969,7 @@ impl Backward<'_> {
             .map(|(picks, value)| (picks, layers.delta(pass, value)));
         let affine = layers.affine().filter(|(_, node)| self.given[node.to]);
         if picked.is_some() || affine.is_some() {
-            let numbers = graph
-                .numbers
-                .map_or(Tensor::NONE, |value| layers.value(pass, value));
+            let numbers = layers.numbers(pass);
             let sums = |offset| affine.map_or(0, |(_, node)| layers.at(gradient, node.at + offset));
             let scaled = affine.map_or(Tensor::NONE, |(_, node)| layers.delta(pass, node.to));
             let table = picked.map_or(0, |(picks, _)| layers.at(gradient, picks.parameter));

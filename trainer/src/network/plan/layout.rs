@@ -113,26 +113,24 @@ impl Layout {
         }
     }
 
+    /// Returns the section of all parameters.
+    fn whole(&self) -> Section {
+        Section {
+            parameters: 0..self.spans.len(),
+            span: 0..self.len,
+        }
+    }
+
     /// Copies numbers from parameter order into the device's layout.
     pub(super) fn spread(&self, flat: &[f32]) -> Vec<f32> {
         let mut spread = vec![0.0; self.len];
-        let mut rest = flat;
-        for (start, len) in &self.spans {
-            let (own, others) = rest.split_at(*len);
-            spread[*start..start + len].copy_from_slice(own);
-            rest = others;
-        }
+        self.spread_section(&self.whole(), flat, &mut spread);
         spread
     }
 
     /// Copies numbers from the device's layout back into parameter order.
     pub(super) fn gather(&self, spread: &[f32], flat: &mut [f32]) {
-        let mut rest = flat;
-        for (start, len) in &self.spans {
-            let (own, others) = rest.split_at_mut(*len);
-            own.copy_from_slice(&spread[*start..start + len]);
-            rest = others;
-        }
+        self.gather_section(&self.whole(), spread, flat);
     }
 
     /// Returns how many numbers there are without padding.

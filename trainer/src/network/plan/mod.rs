@@ -26,7 +26,7 @@ mod tests;
 mod windows;
 mod words;
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::ops::{DerefMut, Range};
 use std::rc::Rc;
 
@@ -44,8 +44,6 @@ pub(crate) use self::step::{
 };
 pub(crate) use self::windows::{RowSource, RowsMut};
 use self::words::{Arguments, Tensor};
-use super::graph::Operation;
-use super::host::sigmoid_scale;
 use super::{Architecture, Compute, Input, Piece, Update};
 use crate::Result;
 use crate::device::{Address, Factors, Memory, Runtime, Work};
@@ -65,12 +63,8 @@ pub(crate) struct PlanDevice {
 /// Returns the reason why the host computes a part of a network, if it does: a plan trains it nevertheless, but is not
 /// linked with peers, and predictions and Burn leave it to the host.
 pub(crate) fn uncovered(architecture: &Architecture) -> Option<&'static str> {
-    let nodes = &architecture.graph.nodes;
-    let custom = |node: &super::graph::Node| matches!(node.operation, Operation::Custom(_));
-    nodes
-        .iter()
-        .any(custom)
-        .then_some("a custom layer is computed in host memory")
+    let has_custom_layers = architecture.graph.has_custom_layers();
+    has_custom_layers.then_some("a custom layer is computed in host memory")
 }
 
 /// Network with its weights on a device.
@@ -116,26 +110,32 @@ pub(crate) struct Slot {
 }
 
 impl Plan {
-    /// Allocates memory for this many rows, with its columns of ones, unless there is enough.
-    fn room(&self, rows: usize) -> Result<()> {
-        let mut room = self.room.borrow_mut();
-        if room.as_ref().is_some_and(|room| room.rows >= rows) {
-            return Ok(());
+    /// Returns the memory of the last batch.
+    fn last_room(&self) -> Ref<'_, Room> {
+        Ref::map(self.room.borrow(), |room| {
+            room.as_ref().expect("the batch had room")
+        })
+    }
+
+    /// Returns memory for this many rows, with its columns of ones; allocates it unless there is enough.
+    fn room(&self, rows: usize) -> Result<Ref<'_, Room>> {
+        let last = self.room.borrow().as_ref().map(|room| room.rows);
+        if last.is_none_or(|last| last < rows) {
+            *self.room.borrow_mut() = None;
+            let room = self.allocate(rows)?;
+            *self.room.borrow_mut() = Some(room);
         }
-        *room = None;
+        Ok(self.last_room())
+    }
+
+    fn allocate(&self, rows: usize) -> Result<Room> {
         let architecture = &self.layers.architecture;
         let ld = self.layers.sketch.numbers_ld(architecture);
         let memory = |numbers: usize| Memory::new(&self.runtime, 4 * numbers);
         let (codes, numbers) = (memory(rows * architecture.categorical)?, memory(rows * ld)?);
         let keys = memory(2 * rows * architecture.dropouts().len())?;
         let outputs = memory(rows * architecture.members * architecture.outputs)?;
-        let tensor = Tensor {
-            at: numbers.at(),
-            ld,
-            lane: 0,
-            width: architecture.continuous,
-            lanes: 1,
-        };
+        let tensor = self.layers.numbers_at(numbers.at());
         let (values, places) = self.place_values(rows, tensor)?;
         let batch = Batch {
             codes: codes.at(),
@@ -143,17 +143,9 @@ impl Plan {
             keys: keys.at(),
             rows,
         };
-        let pass = Pass {
-            batch,
-            places: &places,
-            weights: self.weights.at(),
-            first: 0,
-            rows,
-            drops: false,
-            statistics: None,
-        };
+        let pass = Pass::of(batch, &places, self.weights.at());
         self.runtime.run(&self.layers.ones(&pass))?;
-        *room = Some(Room {
+        Ok(Room {
             rows,
             _values: values,
             places,
@@ -162,21 +154,23 @@ impl Plan {
             numbers,
             keys,
             outputs,
-        });
-        Ok(())
+        })
     }
 
     /// Allocates memory for the values of this many rows. Returns it with their places.
     fn place_values(&self, rows: usize, numbers: Tensor) -> Result<(Memory, Places)> {
-        let Layers {
-            sketch,
-            architecture,
-            ..
-        } = &*self.layers;
-        let bytes = sketch.places(architecture, rows, 0, numbers).bytes;
-        let values = Memory::new(&self.runtime, bytes)?;
-        let places = sketch.places(architecture, rows, values.at(), numbers);
+        let values = Memory::new(&self.runtime, self.layers.values_bytes(rows))?;
+        let places = self.layers.places(rows, values.at(), numbers);
         Ok((values, places))
+    }
+
+    /// Returns the pass over a batch in this memory.
+    fn pass_over<'a>(&self, room: &'a Room, input: &Input) -> Pass<'a> {
+        Pass {
+            rows: input.rows,
+            drops: input.dropout.iter().any(Option::is_some),
+            ..Pass::of(room.batch, &room.places, self.weights.at())
+        }
     }
 
     /// Copies a batch to the device and queues the forward pass, followed by the result of `work`.
@@ -185,9 +179,7 @@ impl Plan {
         input: &Input,
         work: impl FnOnce(&Room, &Pass<'_>) -> Vec<Work>,
     ) -> Result<()> {
-        self.room(input.rows)?;
-        let room = self.room.borrow();
-        let room = room.as_ref().expect("there is room now");
+        let room = self.room(input.rows)?;
         let architecture = &self.layers.architecture;
         room.codes.write(0, &input.codes)?;
         let (width, ld) = (architecture.continuous, room.batch.numbers.ld);
@@ -204,24 +196,15 @@ impl Plan {
             }
             room.numbers.write(0, &padded)?;
         }
-        let drops = input.dropout.iter().any(Option::is_some);
         for (place, mask) in input.dropout.iter().enumerate() {
             if let Some(mask) = mask {
                 let keys: Vec<u64> = mask.keys.iter().map(|key| key.hash()).collect();
                 room.keys.write(8 * place * room.batch.rows, &keys)?;
             }
         }
-        let pass = Pass {
-            batch: room.batch,
-            places: &room.places,
-            weights: self.weights.at(),
-            first: 0,
-            rows: input.rows,
-            drops,
-            statistics: None,
-        };
+        let pass = self.pass_over(&room, input);
         let mut all = self.layers.forward(&pass);
-        all.extend(work(room, &pass));
+        all.extend(work(&room, &pass));
         self.runtime.run(&all)
     }
 
@@ -239,45 +222,26 @@ impl Plan {
             let z = self.layers.output(pass);
             vec![self.layers.activate(z, pass.rows, mean, room.outputs.at())]
         })?;
-        let room = self.room.borrow();
-        let room = room.as_ref().expect("the batch had room");
-        room.outputs.read(0, &mut found)?;
+        self.last_room().outputs.read(0, &mut found)?;
         Ok(found)
     }
 
-    /// Computes the gradient of a batch from the slopes of its outputs, which must be the last ones that were computed.
-    fn back(&self, input: &Input, slopes: &[f32], piece: Piece) -> Result<()> {
-        let (work, _) = self.back_work(input, slopes, piece)?;
-        self.runtime.run(&work)
-    }
-
-    /// Copies the slopes to the device. Returns the work from them to the gradient, and the number of its parts after
-    /// which the gradient by each parameter is complete.
+    /// Copies to the device the slopes of a batch's outputs, which must be the last ones that were computed. Returns the
+    /// work from them to the gradient, and the number of its parts after which the gradient by each parameter is complete.
     fn back_work(
         &self,
         input: &Input,
         slopes: &[f32],
         piece: Piece,
     ) -> Result<(Vec<Work>, Vec<usize>)> {
-        let room = self.room.borrow();
-        let room = room.as_ref().expect("the batch had room");
+        let room = self.last_room();
         room.outputs.write(0, slopes)?;
-        let pass = Pass {
-            batch: room.batch,
-            places: &room.places,
-            weights: self.weights.at(),
-            first: 0,
-            rows: input.rows,
-            drops: input.dropout.iter().any(Option::is_some),
-            statistics: None,
-        };
-        let scale = sigmoid_scale(&self.layers.architecture);
+        let pass = self.pass_over(&room, input);
         let arguments = Arguments::new()
             .tensor(self.layers.output(&pass))
             .address(room.outputs.at())
             .number(self.layers.sketch.lanes)
-            .flag(scale.is_some())
-            .real(scale.unwrap_or(1.0))
+            .sigmoid(&self.layers)
             .tensor(self.layers.output_delta(&pass));
         let of = [pass.rows, 1, self.layers.architecture.outputs];
         let mut work = Vec::new();
@@ -295,9 +259,7 @@ impl Plan {
     /// Returns the launch that sets the gradient to zero.
     fn clear(&self) -> Work {
         let len = self.layers.layout.len();
-        let arguments = Arguments::new().address(self.gradient.at()).number(len);
-        let blocks = len.div_ceil(self.layers.grid.threads);
-        self.layers.grid.launch("clear", blocks, arguments)
+        self.layers.clear(self.gradient.at(), len)
     }
 
     /// Returns the launch that checks the gradient, and the number of partial sums that it leaves.
@@ -343,24 +305,6 @@ impl Plan {
             .then(step);
         let blocks = len.div_ceil(4 * grid.threads).min(8 * grid.blocks);
         grid.launch("update", blocks, arguments)
-    }
-
-    fn apply_once(&self, update: &Update<'_>, slots: &[Slot]) -> Result<()> {
-        self.clock.write(0, &[0_u32, 0, 0])?;
-        self.numbers.write(0, &update.numbers())?;
-        let (check, checks) = self.check();
-        let averages = update.kept.is_some();
-        // A single step has no losses, statistics or totals on the device.
-        let step = (0..6).fold(Arguments::new(), |all, _| all.number(0));
-        let update = self.update(
-            [self.clock.at(), self.numbers.at()],
-            update.rule,
-            slots,
-            averages,
-            checks,
-            step.precise(0.0),
-        );
-        self.runtime.run(&[check, update])
     }
 }
 
@@ -425,7 +369,8 @@ impl Compute for Plan {
         _: &mut [f32],
     ) -> Result<()> {
         let slopes = slopes(&self.outputs(&input, false)?);
-        self.back(&input, &slopes, piece)
+        let (work, _) = self.back_work(&input, &slopes, piece)?;
+        self.runtime.run(&work)
     }
 
     fn buckets(&mut self) -> Vec<Range<usize>> {
@@ -476,7 +421,21 @@ impl Compute for Plan {
     }
 
     fn apply(&mut self, update: &Update<'_>, slots: &mut [Slot], _: &mut [f32]) -> Result<()> {
-        self.apply_once(update, slots)
+        self.clock.write(0, &[0_u32, 0, 0])?;
+        self.numbers.write(0, &update.numbers())?;
+        let (check, checks) = self.check();
+        let averages = update.kept.is_some();
+        // A single step has no losses, statistics or totals on the device.
+        let step = (0..6).fold(Arguments::new(), |all, _| all.number(0));
+        let update = self.update(
+            [self.clock.at(), self.numbers.at()],
+            update.rule,
+            slots,
+            averages,
+            checks,
+            step.precise(0.0),
+        );
+        self.runtime.run(&[check, update])
     }
 
     fn upload(&self, numbers: Vec<f32>) -> Result<Slot> {

@@ -16,15 +16,14 @@ use std::rc::Rc;
 
 use super::PlanDevice;
 use super::inference::{LEAST, batch, fits, stage, staged_len};
-use super::layers::{Batch, Layers, Pass};
+use super::layers::{Layers, Pass};
 use super::layout::aligned;
-use super::places::{Places, Sketch};
+use super::places::Sketch;
 use super::words::{Arguments, Tensor};
 use crate::Result;
 use crate::device::{Address, Memory, Recorded, Runtime, Work};
 use crate::network::attribution::{STEPS, entries};
-use crate::network::graph::{Operation, Value};
-use crate::network::host::sigmoid_scale;
+use crate::network::graph::Value;
 use crate::network::{Architecture, Attributions, Input};
 
 /// Maximum number of rows that are explained at once.
@@ -34,10 +33,8 @@ const ALIGN: usize = 64;
 
 /// Returns the reason why a network is not explained on a device, if there is one.
 pub(crate) fn unexplained(architecture: &Architecture) -> Option<&'static str> {
-    let mut nodes = architecture.graph.nodes.iter();
-    nodes
-        .any(|node| matches!(node.operation, Operation::Custom(_)))
-        .then_some("a custom layer is explained in host memory")
+    let has_custom_layers = architecture.graph.has_custom_layers();
+    has_custom_layers.then_some("a custom layer is explained in host memory")
 }
 
 /// Layers of a network whose weights are on a device, and memory for paths.
@@ -239,8 +236,8 @@ impl Paths {
             ..
         } = layers.architecture;
         let batch = batch(layers, room.inputs.at(), count);
-        let places = self.places(room.rows, room.values.at(), batch.numbers);
-        let pass = pass(batch, &places, weights);
+        let places = layers.places(room.rows, room.values.at(), batch.numbers);
+        let pass = Pass::of(batch, &places, weights);
         let (ends, _) = self.ends(room.rows, room.ends.at());
         let chosen = room.inputs.at() + 4 * staged_len(layers, count) as u64;
         let (clock, slopes) = (room.slopes.at(), room.slopes.at() + 4);
@@ -252,18 +249,12 @@ impl Paths {
         let mut before = layers.forward(&pass);
         before.push(layers.activate(z, count, true, room.outputs.at()));
         for (of, ends) in moved() {
-            let value = layers.value(&pass, of.value);
-            let arguments = Arguments::new().tensor(value).tensor(*ends).flag(false);
-            before.push(grid.rows("copy", [count, ends.lanes, ends.width], arguments));
+            before.push(layers.copy(layers.value(&pass, of.value), *ends, count));
         }
-        let mut clear = |at: Address, len: usize| {
-            let arguments = Arguments::new().address(at).number(len);
-            before.push(grid.launch("clear", len.div_ceil(grid.threads), arguments));
-        };
-        clear(clock, 1 + count);
+        before.push(layers.clear(clock, 1 + count));
         for (of, _, _) in entered() {
             let sums = layers.delta(&pass, of.value);
-            clear(sums.at, sums.lanes * room.rows * sums.ld);
+            before.push(layers.clear(sums.at, sums.lanes * room.rows * sums.ld));
         }
 
         let mut step = Vec::new();
@@ -277,13 +268,11 @@ impl Paths {
             step.push(grid.rows("path_point", [count, ends.lanes, ends.width], arguments));
         }
         step.extend(layers.forward_from_point(&pass));
-        let scale = sigmoid_scale(&layers.architecture);
         let arguments = Arguments::new()
             .tensor(z)
             .number(layers.sketch.lanes)
             .address(chosen)
-            .flag(scale.is_some())
-            .real(scale.unwrap_or(1.0))
+            .sigmoid(layers)
             .tensor(layers.output_delta(&pass))
             .address(slopes)
             .address(clock);
@@ -364,8 +353,10 @@ impl Paths {
         };
         // Ones behind values stay; those behind numbers come with each batch.
         let batch = batch(&self.layers, room.inputs.at(), room.rows);
-        let places = self.places(room.rows, room.values.at(), batch.numbers);
-        let ones = self.layers.ones(&pass(batch, &places, weights));
+        let places = self
+            .layers
+            .places(room.rows, room.values.at(), batch.numbers);
+        let ones = self.layers.ones(&Pass::of(batch, &places, weights));
         self.runtime.run(&ones)?;
         self.room = Some(room);
         Ok(rows)
@@ -375,17 +366,12 @@ impl Paths {
     fn bytes(&self, rows: usize) -> [usize; 6] {
         [
             4 * (staged_len(&self.layers, rows) + rows),
-            self.places(rows, 0, Tensor::NONE).bytes,
+            self.layers.values_bytes(rows),
             self.ends(rows, 0).1,
             4 * rows * self.layers.architecture.outputs,
             4 * (1 + rows),
             8 * rows * self.width(),
         ]
-    }
-
-    fn places(&self, rows: usize, at: Address, numbers: Tensor) -> Places {
-        let sketch = &self.layers.sketch;
-        sketch.places(&self.layers.architecture, rows, at, numbers)
     }
 
     /// Assigns storage to the ends of each moved value's paths. Returns it with its bytes.
@@ -397,13 +383,7 @@ impl Paths {
             let ld = aligned(width);
             let start = end;
             end += (lanes * rows * ld).next_multiple_of(ALIGN);
-            Tensor {
-                at: at + 4 * start as Address,
-                ld,
-                lane: if lanes > 1 { rows * ld } else { 0 },
-                width,
-                lanes,
-            }
+            Tensor::new(at + 4 * start as Address, [lanes, rows, width], ld)
         });
         (ends.collect(), 4 * end)
     }
@@ -416,17 +396,5 @@ impl Paths {
             ..
         } = self.layers.architecture;
         categorical + continuous + 2
-    }
-}
-
-fn pass(batch: Batch, places: &Places, weights: Address) -> Pass<'_> {
-    Pass {
-        batch,
-        places,
-        weights,
-        first: 0,
-        rows: batch.rows,
-        drops: false,
-        statistics: None,
     }
 }

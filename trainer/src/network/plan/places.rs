@@ -310,13 +310,7 @@ impl Sketch {
             let kept = kept.filter(|_| wanted(value))?;
             let mut own = |lanes: usize| {
                 let ld = aligned(kept.width + usize::from(kept.ones));
-                Tensor {
-                    at: carve(lanes * rows * ld),
-                    ld,
-                    lane: if lanes > 1 { rows * ld } else { 0 },
-                    width: kept.width,
-                    lanes,
-                }
+                Tensor::new(carve(lanes * rows * ld), [lanes, rows, kept.width], ld)
             };
             match kept.place {
                 Place::Own => Some(own(kept.lanes)),

@@ -142,15 +142,14 @@ impl RowMemory {
             }
             _ => shards,
         };
-        let some =
-            |is_there: bool, make: &dyn Fn() -> Result<Memory>| is_there.then(make).transpose();
+
         Ok(Self {
             keys: Memory::of_parts(runtime, shards.iter().map(|rows| rows.keys))?,
             codes: Memory::of_parts(runtime, shards.iter().map(|rows| rows.codes))?,
             numbers: Memory::of_parts(runtime, shards.iter().map(|rows| rows.numbers))?,
             labels: Memory::of_parts(runtime, shards.iter().map(|rows| rows.labels))?,
-            weights: some(widths.weighted, &|| Memory::of(runtime, &weights))?,
-            folds: some(widths.folded, &|| Memory::of(runtime, &folds))?,
+            weights: Memory::of_some(runtime, &weights)?,
+            folds: Memory::of_some(runtime, &folds)?,
             shards: Memory::of(runtime, &ids)?,
             places: Memory::of(runtime, &places)?,
             spare: 0,

@@ -26,11 +26,10 @@ use super::evaluated::{EvaluatedRows, Part};
 use super::layers::{Batch, Pass};
 use super::rows::{RowMemory, Widths};
 use super::windows::{RowSource, WindowSize, Windows};
-use super::words::{Arguments, Tensor};
-use super::{Layers, NUMBERS, Places, Plan, Slot};
+use super::words::Arguments;
+use super::{NUMBERS, Places, Plan, Slot};
 use crate::device::{Address, Call, Memory, Number, Recorded, Runtime, Summed, Work};
 use crate::network::Normalization;
-use crate::network::host::sigmoid_scale;
 use crate::{Error, Result};
 
 /// Rows per block of the copy.
@@ -243,6 +242,10 @@ struct Linked {
 }
 
 impl Held {
+    fn epoch(&self) -> &Epoch {
+        self.epoch.as_ref().expect("an epoch has begun")
+    }
+
     /// Returns the rows and their number, if all are there.
     pub(super) fn whole(&self) -> Option<(&RowMemory, usize)> {
         match self.windows {
@@ -301,7 +304,6 @@ struct Kept {
 #[derive(Debug)]
 struct Epoch {
     memory: Memory,
-    bytes: usize,
     at: Offsets,
     /// Next step.
     next: usize,
@@ -344,7 +346,21 @@ fn losses(loss: &Loss) -> (usize, Vec<f64>) {
     }
 }
 
+impl Linked {
+    /// Iterates over the addresses of the weights and of each slot, with those of their copies.
+    fn copies(&self, weights: Address, slots: &[Slot]) -> impl Iterator<Item = (Address, Address)> {
+        let slots = slots.iter().map(|slot| slot.memory.at());
+        let all = std::iter::once(weights).chain(slots);
+        all.zip(self.before.iter().map(Memory::at))
+    }
+}
+
 impl Plan {
+    /// Returns the rows that are held.
+    pub(super) fn held(&self) -> &Held {
+        self.held.as_ref().expect("rows are held")
+    }
+
     /// Returns whether batch norm normalises the numbers.
     fn normalized(&self) -> bool {
         self.layers.architecture.normalized() > 0
@@ -363,13 +379,7 @@ impl Plan {
         let memory = |bytes: usize| Memory::new(&self.runtime, bytes);
         let ld = self.layers.sketch.numbers_ld(architecture);
         let numbers = memory(4 * rows * ld)?;
-        let tensor = Tensor {
-            at: numbers.at(),
-            ld,
-            lane: 0,
-            width,
-            lanes: 1,
-        };
+        let tensor = self.layers.numbers_at(numbers.at());
         let (memory_of_values, values) = self.place_values(piece, tensor)?;
         let codes = memory(4 * rows * architecture.categorical)?;
         let keys = memory(8 * rows * architecture.dropouts().len())?;
@@ -408,13 +418,11 @@ impl Plan {
     /// Returns the pass over a piece, from the row `first` on.
     fn pass<'a>(&self, room: &'a StepRoom, first: usize) -> Pass<'a> {
         Pass {
-            batch: room.batch,
-            places: &room.values,
-            weights: self.weights.at(),
             first,
             rows: room.piece.min(room.rows - first),
             drops: true,
             statistics: self.normalized().then(|| room.statistics.at()),
+            ..Pass::of(room.batch, &room.values, self.weights.at())
         }
     }
 
@@ -586,7 +594,6 @@ impl Plan {
         before: usize,
     ) -> (Work, usize) {
         let architecture = &self.layers.architecture;
-        let scale = sigmoid_scale(architecture);
         let grid = self.layers.grid;
         let blocks = pass.rows.div_ceil(grid.threads);
         let from = |memory: &Memory, width: usize| memory.at() + 4 * (pass.first * width) as u64;
@@ -609,8 +616,7 @@ impl Plan {
             .address(if folds { from(&room.folds, 1) } else { 0 })
             .address(room.statistics.at())
             .number(architecture.continuous)
-            .flag(scale.is_some())
-            .real(scale.unwrap_or(1.0))
+            .sigmoid(&self.layers)
             .number(objective.trained)
             .address(room.losses.at() + 8 * before as u64);
         (grid.launch("losses", blocks, arguments), blocks)
@@ -629,18 +635,8 @@ impl Plan {
         let before = objective.linked.map_or(0, |slots| 1 + slots);
         let before = before * 4 * self.layers.layout.len();
         let [values, held] =
-            [self.values_bytes(piece), rows * held + before].map(|bytes| bytes as u64);
+            [self.layers.values_bytes(piece), rows * held + before].map(|bytes| bytes as u64);
         [values, fixed, held]
-    }
-
-    /// Returns the bytes of the values of a pass over this many rows.
-    fn values_bytes(&self, rows: usize) -> usize {
-        let Layers {
-            sketch,
-            architecture,
-            ..
-        } = &*self.layers;
-        sketch.places(architecture, rows, 0, Tensor::NONE).bytes
     }
 
     /// Returns the bytes that are allocated after rows are held: for evaluation, and for an epoch's tables and order.
@@ -649,7 +645,7 @@ impl Plan {
         let columns = architecture.categorical + architecture.continuous + objective.labels;
         let outputs = architecture.members * architecture.outputs;
         let row = 4 * (columns + 4 + outputs) + 8 * (1 + architecture.dropouts().len());
-        let evaluation = self.values_bytes(objective.evaluated) + objective.evaluated * row;
+        let evaluation = self.layers.values_bytes(objective.evaluated) + objective.evaluated * row;
         let step = 4 + 4 * NUMBERS + size_of::<StepTotal>();
         let tables = rows.div_ceil(objective.rows.max(1)) * step;
         (evaluation + tables + 4 * rows) as u64
@@ -711,15 +707,11 @@ impl Resident<Slot> for Plan {
             return Ok(false);
         }
         let runtime = &self.runtime;
-        let some =
-            |is_there: bool, make: &dyn Fn() -> Result<Memory>| is_there.then(make).transpose();
         let (kind, parameters) = losses(objective.loss);
         let objective_of = Kept {
             kind,
             parameters: Memory::of(runtime, &[&parameters[..], &[0.0]].concat())?,
-            loss_weights: some(!objective.loss_weights.is_empty(), &|| {
-                Memory::of(runtime, objective.loss_weights)
-            })?,
+            loss_weights: Memory::of_some(runtime, objective.loss_weights)?,
             labels: objective.labels,
             trained: objective.trained,
             unit: objective.unit,
@@ -825,11 +817,10 @@ impl Resident<Slot> for Plan {
         if held
             .epoch
             .as_ref()
-            .is_none_or(|epoch| epoch.at != at || epoch.bytes != bytes)
+            .is_none_or(|epoch| epoch.at != at || epoch.memory.bytes() != bytes)
         {
             held.epoch = Some(Epoch {
                 memory: Memory::new(&self.runtime, bytes)?,
-                bytes,
                 at,
                 next: 0,
                 steps,
@@ -849,7 +840,7 @@ impl Resident<Slot> for Plan {
     }
 
     fn hold_evaluated(&mut self, shards: &[ShardRows<'_>]) -> Result<()> {
-        let due = self.held.as_ref().expect("rows are held").due;
+        let due = self.held().due;
         let evaluated = match self.evaluated(shards, due) {
             Err(Error::DeviceMemory { .. }) => None,
             evaluated => evaluated?,
@@ -859,7 +850,7 @@ impl Resident<Slot> for Plan {
     }
 
     fn holds(&self, part: Part) -> bool {
-        self.has(part)
+        self.place_of(part).is_some()
     }
 
     fn evaluate(
@@ -878,12 +869,11 @@ impl Resident<Slot> for Plan {
         slots: &[Slot],
         rows: &dyn RowSource,
     ) -> Result<Vec<StepTotal>> {
-        let held = self.held.as_ref().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let epoch = self.held().epoch();
         let steps = steps.min(epoch.steps - epoch.next);
         let recorded = self.recorded(slots)?;
         let held = self.held.as_mut().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let epoch = held.epoch();
         let replay = || replay(&*self.runtime, &recorded);
         let range = epoch.next..epoch.next + steps;
         match &mut held.windows {
@@ -898,10 +888,8 @@ impl Resident<Slot> for Plan {
         let held = self.held.as_mut().expect("rows are held");
         let linked = held.linked.as_mut().expect("devices are linked");
         linked.is_kept = false;
-        let all =
-            std::iter::once(self.weights.at()).chain(slots.iter().map(|slot| slot.memory.at()));
-        for (from, to) in all.zip(&linked.before) {
-            self.runtime.copy(from, to.at(), bytes)?;
+        for (own, before) in linked.copies(self.weights.at(), slots) {
+            self.runtime.copy(own, before, bytes)?;
         }
         linked.is_kept = true;
         let recorded = self.recorded(slots)?;
@@ -920,10 +908,8 @@ impl Resident<Slot> for Plan {
         held.recorded = None;
         let linked = held.linked.as_mut().expect("devices were linked");
         if std::mem::take(&mut linked.is_kept) {
-            let all =
-                std::iter::once(self.weights.at()).chain(slots.iter().map(|slot| slot.memory.at()));
-            for (to, from) in all.zip(&linked.before) {
-                self.runtime.copy(from.at(), to, bytes)?;
+            for (own, before) in linked.copies(self.weights.at(), slots) {
+                self.runtime.copy(before, own, bytes)?;
             }
         }
         Ok(())
@@ -938,8 +924,7 @@ impl Resident<Slot> for Plan {
     }
 
     fn totals(&mut self, steps: usize) -> Result<Vec<StepTotal>> {
-        let held = self.held.as_ref().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let epoch = self.held().epoch();
         let mut totals: Vec<StepTotal> = vec![bytemuck::Zeroable::zeroed(); steps];
         let from = epoch.at.totals + size_of::<StepTotal>() * epoch.next;
         epoch.memory.read(from, &mut totals)?;
@@ -950,8 +935,7 @@ impl Resident<Slot> for Plan {
 
     fn running(&mut self) -> Result<Normalization> {
         let numbers = self.layers.architecture.normalized();
-        let held = self.held.as_ref().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let epoch = self.held().epoch();
         let mut running = Normalization::unit(numbers);
         let bytes = 8 * numbers;
         epoch.memory.read(epoch.at.running, &mut running.mean)?;
@@ -961,8 +945,8 @@ impl Resident<Slot> for Plan {
     }
 
     fn gather(&mut self, step: usize, rows: &dyn RowSource) -> Result<Gathered> {
-        let held = self.held.as_ref().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let held = self.held();
+        let epoch = held.epoch();
         epoch.memory.write(epoch.at.clock, &[step as u32])?;
         let [gather, _] = self.rows_of_step(held, epoch);
         let held = self.held.as_mut().expect("rows are held");
@@ -971,7 +955,7 @@ impl Resident<Slot> for Plan {
             None => run()?,
             Some(windows) => windows.run(step..step + 1, &held.rows, rows, run)?,
         }
-        let held = self.held.as_ref().expect("rows are held");
+        let held = self.held();
         let numbers = self.layers.architecture.continuous;
         let blocks = self.gather_blocks(held.step.rows);
         let mut partials = vec![0.0_f64; blocks * (2 * numbers + 2)];
@@ -995,7 +979,7 @@ impl Resident<Slot> for Plan {
     fn backward(&mut self, all: &AllRows<'_>) -> Result<f64> {
         let (work, taken) = self.backward_work(all)?;
         self.runtime.run(&work)?;
-        let held = self.held.as_ref().expect("rows are held");
+        let held = self.held();
         let mut losses = vec![0.0_f64; taken.losses];
         held.step.losses.read(0, &mut losses)?;
         Ok(losses.iter().sum())
@@ -1007,7 +991,7 @@ impl Resident<Slot> for Plan {
         done: &mut dyn FnMut(f64, CopyBucket<'_>),
     ) -> Result<()> {
         let (work, taken) = self.backward_work(all)?;
-        let held = self.held.as_ref().expect("rows are held");
+        let held = self.held();
         let losses = Losses {
             after: taken.losses_end,
             memory: &held.step.losses,
@@ -1022,7 +1006,7 @@ impl Resident<Slot> for Plan {
 impl Plan {
     /// Copies the totals over all ranks to the device. Returns the work from the gathered rows to their gradient.
     fn backward_work(&self, all: &AllRows<'_>) -> Result<(Vec<Work>, Taken)> {
-        let held = self.held.as_ref().expect("rows are held");
+        let held = self.held();
         let numbers = self.layers.architecture.continuous;
         let Normalization { mean, variance } = all.statistics;
         let mut statistics = vec![0.0; 2 * numbers + 2];
@@ -1037,8 +1021,8 @@ impl Plan {
 
     /// Returns the recorded step; records it if that was not done.
     fn recorded(&mut self, slots: &[Slot]) -> Result<Rc<[Replayed]>> {
-        let held = self.held.as_ref().expect("rows are held");
-        let epoch = held.epoch.as_ref().expect("an epoch has begun");
+        let held = self.held();
+        let epoch = held.epoch();
         let recorded = match &held.recorded {
             Some(recorded) => Rc::clone(recorded),
             None => self.record(&self.step(held, epoch, slots))?,

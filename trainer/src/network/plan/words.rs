@@ -24,6 +24,17 @@ impl Tensor {
         lanes: 1,
     };
 
+    /// Lays out `[M × B × W]` with this row stride.
+    pub(super) fn new(at: Address, [lanes, rows, width]: [usize; 3], ld: usize) -> Self {
+        Self {
+            at,
+            ld,
+            lane: if lanes > 1 { rows * ld } else { 0 },
+            width,
+            lanes,
+        }
+    }
+
     /// Returns its rows from `row` on.
     pub(super) fn rows_from(self, row: usize) -> Self {
         Self {

@@ -61,13 +61,8 @@ struct Generator<B: Backend> {
 impl<B: Backend> Constants<B> {
     pub(super) fn new(architecture: &Architecture, device: &B::Device) -> Self {
         let graph = &architecture.graph;
-        let picked = [
-            ("embedding", graph.embeddings),
-            ("factors.values", graph.factors),
-        ];
-        let picks = picked
-            .into_iter()
-            .filter_map(|(name, value)| Some(Picks::new(value?, graph.table(name), device)));
+        let picks = graph.looked_up();
+        let picks = picks.map(|(value, table)| Picks::new(value, table, device));
         let bins = graph.nodes.iter().filter_map(|node| match &node.operation {
             Operation::PiecewiseLinear(bins) => Some((node.to, Edges::new(bins, device))),
             _ => None,
