@@ -104,7 +104,7 @@ impl<C: Compute> Fit<'_, C> {
             let rows = |shard: usize| rows_of(part, &self.shards[shard]);
             let mut batch = match held {
                 true => Batch::labels(rows, &places),
-                false => Batch::gather(rows, &places, &self.threads),
+                false => Batch::gather(rows, &places, &self.tools.threads),
             };
             if self.architecture.batch_norm {
                 self.running.apply(&mut batch.continuous);

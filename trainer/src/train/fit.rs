@@ -39,7 +39,7 @@ use super::schedule::{Epoch, Place, Schedule, steps_per_epoch};
 use super::shuffle::Shuffle;
 use super::state::{Basis, EpochProgress, Kept, Selected, TrainingState, Weights};
 use super::trace::{Part, Slice, Trace};
-use crate::collective::{Buffer, Communicator};
+use crate::collective::{Buffer, BufferPart, Communicator};
 use crate::encode::{Scaling, Settled};
 use crate::network::{Architecture, Compute, Moments, Normalization};
 use crate::threads::Threads;
@@ -99,8 +99,6 @@ pub(super) struct Fit<'a, C: Compute> {
     resident: bool,
     /// True if it does so without holding them: they are brought while it computes.
     streams: bool,
-    /// True if the ranks' GPUs are linked and hold all rows, so that recorded steps sum over them.
-    linked: bool,
     /// Reason why the state is lost, if a turn of steps was not undone.
     torn: Option<String>,
     pub(super) running: Normalization,
@@ -111,7 +109,8 @@ pub(super) struct Fit<'a, C: Compute> {
     stopped: bool,
     progress: EpochProgress,
     history: Vec<EpochRecord>,
-    best: Option<Best>,
+    /// The epoch that would be published if training ended.
+    best: Option<Kept>,
     /// Summary of the epochs before a refit.
     selected: Option<Selected>,
 
@@ -119,32 +118,27 @@ pub(super) struct Fit<'a, C: Compute> {
     pub(super) own: Covered,
     /// Rows that all ranks trained on in this epoch in earlier generations.
     earlier: Covered,
-    /// All parameters' gradients, in the network's order, then the tail, then unused room.
-    gradient: Buffer,
     /// Length of a step's gradient, without the tail.
     len: usize,
-    /// True if the gradient has only the rows of tables that a step picks.
-    sparse: bool,
     /// True if buckets of the gradient are summed while others are computed, as [agreed](Self::agree_on_overlap).
     overlaps: bool,
     moments: Moments,
-    /// Mean losses of several steps each, with the last of these steps, as seen in this generation.
-    curve: Vec<(u64, f64)>,
     /// Rows and the sum of their losses since the curve's last point.
     since: (u64, f64),
-    trace: Trace,
-    pub(super) threads: Threads,
+    pub(super) tools: Tools,
 }
 
 /// Resources that one training hands on to the next.
 pub(super) struct Tools {
-    /// Buffer of length [`gradient_len`].
+    /// All parameters' gradients, in the network's order, then the tail, then unused room: a buffer of length
+    /// [`gradient_len`].
     pub(super) gradient: Buffer,
-    /// Sparse gradients, as [agreed](agree_on_sparse).
+    /// True if the gradient has only the rows of tables that a step picks, as [agreed](agree_on_sparse).
     pub(super) sparse: bool,
-    /// True if the ranks' GPUs are [linked](mod@super::link).
+    /// True if the ranks' GPUs are [linked](mod@super::link) and, during steps, hold all rows, so that recorded steps sum
+    /// over them.
     pub(super) linked: bool,
-    /// Mean losses by step, as seen in this generation.
+    /// Mean losses of several steps each, with the last of these steps, as seen in this generation.
     pub(super) curve: Vec<(u64, f64)>,
     pub(super) trace: Trace,
     /// Threads that gather rows and compute losses.
@@ -162,14 +156,6 @@ pub(super) struct Begun {
     pub(super) reducing: Duration,
     /// Time spent waiting for this rank's shards.
     pub(super) waited: Duration,
-}
-
-/// The epoch that would be published if training ended.
-#[derive(Debug)]
-struct Best {
-    epoch: usize,
-    score: f64,
-    weights: Weights,
 }
 
 /// A rank's account of an epoch.
@@ -195,14 +181,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         network: C,
         tools: Tools,
     ) -> Result<Self> {
-        let Tools {
-            gradient,
-            sparse,
-            linked,
-            curve,
-            trace,
-            threads,
-        } = tools;
         let TrainingState {
             basis,
             global_batch,
@@ -212,7 +190,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             slots,
             progress,
             history,
-            kept,
+            kept: best,
             selected,
         } = state;
         let ids: Vec<usize> = shards.iter().map(|shard| shard.id).collect();
@@ -224,11 +202,6 @@ impl<'a, C: Compute> Fit<'a, C> {
         let before = selected.map_or(0, |selected| history[selected.epochs - 1].steps);
         let (parameters, steps_before) = (architecture.parameters(), position.steps - before);
         let optimizer = Optimizer::new(spec, l2, parameters, &network, steps_before, slots)?;
-        let best = kept.map(|kept| Best {
-            epoch: kept.epoch,
-            score: kept.score,
-            weights: kept.weights,
-        });
         let epochs = pace::last_epoch(spec, steps, selected, &history);
         let refits = selected.is_none() && refit::follows(spec, world);
         Ok(Self {
@@ -255,12 +228,9 @@ impl<'a, C: Compute> Fit<'a, C> {
             network,
             resident: false,
             streams: false,
-            linked,
             torn: None,
             running,
-            gradient,
             len: optimizer.len(),
-            sparse,
             overlaps: false,
             optimizer,
             converged: false,
@@ -275,10 +245,8 @@ impl<'a, C: Compute> Fit<'a, C> {
             selected,
             own: Covered::default(),
             moments: Moments::around(world.means.clone(), coverage::PIECES + 1),
-            curve,
             since: (0, 0.0),
-            trace,
-            threads,
+            tools,
         })
     }
 
@@ -303,11 +271,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             slots: self.optimizer.slots()?,
             progress: self.progress,
             history: self.history.clone(),
-            kept: self.best.as_ref().map(|best| Kept {
-                epoch: best.epoch,
-                score: best.score,
-                weights: best.weights.clone(),
-            }),
+            kept: self.best.clone(),
             selected: self.selected,
         })
     }
@@ -315,16 +279,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Returns the state, and the resources for another training.
     pub(super) fn into_parts(mut self) -> (Result<TrainingState>, Tools) {
         self.catch_up();
-        let state = self.state();
-        let tools = Tools {
-            gradient: self.gradient,
-            sparse: self.sparse,
-            linked: self.linked,
-            curve: self.curve,
-            trace: self.trace,
-            threads: self.threads,
-        };
-        (state, tools)
+        (self.state(), self.tools)
     }
 
     pub(super) fn weights(&self) -> Result<Weights> {
@@ -383,7 +338,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let taken = self
             .ordered(communicator, cancel)
             .and_then(|rows| self.steps(&rows, communicator, observer, cancel));
-        if taken.is_err() && self.linked {
+        if taken.is_err() && self.tools.linked {
             // Peers that wait for sums hear of it before this GPU leaves the link.
             communicator.close();
         }
@@ -408,7 +363,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         self.begin(communicator)?;
         while self.position.epoch <= self.epochs && !self.has_stopped() {
             let done = self.epoch(communicator, observer, cancel);
-            if done.is_err() && self.linked {
+            if done.is_err() && self.tools.linked {
                 // Peers that wait for sums hear of it before this GPU leaves the link.
                 communicator.close();
             }
@@ -471,7 +426,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         &mut self,
         communicator: &mut Communicator,
     ) -> Result<Option<Vec<Vec<Slice>>>> {
-        let slices = self.trace.take();
+        let slices = self.tools.trace.take();
         let traces = slices.map(|slices| gather(&slices, "trace", communicator));
         traces.transpose()
     }
@@ -553,7 +508,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let mut pace = Pace::default();
         while self.position.step < self.schedule.steps() {
             check(cancel)?;
-            let steps = match (by_itself, self.linked) {
+            let steps = match (by_itself, self.tools.linked) {
                 (true, _) => self.replay(&mut pace, rows, None)?,
                 (false, true) => self.replay(&mut pace, rows, Some(communicator))?,
                 (false, false) => vec![self.step(rows, communicator)?],
@@ -612,7 +567,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     ) -> Result<Sums> {
         let mut sums = Sums::of(self.spec.label.columns.len());
         sums.spent(compute, reduce);
-        self.trace.begins();
+        self.tools.trace.begins();
         let averages = self.optimizer.averages();
         let trained = averages.then(|| self.weights()).transpose()?;
         if averages {
@@ -623,7 +578,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             self.put(&trained)?;
         }
         evaluated?;
-        self.trace.ends(Part::Evaluate, self.position.steps);
+        self.tools.trace.ends(Part::Evaluate, self.position.steps);
         // Patiently, since some ranks have more rows to evaluate than others.
         communicator.patiently(|peers| peers.all_reduce_sum_f64(sums.as_mut_slice()))?;
         Ok(sums)
@@ -631,9 +586,9 @@ impl<'a, C: Compute> Fit<'a, C> {
 
     fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) -> Result<()> {
         if communicator.rank() == 0 {
-            self.trace.begins();
+            self.tools.trace.begins();
             observer.checkpoint(self.position, self.state()?.encode());
-            self.trace.ends(Part::Checkpoint, self.position.steps);
+            self.tools.trace.ends(Part::Checkpoint, self.position.steps);
         }
         Ok(())
     }
@@ -642,7 +597,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// sum of their losses.
     fn step(&mut self, epoch: &Epoch, communicator: &mut Communicator) -> Result<(u64, f64)> {
         let number = self.position.steps + 1;
-        self.trace.begins();
+        self.tools.trace.begins();
         let places = match self.resident {
             true => vec![],
             false => epoch.step(self.position.step),
@@ -656,12 +611,12 @@ impl<'a, C: Compute> Fit<'a, C> {
                 (mine, Some(batch))
             }
         };
-        self.trace.ends(Part::Rows, number);
+        self.tools.trace.ends(Part::Rows, number);
         communicator.all_reduce_sum_f64(self.moments.sums_mut())?;
         if let Some(batch) = &batch {
             self.pick(batch, communicator)?;
         }
-        self.trace.ends(Part::Moments, number);
+        self.tools.trace.ends(Part::Moments, number);
         let all = Covered {
             rows: self.moments.rows() as u64,
             checksum: coverage::join(&self.moments.riders_mut()[..coverage::PIECES]),
@@ -679,22 +634,23 @@ impl<'a, C: Compute> Fit<'a, C> {
                     }
                     None => self.backward_and_reduce_resident(&statistics, weight, communicator)?,
                 }
-                self.network.write_gradient(&self.gradient[..self.len])?;
+                self.network
+                    .write_gradient(&self.tools.gradient[..self.len])?;
             }
             batch => {
                 let loss = match batch {
                     Some(batch) => self.backward(&places, batch, weight)?,
                     None => self.backward_resident(&statistics, weight)?,
                 };
-                write_loss(&mut self.gradient[self.len..], loss);
-                self.trace.ends(Part::Backward, number);
+                write_loss(&mut self.tools.gradient[self.len..], loss);
+                self.tools.trace.ends(Part::Backward, number);
                 self.reduce(communicator)?;
             }
         }
-        self.trace.ends(Part::Gradient, number);
+        self.tools.trace.ends(Part::Gradient, number);
 
         let rate = self.learn_rate(self.position);
-        let (gradient, tail) = self.gradient.split_at_mut(self.len);
+        let (gradient, tail) = self.tools.gradient.split_at_mut(self.len);
         let loss = self.unit * (f64::from(tail[0]) + f64::from(tail[1]));
         let diverged = match loss.is_finite() {
             true => {
@@ -711,7 +667,7 @@ impl<'a, C: Compute> Fit<'a, C> {
         let loss = if retreats { f64::from(f32::MAX) } else { loss };
         self.running.follow(&statistics);
         self.converged = !retreats && self.optimizer.apply(gradient, rate, &mut self.network)?;
-        self.trace.ends(Part::Update, number);
+        self.tools.trace.ends(Part::Update, number);
         self.own.add(mine);
         Ok(self.took(all, weight, loss))
     }
@@ -719,7 +675,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Gathers this rank's rows of a step, and computes the sums that peers need.
     fn gather(&mut self, epoch: &Epoch, places: &[Place]) -> (Covered, Batch) {
         let rows = |shard| epoch.rows(shard, self.shards);
-        let batch = Batch::gather(rows, places, &self.threads);
+        let batch = Batch::gather(rows, places, &self.tools.threads);
         let normalized: &[f32] = if self.architecture.batch_norm {
             &batch.continuous
         } else {
@@ -772,9 +728,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             return Ok(());
         }
         let len = self.len;
-        self.network.read_gradient(&mut self.gradient[..len])?;
-        communicator.all_reduce_sum_of(&mut self.gradient, len + TAIL)?;
-        self.network.write_gradient(&self.gradient[..len])
+        self.network
+            .read_gradient(&mut self.tools.gradient[..len])?;
+        communicator.all_reduce_sum_of(&mut self.tools.gradient, len + TAIL)?;
+        self.network.write_gradient(&self.tools.gradient[..len])
     }
 
     /// Adds a step to the curve; each point averages several steps.
@@ -785,7 +742,9 @@ impl<'a, C: Compute> Fit<'a, C> {
         let is_last = self.position.step == self.schedule.steps();
         if (self.position.steps.is_multiple_of(every) || is_last) && self.since.0 > 0 {
             let (rows, loss) = std::mem::take(&mut self.since);
-            self.curve.push((self.position.steps, loss / rows as f64));
+            self.tools
+                .curve
+                .push((self.position.steps, loss / rows as f64));
         }
     }
 
@@ -852,7 +811,7 @@ impl<'a, C: Compute> Fit<'a, C> {
             Keep::Best | Keep::Last => self.optimizer.averages(),
         };
         if is_kept {
-            self.best = Some(Best {
+            self.best = Some(Kept {
                 epoch: record.epoch,
                 score,
                 weights: self.published()?,
@@ -872,6 +831,14 @@ impl<'a, C: Compute> Fit<'a, C> {
 fn write_loss(tail: &mut [f32], loss: f64) {
     tail[0] = loss as f32;
     tail[1] = (loss - f64::from(tail[0])) as f32;
+}
+
+/// Writes it to a part of the gradient, if that has the tail, which ends at `end`.
+fn write_tail(part: &mut BufferPart<'_>, end: usize, loss: f64) {
+    if part.range().end == end {
+        let at = part.len() - TAIL;
+        write_loss(&mut part[at..], loss);
+    }
 }
 
 pub(super) fn check(cancel: &CancellationToken) -> Result<()> {

@@ -142,7 +142,6 @@ impl RowMemory {
             }
             _ => shards,
         };
-
         Ok(Self {
             keys: Memory::of_parts(runtime, shards.iter().map(|rows| rows.keys))?,
             codes: Memory::of_parts(runtime, shards.iter().map(|rows| rows.codes))?,

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use volley_proto::spec::PIECE;
 
-use super::{Fit, TAIL, write_loss};
+use super::{Fit, TAIL, write_tail};
 use crate::Result;
 use crate::collective::{BufferPart, Communicator};
 use crate::network::{Compute, Input, Piece};
@@ -41,7 +41,8 @@ impl<C: Compute> Fit<'_, C> {
     pub(super) fn backward(&mut self, places: &[Place], batch: Batch, all: f64) -> Result<f64> {
         let rows = batch.len();
         if rows == 0 {
-            self.network.zero_gradient(&mut self.gradient[..self.len])?;
+            self.network
+                .zero_gradient(&mut self.tools.gradient[..self.len])?;
             return Ok(0.0);
         }
         let pieces = self.pieces(rows);
@@ -74,7 +75,7 @@ impl<C: Compute> Fit<'_, C> {
     /// hand over buckets, there are several, and they go to other hosts or devices compute all of them. Within a host a
     /// sum costs processor time alone, which the computation on a CPU would lack. Linked devices sum by themselves.
     pub(super) fn agree_on_overlap(&mut self, communicator: &mut Communicator) -> Result<bool> {
-        if communicator.world_size() == 1 || self.linked {
+        if communicator.world_size() == 1 || self.tools.linked {
             return Ok(false);
         }
         let own = [
@@ -118,7 +119,7 @@ impl<C: Compute> Fit<'_, C> {
             before += self.backward_piece(&places[own], part, all, piece, Target::Flat)?;
         }
         let number = self.position.steps + 1;
-        let mut gradient = std::mem::take(&mut self.gradient);
+        let mut gradient = std::mem::take(&mut self.tools.gradient);
         let summed = communicator.all_reduce_sum_beside(&mut gradient, &ranges, |parts, sum| {
             match last {
                 None => {
@@ -138,10 +139,10 @@ impl<C: Compute> Fit<'_, C> {
                 }
             }
             // The rest of the sums is what the computation did not hide.
-            self.trace.ends(trace::Part::Backward, number);
+            self.tools.trace.ends(trace::Part::Backward, number);
             Ok(())
         });
-        self.gradient = gradient;
+        self.tools.gradient = gradient;
         summed
     }
 
@@ -176,7 +177,7 @@ impl<C: Compute> Fit<'_, C> {
         let trained = members - usize::from(self.cross_validates);
         let share = share * members as f64 / trained as f64;
         let width = members * outputs;
-        let threads = &self.threads;
+        let threads = &self.tools.threads;
         // The loss is known before the gradient is, and goes with a bucket of it.
         let total = Cell::new(0.0);
         let slopes = |all: &[f32]| {
@@ -218,15 +219,12 @@ impl<C: Compute> Fit<'_, C> {
         let (network, end) = (&mut self.network, self.len + TAIL);
         match target {
             Target::Flat => {
-                let gradient = &mut self.gradient[..self.len];
+                let gradient = &mut self.tools.gradient[..self.len];
                 network.gradient(input, slopes, piece, gradient)?;
             }
             Target::Buckets { parts, sum, before } => {
                 network.gradient_in_buckets(input, slopes, piece, parts, &mut |mut part| {
-                    if part.range().end == end {
-                        let at = part.len() - TAIL;
-                        write_loss(&mut part[at..], before + total.get());
-                    }
+                    write_tail(&mut part, end, before + total.get());
                     sum(part);
                 })?;
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use volley_proto::store::Position;
 
 use super::stream::EpochSource;
-use super::{Fit, TAIL, write_loss};
+use super::{Fit, TAIL, write_tail};
 use crate::collective::Communicator;
 use crate::encode::{Rows, Settled};
 use crate::network::{
@@ -81,9 +81,9 @@ impl<C: Compute> Fit<'_, C> {
             accumulate: self.spec.accumulate,
             rows: self.schedule.most_rows(),
             evaluated: evaluate::BATCH.min(held),
-            linked: self.linked.then(|| self.optimizer.kept().len()),
+            linked: self.tools.linked.then(|| self.optimizer.kept().len()),
         };
-        if self.linked && resident.hold(&rows, &objective)? {
+        if self.tools.linked && resident.hold(&rows, &objective)? {
             self.resident = true;
             return self.hold_evaluated().map(|()| true);
         }
@@ -114,10 +114,10 @@ impl<C: Compute> Fit<'_, C> {
         may_link: bool,
         communicator: &mut Communicator,
     ) -> Result<()> {
-        if self.linked {
+        if self.tools.linked {
             let all = gather(&may_link, "rows on its GPU", communicator)?;
-            self.linked = all.iter().all(|may_link| *may_link);
-            if let (false, Some(resident)) = (self.linked, self.network.resident()) {
+            self.tools.linked = all.iter().all(|may_link| *may_link);
+            if let (false, Some(resident)) = (self.tools.linked, self.network.resident()) {
                 resident.unlink()?;
             }
         }
@@ -175,7 +175,7 @@ impl<C: Compute> Fit<'_, C> {
         peers: Option<&mut Communicator>,
     ) -> Result<Vec<(u64, f64)>> {
         let start = Instant::now();
-        self.trace.begins();
+        self.tools.trace.begins();
         let Position { step, steps, .. } = self.position;
         let left = self.schedule.steps() - step;
         let until_checkpoint = self
@@ -195,7 +195,7 @@ impl<C: Compute> Fit<'_, C> {
                     shards: self.shards,
                     ids: &self.ids,
                     first: (self.own.rows == 0).then_some(step),
-                    threads: &self.threads,
+                    threads: &self.tools.threads,
                 };
                 let resident = self.network.resident().expect("rows are held");
                 let totals = resident.run(turn as usize, self.optimizer.kept(), &rows);
@@ -229,7 +229,7 @@ impl<C: Compute> Fit<'_, C> {
             self.took(all, weight, self.unit * loss)
         });
         let done = done.collect();
-        self.trace.ends(Part::Steps, self.position.steps);
+        self.tools.trace.ends(Part::Steps, self.position.steps);
         if let Some(StepTotal { loss, bad, .. }) = totals.get(taken) {
             let loss = self.unit * loss;
             return Err(match loss.is_finite() {
@@ -287,7 +287,7 @@ impl<C: Compute> Fit<'_, C> {
             shards: self.shards,
             ids: &self.ids,
             first: (self.own.rows == 0).then_some(self.position.step),
-            threads: &self.threads,
+            threads: &self.tools.threads,
         };
         let resident = self.network.resident().expect("rows are held");
         let Gathered {
@@ -325,7 +325,7 @@ impl<C: Compute> Fit<'_, C> {
     ) -> Result<()> {
         let ranges = self.summed_ranges();
         let (number, end) = (self.position.steps + 1, self.len + TAIL);
-        let mut gradient = std::mem::take(&mut self.gradient);
+        let mut gradient = std::mem::take(&mut self.tools.gradient);
         let summed = communicator.all_reduce_sum_beside(&mut gradient, &ranges, |parts, sum| {
             let resident = self.network.resident().expect("rows are held");
             let mut parts = parts.into_iter();
@@ -333,17 +333,14 @@ impl<C: Compute> Fit<'_, C> {
             resident.backward_in_buckets(&all, &mut |loss, copy| {
                 let mut part = parts.next().expect("there is a part for each bucket");
                 copy(&mut part);
-                if part.range().end == end {
-                    let at = part.len() - TAIL;
-                    write_loss(&mut part[at..], loss);
-                }
+                write_tail(&mut part, end, loss);
                 sum(part);
             })?;
             // The rest of the sums is what the device did not hide.
-            self.trace.ends(Part::Backward, number);
+            self.tools.trace.ends(Part::Backward, number);
             Ok(())
         });
-        self.gradient = gradient;
+        self.tools.gradient = gradient;
         summed
     }
 

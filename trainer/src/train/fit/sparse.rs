@@ -67,7 +67,7 @@ pub(in crate::train) fn gradient_len(
 impl<C: Compute> Fit<'_, C> {
     /// Agrees with the other ranks on the rows that the step picks; this rank contributes its batch's codes.
     pub(super) fn pick(&mut self, batch: &Batch, communicator: &mut Communicator) -> Result<()> {
-        let Some(network) = self.network.sparse().filter(|_| self.sparse) else {
+        let Some(network) = self.network.sparse().filter(|_| self.tools.sparse) else {
             return Ok(());
         };
         let codes = match communicator.world_size() {
@@ -85,7 +85,7 @@ impl<C: Compute> Fit<'_, C> {
 
     /// Brings all weights and the optimizer's state up to date.
     pub(super) fn catch_up(&mut self) {
-        if let Some(network) = self.network.sparse().filter(|_| self.sparse) {
+        if let Some(network) = self.network.sparse().filter(|_| self.tools.sparse) {
             self.optimizer.catch_up(network);
         }
     }
