@@ -3,7 +3,7 @@
 //! Embeddings follow their values to their codes in the new vocabularies; everything else is copied unchanged. A training
 //! that begins before its rows have arrived inherits the vocabularies and the scaling too.
 
-use volley_proto::spec::{Feature, FeatureKind, Label, Loss, NumericTransform, TrainSpec};
+use volley_proto::spec::{Feature, FeatureKind, NumericTransform, TrainSpec};
 
 use super::Model;
 use super::predict::Encoder;
@@ -14,10 +14,7 @@ use crate::{Error, Result};
 /// Network that starts with a model's weights.
 #[derive(Debug)]
 pub(crate) struct Successor<'a> {
-    pub(crate) features: &'a [Feature],
-    pub(crate) numeric_transform: NumericTransform,
-    pub(crate) label: &'a Label,
-    pub(crate) loss: &'a Loss,
+    pub(crate) spec: &'a TrainSpec,
     /// Vocabularies of the categorical features.
     pub(crate) vocabularies: &'a [Vocabulary],
     pub(crate) architecture: &'a Architecture,
@@ -46,12 +43,7 @@ impl Model {
         label: Option<Class>,
     ) -> Result<Inherited> {
         let refuse = |difference: String| Err(Error::WarmFeatures { difference });
-        self.check_roles(
-            &spec.features,
-            spec.numeric_transform,
-            &spec.label,
-            &spec.loss,
-        )?;
+        self.check_roles(spec)?;
         self.check_classes(&spec.features, features.iter().copied())?;
         let classes = self.manifest.classes.as_ref().map(Vocabulary::of_classes);
         let then = classes.as_ref().map(Vocabulary::class);
@@ -96,7 +88,11 @@ impl Model {
         successor: &Successor<'_>,
         fresh: Vec<Vec<f32>>,
     ) -> Result<(Vec<Vec<f32>>, Normalization)> {
-        self.check_features(successor)?;
+        let Successor {
+            spec, vocabularies, ..
+        } = *successor;
+        self.check_roles(spec)?;
+        self.check_classes(&spec.features, vocabularies.iter().map(Vocabulary::class))?;
         self.check_shapes(successor.architecture)?;
         let mut values = self.values.clone();
         let mut fresh = fresh;
@@ -116,42 +112,21 @@ impl Model {
         })
     }
 
-    fn check_features(&self, successor: &Successor<'_>) -> Result<()> {
-        let Successor {
-            features,
-            numeric_transform,
-            label,
-            loss,
-            vocabularies,
-            ..
-        } = *successor;
-        self.check_roles(features, numeric_transform, label, loss)?;
-        self.check_classes(features, vocabularies.iter().map(Vocabulary::class))
-    }
-
     /// Checks the columns' roles.
-    fn check_roles(
-        &self,
-        features: &[Feature],
-        numeric_transform: NumericTransform,
-        label: &Label,
-        loss: &Loss,
-    ) -> Result<()> {
+    fn check_roles(&self, successor: &TrainSpec) -> Result<()> {
         let refuse = |difference| Err(Error::WarmFeatures { difference });
+        let specs = [&self.manifest.spec, successor];
         // Outputs are identified by position, and each has a scale.
-        let spec = &self.manifest.spec;
-        let outputs = |label: &Label, loss: &Loss| match (label.several(), loss.shares()) {
+        let [then, now] = specs.map(|spec| match (spec.label.several(), spec.loss.shares()) {
             ([], None) => None,
             ([], Some(shares)) => Some(format!("quantiles {shares:?}")),
             (labels, _) => Some(format!("labels {labels:?}")),
-        };
-        let then = outputs(&spec.label, &spec.loss);
-        let now = outputs(label, loss);
+        });
         if then != now {
             let [then, now] = [then, now].map(|of| of.unwrap_or_else(|| "one label".to_owned()));
             return refuse(format!("it predicts {then}, this one {now}"));
         }
-        let (then, now) = (&self.manifest.spec.features, features);
+        let [then, now] = specs.map(|spec| &spec.features);
         for at in 0..then.len().max(now.len()) {
             let say = |feature: &Feature| {
                 let kind = match feature.kind {
@@ -168,9 +143,8 @@ impl Model {
             }
         }
         // Numbers must be scaled as the model's: ranks are not standard deviations.
-        let transforms = [self.manifest.spec.numeric_transform, numeric_transform];
-        let [ranked, ranks] = transforms.map(|of| of == NumericTransform::Quantile);
-        let [before, after] = transforms;
+        let [before, after] = specs.map(|spec| spec.numeric_transform);
+        let [ranked, ranks] = [before, after].map(|of| of == NumericTransform::Quantile);
         if ranked != ranks && now.iter().any(|f| f.kind == FeatureKind::Continuous) {
             let difference = format!("its numeric_transform is '{before}', this one's '{after}'");
             return refuse(difference);

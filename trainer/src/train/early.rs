@@ -192,10 +192,7 @@ fn begin(
     } = model.inherited(spec, &arriving.classes(), arriving.label())?;
     let architecture = architecture(spec, &vocabularies, classes.as_ref(), &scaling, layers)?;
     let successor = Successor {
-        features: &spec.features,
-        numeric_transform: spec.numeric_transform,
-        label: &spec.label,
-        loss: &spec.loss,
+        spec,
         vocabularies: &vocabularies,
         architecture: &architecture,
     };

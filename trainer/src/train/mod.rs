@@ -185,10 +185,7 @@ fn train_on(spec: &TrainSpec, shards: Shards, rank: Rank<'_>) -> Result<Outcome,
         reason,
     } = match choice {
         Ok(choice) => choice,
-        Err(error) => {
-            let state = Some(Box::new(state));
-            return Err(Interrupted { error, state });
-        }
+        Err(error) => return Err(Interrupted::with(error, state)),
     };
     if let Some(reason) = reason {
         observer.fell_back(computed, &reason);
@@ -198,10 +195,7 @@ fn train_on(spec: &TrainSpec, shards: Shards, rank: Rank<'_>) -> Result<Outcome,
     let (spec, architecture) = (&prepared.spec, &prepared.architecture);
     let sparse = match agree_on_sparse(spec, architecture, sizes, on_host, communicator) {
         Ok(sparse) => sparse,
-        Err(error) => {
-            let state = Some(Box::new(state));
-            return Err(Interrupted { error, state });
-        }
+        Err(error) => return Err(Interrupted::with(error, state)),
     };
     let runtime = match &chosen {
         Chosen::Plan(device) => Some(Rc::clone(&device.runtime)),
@@ -214,10 +208,7 @@ fn train_on(spec: &TrainSpec, shards: Shards, rank: Rank<'_>) -> Result<Outcome,
     let linked = communicator.patiently(|peers| link(runtime.as_ref(), unlinked, numbers, peers));
     let Linked { is_linked, note } = match linked {
         Ok(linked) => linked,
-        Err(error) => {
-            let state = Some(Box::new(state));
-            return Err(Interrupted { error, state });
-        }
+        Err(error) => return Err(Interrupted::with(error, state)),
     };
     if let Some(note) = note.filter(|_| communicator.rank() == 0) {
         observer.noted(&note);
@@ -301,12 +292,7 @@ fn run<C: Compute>(
     let most = gradient_len(&architecture, sparse, state.global_batch);
     let gradient = match communicator.buffer(most) {
         Ok(gradient) => gradient,
-        Err(error) => {
-            return Err(Interrupted {
-                error: error.into(),
-                state: Some(Box::new(state)),
-            });
-        }
+        Err(error) => return Err(Interrupted::with(error, state)),
     };
     let mut tools = Tools {
         gradient,
@@ -348,11 +334,6 @@ fn run<C: Compute>(
         true => (train_rows, all_train.rows),
         false => (sum(&shards, |shard| shard.eval.len()), world.eval.rows),
     };
-    let interrupted = |error: Error, state| Interrupted {
-        error,
-        state: Some(Box::new(state)),
-    };
-
     // A device that fails takes the state with it.
     let lost = |error| Interrupted { error, state: None };
     let network = |state: &mut TrainingState| {
@@ -387,11 +368,11 @@ fn run<C: Compute>(
     if refit.is_some() {
         (shards, world) = match refit::merge(shards, &world, class_weights.as_deref(), cancel) {
             Ok(merged) => merged,
-            Err(error) => return Err(interrupted(error, state)),
+            Err(error) => return Err(Interrupted::with(error, state)),
         };
         trained = match trained_codes(&shards, &vocabularies, communicator) {
             Ok(trained) => trained,
-            Err(error) => return Err(interrupted(error, state)),
+            Err(error) => return Err(Interrupted::with(error, state)),
         };
     }
     let network = network(&mut state).map_err(lost)?;
@@ -571,10 +552,7 @@ fn prepare(
     };
     let warm = |model: &Model| {
         let successor = Successor {
-            features: &spec.features,
-            numeric_transform: spec.numeric_transform,
-            label: &spec.label,
-            loss: &spec.loss,
+            spec,
             vocabularies: &vocabularies,
             architecture: &architecture,
         };

@@ -163,6 +163,16 @@ pub struct Interrupted {
     pub state: Option<Box<TrainingState>>,
 }
 
+impl Interrupted {
+    /// Ends a training that can continue from this state.
+    pub(super) fn with(error: impl Into<Error>, state: TrainingState) -> Self {
+        Self {
+            error: error.into(),
+            state: Some(Box::new(state)),
+        }
+    }
+}
+
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
