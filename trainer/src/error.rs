@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use volley_proto::store::{Coverage, Position};
 
@@ -411,6 +412,42 @@ impl Error {
             Self::Collective(error) => error.is_peer_loss(),
             Self::AtStep { source, .. } => source.is_peer_loss(),
             _ => false,
+        }
+    }
+
+    /// Returns a conversion of Arrow's errors about values of a column.
+    pub(crate) fn values(
+        column: &str,
+        expected: &'static str,
+    ) -> impl Fn(ArrowError) -> Self + Copy {
+        move |source| Self::Values {
+            column: column.to_owned(),
+            expected,
+            source,
+        }
+    }
+
+    /// Returns the error of a column whose type does not suit its role.
+    pub(crate) fn column_type(
+        column: &str,
+        role: &'static str,
+        actual: &DataType,
+        expected: &str,
+    ) -> Self {
+        Self::ColumnType {
+            column: column.to_owned(),
+            role,
+            actual: actual.to_string(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// Returns the error of a model's file that does not match the manifest.
+    pub(crate) fn model_file(file: &'static str, problem: impl Into<String>) -> Self {
+        Self::ModelFile {
+            file,
+            problem: problem.into(),
+            source: None,
         }
     }
 

@@ -96,11 +96,7 @@ impl Categories {
             return Self::read_values(array, class, name);
         };
         check(array, class, name)?;
-        let fail = |source| Error::Values {
-            column: name.to_owned(),
-            expected: "text",
-            source,
-        };
+        let fail = Error::values(name, "text");
         let values = cast(dictionary.values(), &DataType::Utf8View).map_err(fail)?;
         Ok(Self::Keyed {
             keys: whole(dictionary.keys()).map_err(fail)?,
@@ -114,11 +110,7 @@ impl Categories {
     /// The errors of [`read`](Self::read).
     pub(super) fn read_values(array: &ArrayRef, class: Class, name: &str) -> Result<Self> {
         check(array, class, name)?;
-        let fail = |source| Error::Values {
-            column: name.to_owned(),
-            expected: "64-bit integers",
-            source,
-        };
+        let fail = Error::values(name, "64-bit integers");
         let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
         Ok(match class {
             Class::Text => {
@@ -136,15 +128,12 @@ impl Categories {
 
 /// Checks that a column is of a class.
 fn check(array: &ArrayRef, class: Class, name: &str) -> Result<()> {
-    if Class::of(array.data_type()) == Some(class) {
+    let (actual, role) = (array.data_type(), "this categorical feature");
+    if Class::of(actual) == Some(class) {
         return Ok(());
     }
-    Err(Error::ColumnType {
-        column: name.to_owned(),
-        role: "this categorical feature",
-        actual: array.data_type().to_string(),
-        expected: format!("{class:?}").to_lowercase(),
-    })
+    let expected = format!("{class:?}").to_lowercase();
+    Err(Error::column_type(name, role, actual, &expected))
 }
 
 fn whole(array: &dyn Array) -> Result<Int64Array, ArrowError> {
@@ -156,6 +145,21 @@ fn whole(array: &dyn Array) -> Result<Int64Array, ArrowError> {
     Ok(cast.as_primitive::<Int64Type>().clone())
 }
 
+/// Returns dates and times in units of their own, and whole numbers as they are. They are cast through integers of the
+/// same width: a direct cast between times would read the zone's clock.
+pub(super) fn units(plain: &ArrayRef) -> Result<Int64Array, ArrowError> {
+    let days;
+    let plain = match plain.data_type() {
+        DataType::Date32 => {
+            days = cast(plain, &DataType::Int32)?;
+            &days
+        }
+        _ => plain,
+    };
+    let units = cast(plain, &DataType::Int64)?;
+    Ok(units.as_primitive::<Int64Type>().clone())
+}
+
 /// Milliseconds in a day.
 const DAY: f64 = 86_400e3;
 
@@ -165,11 +169,7 @@ const DAY: f64 = 86_400e3;
 /// # Errors
 /// When the column has another type.
 pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float64Array> {
-    let fail = |source| Error::Values {
-        column: name.to_owned(),
-        expected: "64-bit floats",
-        source,
-    };
+    let fail = Error::values(name, "64-bit floats");
     let plain = cast(array, value_type(array.data_type())).map_err(fail)?;
     let day = match plain.data_type() {
         DataType::Date32 => Some(1.0),
@@ -183,22 +183,15 @@ pub(crate) fn numbers(array: &ArrayRef, name: &str) -> Result<Float64Array> {
         _ => None,
     };
     if let Some(day) = day {
-        // Cast through integers of the same width: a direct cast between times would read the zone's clock.
-        let plain = match plain.data_type() {
-            DataType::Date32 => cast(&plain, &DataType::Int32).map_err(fail)?,
-            _ => plain,
-        };
-        let units = cast(&plain, &DataType::Int64).map_err(fail)?;
-        let units = units.as_primitive::<Int64Type>();
+        let units = units(&plain).map_err(fail)?;
         return Ok(units.unary(|units| units as f64 / day));
     }
     if !(plain.data_type().is_numeric() || *plain.data_type() == DataType::Boolean) {
-        return Err(Error::ColumnType {
-            column: name.to_owned(),
-            role: "a continuous feature",
-            actual: array.data_type().to_string(),
-            expected: "a number, a boolean, a date or a time".into(),
-        });
+        let (role, expected) = (
+            "a continuous feature",
+            "a number, a boolean, a date or a time",
+        );
+        return Err(Error::column_type(name, role, array.data_type(), expected));
     }
     let cast = cast(&plain, &DataType::Float64).map_err(fail)?;
     Ok(cast.as_primitive::<Float64Type>().clone())

@@ -10,6 +10,9 @@ use super::categories::{Class, value_type};
 use super::defect::Rule;
 use crate::{Error, Result};
 
+/// Role of the column that a split reads.
+const SPLIT: &str = "the split column";
+
 /// Columns that training reads, by index.
 #[derive(Debug)]
 pub(super) struct Columns {
@@ -77,12 +80,7 @@ impl Columns {
             match feature.kind {
                 FeatureKind::Continuous => continuous.push(column),
                 FeatureKind::Categorical => {
-                    let class = Class::of(data_type).ok_or_else(|| Error::ColumnType {
-                        column: feature.column.clone(),
-                        role: "a categorical feature",
-                        actual: data_type.to_string(),
-                        expected: "a whole number, text, a boolean or a date".into(),
-                    })?;
+                    let class = class_of(&column, "a categorical feature", data_type)?;
                     categorical.push((column, class));
                 }
             }
@@ -92,12 +90,7 @@ impl Columns {
         let labels = labels.collect::<Result<Vec<_>>>()?;
         let classes = match (spec.task, labels.first()) {
             (Task::Classification, Some((column, label_type))) => {
-                Some(Class::of(label_type).ok_or_else(|| Error::ColumnType {
-                    column: column.name.clone(),
-                    role: "the label",
-                    actual: label_type.to_string(),
-                    expected: "a whole number, text, a boolean or a date".into(),
-                })?)
+                Some(class_of(column, "the label", label_type)?)
             }
             _ => None,
         };
@@ -114,29 +107,21 @@ impl Columns {
                 }
             }
             Split::Sequential { column, .. } => {
-                let (found, data_type) = find(column, "the split column", schema)?;
+                let (found, data_type) = find(column, SPLIT, schema)?;
                 if !is_ordered(value_type(data_type)) {
-                    return Err(Error::ColumnType {
-                        column: column.clone(),
-                        role: "the split column",
-                        actual: data_type.to_string(),
-                        expected: "a number, a date or a time".into(),
-                    });
+                    let expected = "a number, a date or a time";
+                    return Err(Error::column_type(column, SPLIT, data_type, expected));
                 }
                 SplitBy::Sequence(found)
             }
             Split::Column(name) => {
-                let (column, data_type) = find(name, "the split column", schema)?;
+                let (column, data_type) = find(name, SPLIT, schema)?;
                 match Class::of(data_type) {
                     Some(Class::Text) => SplitBy::Text(column),
                     Some(Class::Boolean) => SplitBy::Flag(column),
                     _ => {
-                        return Err(Error::ColumnType {
-                            column: name.clone(),
-                            role: "the split column",
-                            actual: data_type.to_string(),
-                            expected: "text or a boolean".into(),
-                        });
+                        let expected = "text or a boolean";
+                        return Err(Error::column_type(name, SPLIT, data_type, expected));
                     }
                 }
             }
@@ -172,6 +157,13 @@ impl Columns {
         let categorical = self.categorical.iter();
         categorical.map(|(_, class)| *class).collect()
     }
+}
+
+/// Returns the class of a column's type.
+fn class_of(column: &Column, role: &'static str, data_type: &DataType) -> Result<Class> {
+    let expected = "a whole number, text, a boolean or a date";
+    let fail = || Error::column_type(&column.name, role, data_type, expected);
+    Class::of(data_type).ok_or_else(fail)
 }
 
 fn find<'s>(name: &str, role: &'static str, schema: &'s Schema) -> Result<(Column, &'s DataType)> {

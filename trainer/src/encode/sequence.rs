@@ -5,8 +5,9 @@
 
 use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Float64Type};
 
+use super::categories::{units, value_type};
 use super::load::LoadedShards;
 use super::shard::Part;
 use crate::{Error, Result};
@@ -15,26 +16,18 @@ const SIGN: u64 = 1 << 63;
 
 /// Appends the position of every value.
 pub(super) fn extend(sequence: &mut Vec<u64>, values: &ArrayRef, name: &str) -> Result<()> {
-    let fail = |source| Error::Values {
-        column: name.to_owned(),
-        expected: "numbers, dates or times",
-        source,
-    };
-    let plain = match values.data_type() {
-        DataType::Dictionary(_, of) => cast(values, of).map_err(fail)?,
-        _ => ArrayRef::clone(values),
-    };
+    let fail = Error::values(name, "numbers, dates or times");
+    let plain = cast(values, value_type(values.data_type())).map_err(fail)?;
     // Dates and times are whole numbers of days or smaller units.
     let whole = plain.data_type().is_integer() && *plain.data_type() != DataType::UInt64
         || plain.data_type().is_temporal();
     if whole {
-        let plain = match plain.data_type() {
-            DataType::Date32 => cast(&plain, &DataType::Int32).map_err(fail)?,
-            _ => plain,
-        };
-        let numbers = cast(&plain, &DataType::Int64).map_err(fail)?;
-        let numbers = numbers.as_primitive::<Int64Type>().iter();
-        sequence.extend(numbers.map(|x| x.map_or(u64::MAX, |x| x.cast_unsigned() ^ SIGN)));
+        let numbers = units(&plain).map_err(fail)?;
+        sequence.extend(
+            numbers
+                .iter()
+                .map(|x| x.map_or(u64::MAX, |x| x.cast_unsigned() ^ SIGN)),
+        );
     } else {
         let numbers = cast(&plain, &DataType::Float64).map_err(fail)?;
         let numbers = numbers.as_primitive::<Float64Type>().iter();

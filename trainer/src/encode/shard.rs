@@ -205,11 +205,8 @@ impl LocalShard {
         let weights = numbers(batch.column(column.index), &column.name)?;
         let weighs = weights.iter().map(|x| x.is_none_or(|x| x as f32 != 0.0));
         let weighs = BooleanArray::from(weighs.collect::<Vec<bool>>());
-        let kept = filter_record_batch(batch, &weighs).map_err(|source| Error::Values {
-            column: column.name.clone(),
-            expected: "weights",
-            source,
-        })?;
+        let kept = filter_record_batch(batch, &weighs);
+        let kept = kept.map_err(Error::values(&column.name, "weights"))?;
         self.weightless += (batch.num_rows() - kept.num_rows()) as u64;
         Ok(kept)
     }
@@ -230,13 +227,10 @@ impl LocalShard {
                 share,
                 folds: count,
             } => {
-                let hashes = batch.column(column.index).as_primitive_opt::<UInt64Type>();
-                let hashes = hashes.ok_or_else(|| Error::ColumnType {
-                    column: column.name.clone(),
-                    role: "the rows' hash",
-                    actual: batch.column(column.index).data_type().to_string(),
-                    expected: "64-bit hashes".into(),
-                })?;
+                let hashes = batch.column(column.index);
+                let (actual, role) = (hashes.data_type(), "the rows' hash");
+                let fail = || Error::column_type(&column.name, role, actual, "64-bit hashes");
+                let hashes = hashes.as_primitive_opt::<UInt64Type>().ok_or_else(fail)?;
                 for hash in hashes.values() {
                     let drawn = draw.number(*hash);
                     parts.push(match drawn < *share {
@@ -301,12 +295,7 @@ impl LocalShard {
     ) -> Result<()> {
         let parts = &self.parts[first..];
         let read: BooleanArray = parts.iter().map(|part| Some(*part != Part::Test)).collect();
-        let fail = |source| Error::Values {
-            column: name.to_owned(),
-            expected: "classes",
-            source,
-        };
-        let array = filter(array, &read).map_err(fail)?;
+        let array = filter(array, &read).map_err(Error::values(name, "classes"))?;
         let nulls = array.logical_null_count();
         for _ in 0..nulls {
             Defect::count(&mut self.defects, name, Rule::Class, || NULL.into());
@@ -333,12 +322,7 @@ impl LocalShard {
         first: usize,
     ) -> Result<()> {
         let name = &columns.labels[at].name;
-        let fail = |source| Error::Values {
-            column: name.clone(),
-            expected: "numbers",
-            source,
-        };
-        let values = cast(array, &DataType::Float64).map_err(fail)?;
+        let values = cast(array, &DataType::Float64).map_err(Error::values(name, "numbers"))?;
         let values = values.as_primitive::<Float64Type>();
         let (rule, ln) = (columns.rule, columns.transform == LabelTransform::Ln);
         for (value, part) in values.iter().zip(&self.parts[first..]) {

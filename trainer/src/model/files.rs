@@ -29,40 +29,35 @@ pub const VOCABULARIES: &str = "vocabularies.json";
 const RUNNING_MEAN: &str = "bn.mean";
 const RUNNING_VARIANCE: &str = "bn.variance";
 
+// Numbers are written in their in-memory representation.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 /// Encodes the weights file of these parameters; without running statistics if there are none.
 pub(crate) fn encode_weights(
     parameters: &[Parameter],
     values: &[Vec<f32>],
     running: &Normalization,
 ) -> Bytes {
-    let mut tensors: Vec<(&str, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    let view = |name, dtype, shape, bytes| {
+        let view = TensorView::new(dtype, shape, bytes);
+        let view = view.expect("a parameter has as many numbers as its shape says");
+        (name, view)
+    };
+    let mut tensors: Vec<(&str, TensorView<'_>)> = Vec::new();
     for (parameter, values) in parameters.iter().zip(values) {
-        let bytes = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        tensors.push((&parameter.name, Dtype::F32, parameter.shape.clone(), bytes));
+        let (shape, bytes) = (parameter.shape.clone(), bytemuck::cast_slice(values));
+        tensors.push(view(parameter.name.as_str(), Dtype::F32, shape, bytes));
     }
     if !running.mean.is_empty() {
         for (name, values) in [
             (RUNNING_MEAN, &running.mean),
             (RUNNING_VARIANCE, &running.variance),
         ] {
-            let bytes = values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect();
-            tensors.push((name, Dtype::F64, vec![values.len()], bytes));
+            let (shape, bytes) = (vec![values.len()], bytemuck::cast_slice(values));
+            tensors.push(view(name, Dtype::F64, shape, bytes));
         }
     }
-    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        let view = TensorView::new(*dtype, shape.clone(), bytes);
-        (
-            *name,
-            view.expect("a parameter has as many numbers as its shape says"),
-        )
-    });
-    let file = safetensors::serialize(views, None);
+    let file = safetensors::serialize(tensors, None);
     Bytes::from(file.expect("names and shapes are what the format can say"))
 }
 
@@ -82,25 +77,15 @@ pub(super) fn decode_weights(
             Ok(tensor)
         } else {
             let (actual, actual_shape) = (tensor.dtype(), tensor.shape());
-            Err(wrong(
-                WEIGHTS,
-                format!(
-                    "tensor {name} is {actual:?} {actual_shape:?}, the manifest asks for \
-                     {dtype:?} {shape:?}"
-                ),
-            ))
+            let asked = format!("the manifest asks for {dtype:?} {shape:?}");
+            let problem = format!("tensor {name} is {actual:?} {actual_shape:?}, {asked}");
+            Err(Error::model_file(WEIGHTS, problem))
         }
     };
     let mut values = Vec::with_capacity(parameters.len());
     for parameter in parameters {
         let tensor = tensor(&parameter.name, Dtype::F32, &parameter.shape)?;
-        let (numbers, _) = tensor.data().as_chunks::<4>();
-        values.push(
-            numbers
-                .iter()
-                .map(|bytes| f32::from_le_bytes(*bytes))
-                .collect(),
-        );
+        values.push(bytemuck::pod_collect_to_vec(tensor.data()));
     }
     let mut running = Normalization::unit(normalized);
     if normalized > 0 {
@@ -110,11 +95,7 @@ pub(super) fn decode_weights(
         ];
         for (name, values) in statistics {
             let tensor = tensor(name, Dtype::F64, &[normalized])?;
-            let (numbers, _) = tensor.data().as_chunks::<8>();
-            *values = numbers
-                .iter()
-                .map(|bytes| f64::from_le_bytes(*bytes))
-                .collect();
+            *values = bytemuck::pod_collect_to_vec(tensor.data());
         }
     }
     Ok((values, running))
@@ -155,7 +136,7 @@ pub(super) fn decode_vocabularies(
             entries.len(),
             expected.len()
         );
-        return Err(wrong(VOCABULARIES, problem));
+        return Err(Error::model_file(VOCABULARIES, problem));
     }
     for (entry, feature) in entries.iter().zip(expected) {
         let Entry { column, vocabulary } = entry;
@@ -164,7 +145,7 @@ pub(super) fn decode_vocabularies(
             && Some(vocabulary.distinct()) == feature.vocabulary;
         if !fits {
             let problem = format!("the vocabulary of {column:?} differs from the manifest");
-            return Err(wrong(VOCABULARIES, problem));
+            return Err(Error::model_file(VOCABULARIES, problem));
         }
     }
     Ok(entries.into_iter().map(|entry| entry.vocabulary).collect())
@@ -174,14 +155,6 @@ fn categorical(features: &[FeatureSummary]) -> impl Iterator<Item = &FeatureSumm
     features
         .iter()
         .filter(|feature| feature.kind == FeatureKind::Categorical)
-}
-
-fn wrong(file: &'static str, problem: String) -> Error {
-    Error::ModelFile {
-        file,
-        problem,
-        source: None,
-    }
 }
 
 fn damaged(

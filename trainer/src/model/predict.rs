@@ -83,12 +83,8 @@ impl Model {
         };
         let has_bins = scaling.features.iter().all(FeatureScale::has_bins);
         if manifest.spec.network.is_piecewise() && !has_bins {
-            return Err(Error::ModelFile {
-                file: "manifest.json",
-                problem: "a continuous feature has no bins for its piecewise linear embedding"
-                    .into(),
-                source: None,
-            });
+            let problem = "a continuous feature has no bins for its piecewise linear embedding";
+            return Err(Error::model_file("manifest.json", problem));
         }
         let classes = manifest.classes.as_ref().map_or(0, Classes::len);
         let sizes = Sizes {
@@ -127,11 +123,8 @@ impl Model {
             .map(|feature| feature.kind)
             .map(encoder)
             .collect();
-        let features = features.ok_or_else(|| Error::ModelFile {
-            file: super::VOCABULARIES,
-            problem: "it lacks the vocabulary of a categorical feature".into(),
-            source: None,
-        })?;
+        let lacking = "it lacks the vocabulary of a categorical feature";
+        let features = features.ok_or_else(|| Error::model_file(super::VOCABULARIES, lacking))?;
         Ok(Self {
             manifest,
             architecture,
@@ -301,11 +294,7 @@ fn probable(classes: &Classes, all: &[f32], outputs: usize) -> Result<Vec<ArrayR
     let mut shares = Vec::with_capacity(rows * count);
     outputs.for_each(|outputs| probabilities(outputs, &mut shares));
     let each = UInt32Array::from_iter_values((0..rows).flat_map(|_| 0..count as u32));
-    let fail = |source| Error::Values {
-        column: "the prediction".into(),
-        expected: "classes",
-        source,
-    };
+    let fail = Error::values("the prediction", "classes");
     let of_classes = take(&values, &each, None).map_err(fail)?;
     let columns: Vec<ArrayRef> = vec![of_classes, Arc::new(Float32Array::from(shares))];
     let fields = classes.class_type().probability();
@@ -322,11 +311,7 @@ fn lists(
     count: usize,
     expected: &'static str,
 ) -> Result<ArrayRef> {
-    let fail = |source| Error::Values {
-        column: "the prediction".into(),
-        expected,
-        source,
-    };
+    let fail = Error::values("the prediction", expected);
     let structs = StructArray::try_new(fields.clone(), columns, None).map_err(fail)?;
     let item = Arc::new(Field::new_struct("item", fields, false));
     let lengths = std::iter::repeat_n(count, structs.len() / count);

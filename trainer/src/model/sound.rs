@@ -17,11 +17,7 @@ pub(super) fn check(
     weights: &[u8],
     vocabularies: &[Vocabulary],
 ) -> Result<()> {
-    let wrong = |problem: String| Error::ModelFile {
-        file: "manifest.json",
-        problem,
-        source: None,
-    };
+    let wrong = |problem: String| Error::model_file("manifest.json", problem);
     let spec = &manifest.spec;
     let features = spec.features.iter().zip(&manifest.features);
     let mut same = features
@@ -43,11 +39,11 @@ pub(super) fn check(
     let asked = numbers(manifest, vocabularies);
     match asked <= there_are {
         true => Ok(()),
-        false => Err(Error::ModelFile {
-            file: WEIGHTS,
-            problem: format!("it has {there_are} numbers, the manifest asks for {asked} at least"),
-            source: None,
-        }),
+        false => {
+            let there_are = format!("it has {there_are} numbers");
+            let problem = format!("{there_are}, the manifest asks for {asked} at least");
+            Err(Error::model_file(WEIGHTS, problem))
+        }
     }
 }
 

@@ -290,13 +290,11 @@ fn tensor(name: String, dtype: Dtype, len: usize, bytes: &[u8]) -> (String, Tens
 }
 
 fn read_f32(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f32>> {
-    let (numbers, _) = read(name, Dtype::F32, tensors)?.as_chunks::<4>();
-    Ok(numbers.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    read(name, Dtype::F32, tensors).map(bytemuck::pod_collect_to_vec)
 }
 
 fn read_f64(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f64>> {
-    let (numbers, _) = read(name, Dtype::F64, tensors)?.as_chunks::<8>();
-    Ok(numbers.iter().map(|b| f64::from_le_bytes(*b)).collect())
+    read(name, Dtype::F64, tensors).map(bytemuck::pod_collect_to_vec)
 }
 
 fn read_scaling(labels: usize, tensors: &SafeTensors<'_>) -> Result<Scaling> {
