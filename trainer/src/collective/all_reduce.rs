@@ -22,7 +22,6 @@ pub(super) fn direct<T: Element>(
     ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
-    chunk: usize,
 ) -> Result<()> {
     let peers = ranks.len() - 1;
     let others = &mut scratch[..peers * buffer.len()];
@@ -33,7 +32,7 @@ pub(super) fn direct<T: Element>(
         rest = after;
         Inbox::Exact(inbox)
     });
-    exchange(mesh, call, ranks.iter().copied(), own, inboxes, chunk)?;
+    exchange(mesh, call, ranks.iter().copied(), own, inboxes)?;
     sum_in_order(buffer, place(call, ranks), others);
     Ok(())
 }
@@ -84,7 +83,6 @@ pub(super) fn doubling<T: Element>(
     ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
-    chunk: usize,
 ) -> Result<()> {
     let own = place(call, ranks);
     let paired = 1 << ranks.len().ilog2();
@@ -95,13 +93,13 @@ pub(super) fn doubling<T: Element>(
             bytemuck::cast_slice(buffer),
             bytemuck::cast_slice_mut(others),
         );
-        swap(mesh, call, peer, mine, sum, chunk)?;
+        swap(mesh, call, peer, mine, sum)?;
         buffer.copy_from_slice(others);
         return Ok(());
     }
     let represented = ranks.get(own + paired).copied();
     if let Some(peer) = represented {
-        receive(mesh, call, peer, bytemuck::cast_slice_mut(others), chunk)?;
+        receive(mesh, call, peer, bytemuck::cast_slice_mut(others))?;
         add(buffer, others);
     }
     let mut distance = 1;
@@ -110,12 +108,12 @@ pub(super) fn doubling<T: Element>(
             bytemuck::cast_slice(buffer),
             bytemuck::cast_slice_mut(others),
         );
-        swap(mesh, call, ranks[own ^ distance], mine, theirs, chunk)?;
+        swap(mesh, call, ranks[own ^ distance], mine, theirs)?;
         add(buffer, others);
         distance *= 2;
     }
     match represented {
-        Some(peer) => send(mesh, call, peer, bytemuck::cast_slice(buffer), chunk),
+        Some(peer) => send(mesh, call, peer, bytemuck::cast_slice(buffer)),
         None => Ok(()),
     }
 }
@@ -129,7 +127,6 @@ pub(super) fn halving<T: Element>(
     ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
-    chunk: usize,
 ) -> Result<()> {
     let schedule = Halving {
         rank: place(call, ranks),
@@ -150,7 +147,7 @@ pub(super) fn halving<T: Element>(
             let (first, rest) = scratch.split_at_mut(received[0].len());
             let second = &mut rest[..received[1].len()];
             let into = [&mut *first, &mut *second].map(bytemuck::cast_slice_mut);
-            shift(mesh, call, (to, own), (from, into), chunk)?;
+            shift(mesh, call, (to, own), (from, into))?;
             for (part, terms) in received.into_iter().zip([first, second]) {
                 add(&mut buffer[part], terms);
             }
@@ -160,14 +157,14 @@ pub(super) fn halving<T: Element>(
             let [s, t, r, u] = parts.expect("a round sends nothing that it receives");
             let own = [s, t].map(|part| bytemuck::cast_slice(part));
             let into = [r, u].map(bytemuck::cast_slice_mut);
-            shift(mesh, call, (to, own), (from, into), chunk)?;
+            shift(mesh, call, (to, own), (from, into))?;
         }
     }
     Ok(())
 }
 
-/// An all-reduce over sockets: its ranks, buffer, scratch memory and chunk size.
-type Reduce<T> = fn(&mut Mesh, &Call, &[usize], &mut [T], &mut [T], usize) -> Result<()>;
+/// An all-reduce over sockets: its ranks, buffer and scratch memory.
+type Reduce<T> = fn(&mut Mesh, &Call, &[usize], &mut [T], &mut [T]) -> Result<()>;
 
 /// Returns the algorithm for a large buffer on so many ranks.
 fn large<T: Element>(ranks: usize) -> Reduce<T> {
@@ -200,7 +197,6 @@ pub(super) fn shared(
     call: &Call,
     views: Views<'_>,
     scratch: &mut [f32],
-    chunk: usize,
 ) -> Result<()> {
     let Views {
         own,
@@ -224,7 +220,7 @@ pub(super) fn shared(
         }
         mesh.pass_over((seat.host.len() - 1) * size_of::<f32>() * column.len());
         if seat.ring.len() > 1 {
-            large(seat.ring.len())(mesh, call, &seat.ring, &mut own[column], scratch, chunk)?;
+            large(seat.ring.len())(mesh, call, &seat.ring, &mut own[column], scratch)?;
         }
     }
     // The other ranks of this host may be waiting for other hosts, with no byte moving here.
@@ -242,10 +238,10 @@ pub(super) fn shared(
 /// Returns once every one of these ranks has called it.
 pub(super) fn meet(mesh: &mut Mesh, call: &Call, ranks: &[usize]) -> Result<()> {
     if ranks.len() >= MANY {
-        return doubling::<f32>(mesh, call, ranks, &mut [], &mut [], 0);
+        return doubling::<f32>(mesh, call, ranks, &mut [], &mut []);
     }
     let inboxes = (1..ranks.len()).map(|_| Inbox::Exact(&mut []));
-    exchange(mesh, call, ranks.iter().copied(), &[], inboxes, 0)
+    exchange(mesh, call, ranks.iter().copied(), &[], inboxes)
 }
 
 /// Maximum bytes of a segment, as measured with two and four ranks: small enough for the caches to hold the
@@ -281,7 +277,6 @@ struct RingStream<'a, T> {
     sending: Position,
     inbound: Inbound,
     receiving: Position,
-    chunk: usize,
 }
 
 /// Sums around the ring of these ranks. `scratch` holds at least one element.
@@ -291,7 +286,6 @@ pub(super) fn ring<T: Element>(
     ranks: &[usize],
     buffer: &mut [T],
     scratch: &mut [T],
-    chunk: usize,
 ) -> Result<()> {
     let ring = Ring {
         rank: place(call, ranks),
@@ -310,7 +304,6 @@ pub(super) fn ring<T: Element>(
         sending: Position::default(),
         inbound: Inbound::new(left),
         receiving: Position::default(),
-        chunk,
     };
     let mut idle_since = Instant::now();
     loop {
@@ -353,16 +346,8 @@ impl<T: Element> RingStream<'_, T> {
     fn interests(&self) -> [Interest; 2] {
         let write = !self.out.header_is_sent() || self.sending.offset < self.sendable();
         [
-            Interest {
-                peer: self.left,
-                read: !self.is_received(),
-                write: false,
-            },
-            Interest {
-                peer: self.right,
-                read: false,
-                write,
-            },
+            Interest::reading(self.left, !self.is_received()),
+            Interest::writing(self.right, write),
         ]
     }
 
@@ -370,7 +355,7 @@ impl<T: Element> RingStream<'_, T> {
     fn send(&mut self, mesh: &mut Mesh, call: &Call) -> Result<bool> {
         self.sending = self.skip_finished(self.sending, Schedule::sent_at);
         let Position { turn, offset } = self.sending;
-        let end = self.sendable().min(offset + self.chunk);
+        let end = self.sendable().min(offset + mesh.chunk);
         let segment = bytemuck::cast_slice::<T, u8>(&self.buffer[self.schedule.sent_at(turn)]);
         let Some(sent) = self.out.push(mesh, call, &segment[offset..end])? else {
             return Ok(false);
@@ -408,7 +393,7 @@ impl<T: Element> RingStream<'_, T> {
             self.receiving.offset += whole;
         } else {
             let bytes = bytemuck::cast_slice_mut::<T, u8>(segment);
-            let end = bytes.len().min(offset + self.chunk);
+            let end = bytes.len().min(offset + mesh.chunk);
             let Some(received) = self.inbound.pull(mesh, call, &mut bytes[offset..end])? else {
                 return Ok(false);
             };

@@ -16,27 +16,19 @@ use super::mesh::{Interest, Mesh};
 use super::ring::Ring;
 
 /// Sends the root's `payload` down the chain.
-pub(super) fn send(mesh: &mut Mesh, call: &Call, payload: &[u8], chunk: usize) -> Result<()> {
+pub(super) fn send(mesh: &mut Mesh, call: &Call, payload: &[u8]) -> Result<()> {
     let next = neighbours(mesh, call).right();
     let mut out = Outbound::new(call, next);
     let mut sent = 0;
     let mut idle_since = Instant::now();
     while !out.header_is_sent() || sent < payload.len() {
         mesh.check_abort(call)?;
-        let end = payload.len().min(sent + chunk);
+        let end = payload.len().min(sent + mesh.chunk);
         if let Some(bytes) = out.push(mesh, call, &payload[sent..end])? {
             sent += bytes;
             idle_since = Instant::now();
         } else {
-            mesh.wait(
-                call,
-                &[Interest {
-                    peer: next,
-                    read: false,
-                    write: true,
-                }],
-                idle_since,
-            )?;
+            mesh.wait(call, &[Interest::writing(next, true)], idle_since)?;
         }
     }
     Ok(())
@@ -48,12 +40,11 @@ pub(super) fn receive(
     mut call: Call,
     root: usize,
     reuse: Vec<u8>,
-    chunk: usize,
 ) -> Result<Vec<u8>> {
     let neighbours = neighbours(mesh, &call);
     let next = Some(neighbours.right()).filter(|next| *next != root);
     let mut inbound = Inbound::new(neighbours.left());
-    let mut payload = Growing::reusing(reuse);
+    let (mut payload, chunk) = (Growing::reusing(reuse), mesh.chunk);
     // Set once the length is known, unless this rank is the last of the chain.
     let mut out: Option<Outbound> = None;
     let mut sent = 0;
@@ -93,17 +84,8 @@ pub(super) fn receive(
             idle_since = Instant::now();
             continue;
         }
-        let from = Interest {
-            peer: neighbours.left(),
-            read,
-            write: false,
-        };
-        let to = next.map(|peer| Interest {
-            peer,
-            read: false,
-            write,
-        });
-        match to {
+        let from = Interest::reading(neighbours.left(), read);
+        match next.map(|next| Interest::writing(next, write)) {
             Some(to) => mesh.wait(&call, &[from, to], idle_since)?,
             None => mesh.wait(&call, &[from], idle_since)?,
         }

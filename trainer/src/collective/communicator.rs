@@ -25,9 +25,6 @@ use super::mesh::{Mesh, Wires};
 use super::sockets::Sockets;
 use super::{all_reduce, broadcast, connect};
 
-/// Minimum chunk size in bytes; system calls dominate the cost of smaller ones.
-const SMALLEST_CHUNK: usize = 1024;
-
 /// Time for which [`Communicator::wait_until`] asks without pause, then its pause between two questions.
 const EAGER: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
@@ -41,7 +38,6 @@ pub struct Communicator {
     rank: usize,
     generation: u64,
     mesh: Mesh,
-    chunk: usize,
     direct_below: usize,
     /// The timeout of patient calls.
     patience: Duration,
@@ -143,9 +139,8 @@ impl Communicator {
         Self {
             rank,
             generation,
-            mesh: Mesh::new(wires, options.op_timeout, abort.clone()),
+            mesh: Mesh::new(wires, options, abort.clone()),
             patience: options.connect_timeout.max(options.op_timeout),
-            chunk: options.chunk.max(SMALLEST_CHUNK),
             direct_below: options.direct_below,
             broken: false,
             calls: 0,
@@ -349,15 +344,9 @@ impl Communicator {
         };
         let column = size_of_val(views.own).div_ceil(views.hosts.columns());
         self.run(op, size_of_val(views.own), |this, call| {
-            let needed = all_reduce::scratch(
-                Algorithm::SharedMemory,
-                this.world_size(),
-                column,
-                this.chunk,
-            );
-            let (mesh, chunk) = (&mut this.mesh, this.chunk);
+            let needed = this.scratch_of(Algorithm::SharedMemory, column);
             let scratch = room(&mut this.scratch, needed);
-            all_reduce::shared(mesh, call, views, scratch, chunk)
+            all_reduce::shared(&mut this.mesh, call, views, scratch)
         })
     }
 
@@ -382,14 +371,8 @@ impl Communicator {
             let mut gathered: Vec<Growing> =
                 (1..this.world_size()).map(|_| Growing::default()).collect();
             let ranks = 0..this.world_size();
-            exchange(
-                &mut this.mesh,
-                call,
-                ranks,
-                payload,
-                gathered.iter_mut().map(Inbox::Growing),
-                this.chunk,
-            )?;
+            let inboxes = gathered.iter_mut().map(Inbox::Growing);
+            exchange(&mut this.mesh, call, ranks, payload, inboxes)?;
             let mut gathered: Vec<Vec<u8>> =
                 gathered.into_iter().map(Growing::into_filled).collect();
             gathered.insert(rank, payload.to_vec());
@@ -420,10 +403,10 @@ impl Communicator {
                 return Ok(());
             }
             if is_root {
-                broadcast::send(&mut this.mesh, call, payload, this.chunk)
+                broadcast::send(&mut this.mesh, call, payload)
             } else {
                 let reuse = std::mem::take(payload);
-                *payload = broadcast::receive(&mut this.mesh, *call, root, reuse, this.chunk)?;
+                *payload = broadcast::receive(&mut this.mesh, *call, root, reuse)?;
                 Ok(())
             }
         })
@@ -453,17 +436,10 @@ impl Communicator {
         mut is_done: impl FnMut() -> std::result::Result<bool, E>,
     ) -> std::result::Result<(), E> {
         let start = Instant::now();
-        let call = Call {
-            rank: self.rank,
-            generation: self.generation,
-            sequence: self.calls,
-            op: Op::Elsewhere,
-            bytes: 0,
-        };
+        let call = self.call(Op::Elsewhere, 0);
         while !is_done()? {
             if let Err(error) = self.mesh.check_peers(&call, start) {
-                self.broken = true;
-                self.mesh.close();
+                self.close();
                 return Err(error.into());
             }
             match start.elapsed() < EAGER {
@@ -510,18 +486,33 @@ impl Communicator {
             if this.world_size() == 1 {
                 return Ok(());
             }
-            let needed = all_reduce::scratch(algorithm, this.world_size(), bytes, this.chunk);
+            let needed = this.scratch_of(algorithm, bytes);
             let scratch = room(&mut this.scratch, needed);
             let all: Vec<usize> = (0..this.mesh.world_size()).collect();
-            let (mesh, chunk) = (&mut this.mesh, this.chunk);
             let reduce = match algorithm {
                 Algorithm::Direct => all_reduce::direct,
                 Algorithm::Doubling => all_reduce::doubling,
                 Algorithm::Ring | Algorithm::SharedMemory => all_reduce::ring,
                 Algorithm::Halving => all_reduce::halving,
             };
-            reduce(mesh, call, &all, buffer, scratch, chunk)
+            reduce(&mut this.mesh, call, &all, buffer, scratch)
         })
+    }
+
+    /// Returns the bytes of scratch memory that an algorithm needs for a sum of this many bytes.
+    fn scratch_of(&self, algorithm: Algorithm, bytes: usize) -> usize {
+        all_reduce::scratch(algorithm, self.world_size(), bytes, self.mesh.chunk)
+    }
+
+    /// Describes the last call.
+    fn call(&self, op: Op, bytes: usize) -> Call {
+        Call {
+            rank: self.rank,
+            generation: self.generation,
+            sequence: self.calls,
+            op,
+            bytes: bytes as u64,
+        }
     }
 
     /// Numbers a call, times it, and closes the mesh if it fails.
@@ -533,13 +524,7 @@ impl Communicator {
     ) -> Result<R> {
         let start = Instant::now();
         self.calls += 1;
-        let call = Call {
-            rank: self.rank,
-            generation: self.generation,
-            sequence: self.calls,
-            op,
-            bytes: bytes as u64,
-        };
+        let call = self.call(op, bytes);
         if self.broken {
             return Err(Error::Broken { call });
         }

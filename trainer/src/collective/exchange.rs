@@ -58,8 +58,8 @@ impl<'a> Lane<'a> {
     }
 
     /// Moves the bytes that can move now; returns true if any did.
-    fn advance(&mut self, mesh: &mut Mesh, call: &Call, own: &[u8], chunk: usize) -> Result<bool> {
-        let mut moved = false;
+    fn advance(&mut self, mesh: &mut Mesh, call: &Call, own: &[u8]) -> Result<bool> {
+        let (mut moved, chunk) = (false, mesh.chunk);
         let is_sent = self.is_sent(own);
         if let Some(out) = self.out.as_mut().filter(|_| !is_sent) {
             let end = own.len().min(self.sent + chunk);
@@ -105,36 +105,23 @@ pub(super) fn exchange<'a>(
     ranks: impl IntoIterator<Item = usize>,
     own: &[u8],
     inboxes: impl IntoIterator<Item = Inbox<'a>>,
-    chunk: usize,
 ) -> Result<()> {
     let peers = ranks.into_iter().filter(|peer| *peer != call.rank);
     let lanes = peers.zip(inboxes);
     let lanes = lanes.map(|(peer, inbox)| Lane::new(call, peer, Some(inbox), true));
-    advance(mesh, call, own, lanes.collect(), chunk)
+    advance(mesh, call, own, lanes.collect())
 }
 
 /// Sends `own` to one peer.
-pub(super) fn send(
-    mesh: &mut Mesh,
-    call: &Call,
-    peer: usize,
-    own: &[u8],
-    chunk: usize,
-) -> Result<()> {
+pub(super) fn send(mesh: &mut Mesh, call: &Call, peer: usize, own: &[u8]) -> Result<()> {
     let lane = Lane::new(call, peer, None, true);
-    advance(mesh, call, own, vec![lane], chunk)
+    advance(mesh, call, own, vec![lane])
 }
 
 /// Fills `payload` with one peer's message.
-pub(super) fn receive(
-    mesh: &mut Mesh,
-    call: &Call,
-    peer: usize,
-    payload: &mut [u8],
-    chunk: usize,
-) -> Result<()> {
+pub(super) fn receive(mesh: &mut Mesh, call: &Call, peer: usize, payload: &mut [u8]) -> Result<()> {
     let lane = Lane::new(call, peer, Some(Inbox::Exact(payload)), false);
-    advance(mesh, call, &[], vec![lane], chunk)
+    advance(mesh, call, &[], vec![lane])
 }
 
 /// Sends `own` to one peer, and fills `payload` with that peer's message.
@@ -144,10 +131,9 @@ pub(super) fn swap(
     peer: usize,
     own: &[u8],
     payload: &mut [u8],
-    chunk: usize,
 ) -> Result<()> {
     let lane = Lane::new(call, peer, Some(Inbox::Exact(payload)), true);
-    advance(mesh, call, own, vec![lane], chunk)
+    advance(mesh, call, own, vec![lane])
 }
 
 /// Sends one message to a peer, and receives one from another at the same time. Each consists of two parts; the
@@ -157,12 +143,11 @@ pub(super) fn shift(
     call: &Call,
     (to, own): (usize, [&[u8]; 2]),
     (from, payload): (usize, [&mut [u8]; 2]),
-    chunk: usize,
 ) -> Result<()> {
     let (mut out, mut inbound) = (Outbound::new(call, to), Inbound::new(from));
     let [first, second] = payload;
     let (all, due) = (own[0].len() + own[1].len(), first.len() + second.len());
-    let (mut sent, mut received) = (0, 0);
+    let (mut sent, mut received, chunk) = (0, 0, mesh.chunk);
     let mut idle_since = Instant::now();
     loop {
         mesh.check_abort(call)?;
@@ -197,27 +182,20 @@ pub(super) fn shift(
             idle_since = Instant::now();
             continue;
         }
-        let interest = |peer, read, write| Interest { peer, read, write };
-        let interests = [interest(from, read, false), interest(to, false, write)];
+        let interests = [Interest::reading(from, read), Interest::writing(to, write)];
         let interests = interests.into_iter().filter(|of| of.read || of.write);
         mesh.wait(call, &interests.collect::<Vec<_>>(), idle_since)?;
     }
 }
 
 /// Moves bytes on all lanes until every lane is sent and received.
-fn advance(
-    mesh: &mut Mesh,
-    call: &Call,
-    own: &[u8],
-    mut lanes: Vec<Lane<'_>>,
-    chunk: usize,
-) -> Result<()> {
+fn advance(mesh: &mut Mesh, call: &Call, own: &[u8], mut lanes: Vec<Lane<'_>>) -> Result<()> {
     let mut idle_since = Instant::now();
     loop {
         mesh.check_abort(call)?;
         let mut moved = false;
         for lane in &mut lanes {
-            moved |= lane.advance(mesh, call, own, chunk)?;
+            moved |= lane.advance(mesh, call, own)?;
         }
         if lanes
             .iter()

@@ -11,7 +11,11 @@ use super::call::Call;
 use super::error::{Error, Result};
 #[cfg(test)]
 use super::link::Link;
+use super::membership::Options;
 use super::readiness::Wake;
+
+/// Minimum chunk size in bytes; system calls dominate the cost of smaller ones.
+const SMALLEST_CHUNK: usize = 1024;
 
 /// The wires from one rank to all its peers: sockets, or those of a [simulation](super::simulated).
 ///
@@ -58,6 +62,8 @@ pub(super) struct Mesh {
     world_size: usize,
     timeout: Duration,
     abort: CancellationToken,
+    /// Maximum bytes of a read or a write.
+    pub(super) chunk: usize,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
 }
@@ -70,13 +76,28 @@ pub(super) struct Interest {
     pub(super) write: bool,
 }
 
+impl Interest {
+    /// Waits for a peer's bytes, if `read`.
+    pub(super) fn reading(peer: usize, read: bool) -> Self {
+        let write = false;
+        Self { peer, read, write }
+    }
+
+    /// Waits until a peer takes bytes, if `write`.
+    pub(super) fn writing(peer: usize, write: bool) -> Self {
+        let read = false;
+        Self { peer, read, write }
+    }
+}
+
 impl Mesh {
-    pub(super) fn new(wires: Box<dyn Wires>, timeout: Duration, abort: CancellationToken) -> Self {
+    pub(super) fn new(wires: Box<dyn Wires>, options: &Options, abort: CancellationToken) -> Self {
         Self {
             world_size: wires.world_size(),
             wires: Some(wires),
-            timeout,
+            timeout: options.op_timeout,
             abort,
+            chunk: options.chunk.max(SMALLEST_CHUNK),
             bytes_sent: 0,
             bytes_received: 0,
         }

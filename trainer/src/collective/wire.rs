@@ -33,6 +33,36 @@ const REPLY_MAGIC: u64 = u64::from_le_bytes(*b"VLYREPLY");
 const ANSWER_MAGIC: u64 = u64::from_le_bytes(*b"VLYPROOF");
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"VLYM");
 
+/// Refusals by their code, from 1.
+const REFUSALS: [Refusal; 5] = [
+    Refusal::Version,
+    Refusal::Group,
+    Refusal::Generation,
+    Refusal::Rank,
+    Refusal::Duplicate,
+];
+/// Types of elements by their code, from 1.
+const ELEMENTS: [ElementType; 2] = [ElementType::F32, ElementType::F64];
+/// Algorithms by their code, from 1.
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Direct,
+    Algorithm::Ring,
+    Algorithm::SharedMemory,
+    Algorithm::Doubling,
+    Algorithm::Halving,
+];
+
+/// Returns the code of one of these.
+fn code_of<T: PartialEq>(of: &T, all: &[T]) -> u8 {
+    let place = all.iter().position(|one| one == of);
+    place.expect("all are listed") as u8 + 1
+}
+
+/// Returns the one of these that has a code.
+fn with_code<T: Copy>(code: usize, all: &[T]) -> Option<T> {
+    all.get(code.checked_sub(1)?).copied()
+}
+
 /// The dialler's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -129,18 +159,13 @@ pub(super) struct Reply {
 
 impl Reply {
     pub(super) fn encode(&self) -> [u8; REPLY_BYTES] {
-        let code = match self.refusal {
-            None => 0,
-            Some(Refusal::Version) => 1,
-            Some(Refusal::Group) => 2,
-            Some(Refusal::Generation) => 3,
-            Some(Refusal::Rank) => 4,
-            Some(Refusal::Duplicate) => 5,
-        };
+        let code = self
+            .refusal
+            .map_or(0, |refusal| code_of(&refusal, &REFUSALS));
         let mut bytes = [0; REPLY_BYTES];
         let mut out = &mut bytes[..];
         out.put_u64_le(REPLY_MAGIC);
-        out.put_u32_le(code);
+        out.put_u32_le(code.into());
         out.put_u32_le(0);
         out.put_u64_le(self.generation);
         out.put_slice(&self.nonce);
@@ -155,12 +180,7 @@ impl Reply {
         }
         let refusal = match bytes.get_u32_le() {
             0 => None,
-            1 => Some(Refusal::Version),
-            2 => Some(Refusal::Group),
-            3 => Some(Refusal::Generation),
-            4 => Some(Refusal::Rank),
-            5 => Some(Refusal::Duplicate),
-            _ => return None,
+            code => Some(with_code(code as usize, &REFUSALS)?),
         };
         bytes.advance(4);
         let mut reply = Self {
@@ -196,18 +216,8 @@ pub(super) fn decode_answer(bytes: &[u8; ANSWER_BYTES]) -> Option<[u8; PROOF_BYT
 pub(super) fn encode_header(call: &Call) -> [u8; HEADER_BYTES] {
     let (op, element, algorithm, root) = match call.op {
         Op::AllReduceSum { element, algorithm } => {
-            let element = match element {
-                ElementType::F32 => 1,
-                ElementType::F64 => 2,
-            };
-            let algorithm = match algorithm {
-                Algorithm::Direct => 1,
-                Algorithm::Ring => 2,
-                Algorithm::SharedMemory => 3,
-                Algorithm::Doubling => 4,
-                Algorithm::Halving => 5,
-            };
-            (1, element, algorithm, 0)
+            let element = code_of(&element, &ELEMENTS);
+            (1, element, code_of(&algorithm, &ALGORITHMS), 0)
         }
         Op::AllGather => (2, 0, 0, 0),
         Op::Broadcast { root } => (3, 0, 0, rank_to_wire(root)),
@@ -231,28 +241,14 @@ pub(super) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Option<Call> {
     if bytes.get_u32_le() != HEADER_MAGIC {
         return None;
     }
-    let [op, element, algorithm, zero] = [
-        bytes.get_u8(),
-        bytes.get_u8(),
-        bytes.get_u8(),
-        bytes.get_u8(),
-    ];
+    let mut codes = [0; 4];
+    bytes.copy_to_slice(&mut codes);
+    let [op, element, algorithm, zero] = codes;
     let root = bytes.get_u32_le();
     let op = match (op, element, algorithm, root) {
         (1, element, algorithm, 0) => Op::AllReduceSum {
-            element: match element {
-                1 => ElementType::F32,
-                2 => ElementType::F64,
-                _ => return None,
-            },
-            algorithm: match algorithm {
-                1 => Algorithm::Direct,
-                2 => Algorithm::Ring,
-                3 => Algorithm::SharedMemory,
-                4 => Algorithm::Doubling,
-                5 => Algorithm::Halving,
-                _ => return None,
-            },
+            element: with_code(element.into(), &ELEMENTS)?,
+            algorithm: with_code(algorithm.into(), &ALGORITHMS)?,
         },
         (2, 0, 0, 0) => Op::AllGather,
         (3, 0, 0, root) => Op::Broadcast {
