@@ -7,7 +7,7 @@ use std::sync::Once;
 use burn::cubecl::config::cache::CacheConfig;
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
-use super::driver;
+use super::{cache, driver};
 
 /// Maximum size of the cache in bytes: a larger one is emptied.
 const MOST: u64 = 256 << 20;
@@ -27,10 +27,7 @@ pub(super) fn enable_cache() {
 
 /// Returns the cache's folder for this host's GPUs, if it is writable.
 fn folder() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let all = cache.or_else(home)?.join("volley/kernels");
-    let folder = all.join(driver::architecture()?);
+    let folder = cache::folder()?.join(driver::architecture()?);
     if bytes(&folder) > MOST {
         std::fs::remove_dir_all(&folder).ok()?;
     }

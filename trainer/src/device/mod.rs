@@ -167,31 +167,31 @@ impl ResolvedDevice {
     /// # Errors
     /// When a library is missing, or the GPU does not respond.
     pub(crate) fn open(self) -> Result<Opened> {
+        let or_cpu = |opened: Result<Opened>, either: bool| match opened {
+            Err(error) if either => Ok(Opened::Cpu {
+                instead: Some(error.chain()),
+            }),
+            opened => opened,
+        };
         match self.0 {
             Kind::Cpu => Ok(Opened::Cpu { instead: None }),
-            Kind::Cuda { index, either } => match Cuda::open(index) {
-                Ok(runtime) => Ok(Opened::Gpu {
+            Kind::Cuda { index, either } => {
+                let opened = Cuda::open(index).map(|runtime| Opened::Gpu {
                     runtime,
                     index,
                     either,
-                }),
-                Err(error) if either => Ok(Opened::Cpu {
-                    instead: Some(error.chain()),
-                }),
-                Err(error) => Err(error),
-            },
+                });
+                or_cpu(opened, either)
+            }
             #[cfg(feature = "wgpu")]
-            Kind::Wgpu { ordinal, either } => match wgpu::open(ordinal) {
-                Ok(device) => Ok(Opened::Burn {
+            Kind::Wgpu { ordinal, either } => {
+                let opened = wgpu::open(ordinal).map(|device| Opened::Burn {
                     device: BurnDevice::Wgpu(device),
                     name: self.to_string(),
                     either,
-                }),
-                Err(error) if either => Ok(Opened::Cpu {
-                    instead: Some(error.chain()),
-                }),
-                Err(error) => Err(error),
-            },
+                });
+                or_cpu(opened, either)
+            }
             #[cfg(test)]
             Kind::Flex(mistake, either) => Ok(Opened::Burn {
                 device: BurnDevice::Flex(mistake),

@@ -125,8 +125,8 @@ fn driver() -> Option<String> {
     Some(format!("CUDA {version}, {release}"))
 }
 
-/// Returns a conversion of driver errors that names what failed.
-fn failed(name: &str, what: &str) -> impl Fn(DriverError) -> Error + use<> {
+/// Returns a conversion of a library's errors that names what failed.
+fn failed<E: fmt::Display>(name: &str, what: &str) -> impl Fn(E) -> Error + use<E> {
     let (device, what) = (name.to_owned(), what.to_owned());
     move |error| Error::DeviceFailed {
         device: device.clone(),
@@ -157,13 +157,9 @@ impl Cuda {
             .compute_capability()
             .map_err(fail("ask for the compute capability"))?;
         if major < CAPABILITY {
-            return Err(Error::DeviceFailed {
-                device: name.to_owned(),
-                what: "use it".to_owned(),
-                reason: format!(
-                    "its compute capability is {major}.{minor}, and {CAPABILITY}.0 is needed"
-                ),
-            });
+            let found = format!("its compute capability is {major}.{minor}");
+            let reason = format!("{found}, and {CAPABILITY}.0 is needed");
+            return Err(failed(name, "use it")(reason));
         }
         let capability = major as u32 * 10 + minor as u32;
         let load = |anew| {
@@ -196,7 +192,7 @@ impl Cuda {
         }))
     }
 
-    fn failed(&self, what: &str) -> impl Fn(DriverError) -> Error + use<> {
+    fn failed<E: fmt::Display>(&self, what: &str) -> impl Fn(E) -> Error + use<E> {
         failed(&self.name, what)
     }
 
@@ -237,22 +233,12 @@ impl Cuda {
                     let link = self.link.borrow();
                     let link = link.as_ref().ok_or("it is not linked".to_owned());
                     link.and_then(|link| link.all_reduce(all, &self.stream))
-                        .map_err(self.unlinked("sum over GPUs"))?;
+                        .map_err(self.failed("sum over GPUs"))?;
                 }
                 Work::Call(call) => unreachable!("{call:?} is not queued"),
             }
         }
         Ok(())
-    }
-
-    /// Returns a conversion of NCCL's errors that names what failed.
-    fn unlinked(&self, what: &str) -> impl Fn(String) -> Error + use<> {
-        let (device, what) = (self.name.clone(), what.to_owned());
-        move |reason| Error::DeviceFailed {
-            device: device.clone(),
-            what: what.clone(),
-            reason,
-        }
     }
 
     /// Fails if queued work does not end: waiting for it would never end either.
@@ -261,7 +247,7 @@ impl Cuda {
             false => Ok(()),
             true => {
                 let reason = "its sums with other GPUs have not ended";
-                Err(self.unlinked("use it again")(reason.to_owned()))
+                Err(self.failed("use it again")(reason))
             }
         }
     }
@@ -282,7 +268,7 @@ impl Cuda {
         while !self.is_idle()? {
             if start.elapsed() > LEAVES {
                 let reason = format!("its work has not ended within {LEAVES:?}");
-                return Err(self.unlinked("leave the other GPUs")(reason));
+                return Err(self.failed("leave the other GPUs")(reason));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -421,11 +407,8 @@ impl Runtime for Cuda {
         let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
         let graph = graph.map_err(self.failed("record a step"))?;
         queued?;
-        let graph = graph.ok_or_else(|| Error::DeviceFailed {
-            device: self.name.clone(),
-            what: "record a step".into(),
-            reason: "there is nothing in it".into(),
-        })?;
+        let nothing = || self.failed("record a step")("there is nothing in it");
+        let graph = graph.ok_or_else(nothing)?;
         graph.upload().map_err(self.failed("upload a step"))?;
         let mut all = self.recorded.borrow_mut();
         let at = all.keys().next_back().map_or(0, |last| last + 1);
@@ -559,14 +542,14 @@ impl Runtime for Cuda {
         let id = nccl::load()
             .map_err(str::to_owned)
             .and_then(|nccl| nccl.id());
-        id.map_err(self.unlinked("make an id for GPUs to meet"))
+        id.map_err(self.failed("make an id for GPUs to meet"))
     }
 
     fn join(&self, id: &[u8], rank: usize, world_size: usize) -> Result<()> {
         let nccl = nccl::load().map_err(str::to_owned);
         let link =
             nccl.and_then(|nccl| nccl::Link::join(nccl, &self.context, id, (rank, world_size)));
-        let link = link.map_err(self.unlinked("meet the other GPUs"))?;
+        let link = link.map_err(self.failed("meet the other GPUs"))?;
         *self.link.borrow_mut() = Some(link);
         Ok(())
     }
@@ -591,7 +574,7 @@ impl Runtime for Cuda {
     fn is_done(&self) -> Result<bool> {
         if let Some(link) = self.link.borrow_mut().as_mut() {
             let joined = link.is_joined();
-            if !joined.map_err(self.unlinked("sum over GPUs"))? {
+            if !joined.map_err(self.failed("sum over GPUs"))? {
                 return Ok(false);
             }
         }

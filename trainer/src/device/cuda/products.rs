@@ -6,8 +6,9 @@ use std::sync::Arc;
 use cudarc::cublas::{result, sys};
 use cudarc::driver::{CudaStream, result as driver};
 
+use super::failed;
+use crate::Result;
 use crate::device::runtime::{Factors, Operand, Product};
-use crate::{Error, Result};
 
 /// Functions of cuBLAS that are called.
 pub(super) const SYMBOLS: &[&str] = &[
@@ -34,21 +35,15 @@ pub(super) struct Products {
 
 impl Products {
     pub(super) fn new(device: &str, stream: &Arc<CudaStream>) -> Result<Self> {
-        let fail = |reason: String| Error::DeviceFailed {
-            device: device.to_owned(),
-            what: "start cuBLAS".into(),
-            reason,
-        };
-        let handle = result::create_handle().map_err(|error| fail(error.to_string()))?;
+        let start = "start cuBLAS";
+        let handle = result::create_handle().map_err(failed(device, start))?;
         // SAFETY: the handle was just created; stream and workspace live as long as it.
         let workspace = unsafe {
-            let workspace =
-                driver::malloc_sync(WORKSPACE).map_err(|error| fail(error.to_string()))?;
-            result::set_stream(handle, stream.cu_stream().cast())
-                .map_err(|error| fail(error.to_string()))?;
-            sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE)
-                .result()
-                .map_err(|error| fail(error.to_string()))?;
+            let workspace = driver::malloc_sync(WORKSPACE).map_err(failed(device, start))?;
+            let set = result::set_stream(handle, stream.cu_stream().cast());
+            set.map_err(failed(device, start))?;
+            let set = sys::cublasSetWorkspace_v2(handle, workspace as *mut c_void, WORKSPACE);
+            set.result().map_err(failed(device, start))?;
             workspace
         };
         Ok(Self {
@@ -119,10 +114,9 @@ impl Products {
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };
-        queued.map_err(|error| Error::DeviceFailed {
-            device: self.device.clone(),
-            what: format!("multiply {m} × {k} by {k} × {n}"),
-            reason: error.to_string(),
+        queued.map_err(|error| {
+            let what = format!("multiply {m} × {k} by {k} × {n}");
+            failed(&self.device, &what)(error)
         })
     }
 }
