@@ -116,17 +116,12 @@ impl Source {
 /// Training to measure.
 #[derive(Debug)]
 struct Case<'a> {
-    network: &'a str,
+    args: &'a Args,
     device: Device,
     /// Requested precision.
     precision: Option<Precision>,
     batch: usize,
     epochs: usize,
-    threads: NonZeroUsize,
-    ranks: usize,
-    shards: usize,
-    row_memory: Option<ByteSize>,
-    address: Option<IpAddr>,
 }
 
 /// Result of a training.
@@ -168,16 +163,11 @@ fn run() -> Result<()> {
             _ => Source { rows, codes: None },
         };
         let case = |device, precision| Case {
-            network: &args.network,
+            args: &args,
             device,
             precision,
             batch: *batch,
             epochs: args.epochs.unwrap_or(if args.compare { 1 } else { 4 }),
-            threads: args.threads,
-            ranks: args.ranks,
-            shards: args.shards.max(args.ranks),
-            row_memory: args.row_memory,
-            address: args.address,
         };
         let on_cpu = match args.compare {
             true => case(Device::Cpu, None).train(source)?,
@@ -220,54 +210,35 @@ impl Args {
             compare: false,
         };
         while let Some(name) = words.next() {
-            if name == "--compare" {
-                args.compare = true;
-                continue;
-            }
-            let known = [
-                "--network",
-                "--codes",
-                "--device",
-                "--batch",
-                "--precision",
-                "--rows",
-                "--epochs",
-                "--threads",
-                "--ranks",
-                "--shards",
-                "--row-memory",
-                "--address",
-            ];
-            if !known.contains(&name.as_str()) {
-                return Err(format!("unknown argument {name}\n{USAGE}").into());
-            }
-            let value = words
-                .next()
-                .ok_or_else(|| format!("{name} has no value\n{USAGE}"))?;
+            let mut value = || {
+                let value = words.next();
+                value.ok_or_else(|| format!("{name} has no value\n{USAGE}"))
+            };
             match name.as_str() {
-                "--network" => args.network = value,
-                "--codes" => args.codes = positive(&value)?,
-                "--device" => args.device = value.parse()?,
+                "--compare" => args.compare = true,
+                "--network" => args.network = value()?,
+                "--codes" => args.codes = positive(&value()?)?,
+                "--device" => args.device = value()?.parse()?,
                 "--precision" => {
-                    let all = value.split(',').map(|name| name.parse().map(Some));
+                    let all = value()?;
+                    let all = all.split(',').map(|name| name.parse().map(Some));
                     args.precisions = all.collect::<Result<_, _>>()?;
                 }
                 "--batch" => {
-                    args.batches = value.split(',').map(positive).collect::<Result<_>>()?
+                    args.batches = value()?.split(',').map(positive).collect::<Result<_>>()?;
                 }
-                "--rows" => args.rows = Some(positive(&value)?),
-                "--threads" => args.threads = positive(&value)?.try_into()?,
-                "--ranks" => args.ranks = positive(&value)?,
-                "--shards" => args.shards = positive(&value)?,
-                "--address" => args.address = Some(value.parse()?),
+                "--rows" => args.rows = Some(positive(&value()?)?),
+                "--epochs" => args.epochs = Some(positive(&value()?)?),
+                "--threads" => args.threads = positive(&value()?)?.try_into()?,
+                "--ranks" => args.ranks = positive(&value()?)?,
+                "--shards" => args.shards = positive(&value()?)?,
+                "--address" => args.address = Some(value()?.parse()?),
                 "--row-memory" => {
-                    let size = value.parse();
-                    let size = size.map_err(|_| {
-                        format!("expected a size like 30MB, not {value:?}\n{USAGE}")
-                    })?;
-                    args.row_memory = Some(size);
+                    let size = value()?;
+                    let expected = || format!("expected a size like 30MB, not {size:?}\n{USAGE}");
+                    args.row_memory = Some(size.parse().map_err(|_| expected())?);
                 }
-                _ => args.epochs = Some(positive(&value)?),
+                _ => return Err(format!("unknown argument {name}\n{USAGE}").into()),
             }
         }
         Ok(args)
@@ -298,8 +269,8 @@ impl Case<'_> {
     /// Returns the ranks of this process: all, or the one whose peers are other processes.
     fn connect(&self, cancel: &CancellationToken) -> Result<Vec<Communicator>> {
         let options = Options::default();
-        let Some(address) = self.address else {
-            return Ok(Communicator::in_process(self.ranks, &options, cancel)?);
+        let Some(address) = self.args.address else {
+            return Ok(Communicator::in_process(self.args.ranks, &options, cancel)?);
         };
         let address = ListenAddress::new(address, PortRange::FREE, None)?;
         let listener = Listener::bind(&address, None)?;
@@ -308,7 +279,7 @@ impl Case<'_> {
         stdout.flush()?;
         let membership = stdin().lines().next().ok_or("no membership")??;
         let membership: Membership = serde_json::from_str(&membership)?;
-        let (given, asked) = (membership.world_size(), self.ranks);
+        let (given, asked) = (membership.world_size(), self.args.ranks);
         if given != asked {
             return Err(format!("the membership has {given} ranks, --ranks {asked}").into());
         }
@@ -319,11 +290,11 @@ impl Case<'_> {
     /// Trains; returns the result if rank 0 is in this process.
     fn train(&self, source: Source) -> Result<Option<Trained>> {
         let spec = TrainSpec {
-            shards: self.shards,
+            shards: self.args.shards.max(self.args.ranks),
             epochs: Some(self.epochs),
             device: self.device,
             precision: self.precision,
-            ..networks::spec(self.network, self.batch)?
+            ..networks::spec(&self.args.network, self.batch)?
         };
         let cancel = CancellationToken::new();
         let ranks = self.connect(&cancel)?;
@@ -331,9 +302,9 @@ impl Case<'_> {
         let files = tempfile::tempdir()?;
         let work = |mut communicator: Communicator| {
             let rank = communicator.rank();
-            let end = |rank: usize| spec.shards * rank / self.ranks;
+            let end = |rank: usize| spec.shards * rank / self.args.ranks;
             let folder = files.path().join(rank.to_string());
-            let cache = self.row_memory.map(|memory| {
+            let cache = self.args.row_memory.map(|memory| {
                 let memory = RowMemory {
                     loading: memory.as_u64(),
                     training: memory.as_u64(),
@@ -347,7 +318,7 @@ impl Case<'_> {
             let rank = Rank {
                 communicator: &mut communicator,
                 device,
-                threads: self.threads,
+                threads: self.args.threads,
                 layers: &CustomLayers::new(),
                 observer: &Silent,
                 cancel: &cancel,
@@ -374,16 +345,16 @@ impl Case<'_> {
     fn describe(&self, source: Source, trained: &Trained) -> Map<String, Value> {
         let line = json!({
             "system": "Volley",
-            "network": self.network,
+            "network": self.args.network,
             "device": self.device.to_string(),
             "computed_on": trained.computed.device,
             "precision": trained.computed.precision,
             "batch": self.batch,
             "rows": source.rows,
             "epochs": self.epochs,
-            "threads": self.threads,
-            "ranks": self.ranks,
-            "row_memory": self.row_memory.map(|memory| memory.as_u64()),
+            "threads": self.args.threads,
+            "ranks": self.args.ranks,
+            "row_memory": self.args.row_memory.map(|memory| memory.as_u64()),
             "memory": memory(),
         });
         match line {
