@@ -26,10 +26,9 @@ use volley_proto::store::Position;
 use super::TrainingState;
 use super::agree::{World, gather};
 use super::coverage::Covered;
-use super::fit::{Fit, Tools, gradient_len};
+use super::fit::{Fit, Tools};
 use super::optimizer::fresh_slots;
 use super::state::ShardRows;
-use super::trace::Trace;
 use super::tried::Tried;
 use crate::collective::{Communicator, Options};
 use crate::device::{Factors, Opened};
@@ -584,14 +583,7 @@ impl Trial {
         let never = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &never)?;
         let alone = &mut alone[0];
-        let tools = Tools {
-            gradient: alone.buffer(gradient_len(architecture, false, 0))?,
-            sparse: false,
-            linked: false,
-            curve: Vec::new(),
-            trace: Trace::new(false),
-            threads: Threads::default(),
-        };
+        let tools = Tools::alone(architecture, alone)?;
         let network = C::new(architecture, state.weights.values.clone(), device)?;
         let state = state.clone();
         let before = state.weights.values.concat();

@@ -145,6 +145,20 @@ pub(super) struct Tools {
     pub(super) threads: Threads,
 }
 
+impl Tools {
+    /// Returns the tools of a rank without peers, which keeps no trace.
+    pub(super) fn alone(architecture: &Architecture, alone: &mut Communicator) -> Result<Self> {
+        Ok(Self {
+            gradient: alone.buffer(gradient_len(architecture, false, 0))?,
+            sparse: false,
+            linked: false,
+            curve: Vec::new(),
+            trace: Trace::new(false),
+            threads: Threads::default(),
+        })
+    }
+}
+
 /// This rank's part in the waves of a first epoch that [begins early](super::early).
 #[derive(Debug)]
 pub(super) struct Begun {

@@ -31,15 +31,13 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use self::mistaken::Mistaken;
 use super::agree::{Census, on_rows};
-use super::fit::{Fit, Tools, gradient_len};
+use super::fit::{Fit, Tools};
 use super::state::{Basis, Weights};
-use super::trace::Trace;
 use super::{TrainingState, architecture};
 use crate::collective::{Communicator, Options};
 use crate::encode::{Scaling, Settled, settle};
 use crate::network::{Compute, Host, HostDevice};
 use crate::testing::{custom_layers, load_now, rows, shards, spec};
-use crate::threads::Threads;
 
 type CpuFit<'a> = Fit<'a, Host>;
 
@@ -71,16 +69,7 @@ fn with_fit<R>(
     let basis = Basis::new(&spec, world.shards.clone(), &vocabularies);
     let state = TrainingState::begin(basis, &spec.optimizer, 30, scaling, weights);
     spoil(&mut shards);
-    let tools = Tools {
-        gradient: alone[0]
-            .buffer(gradient_len(&architecture, false, 0))
-            .unwrap(),
-        sparse: false,
-        linked: false,
-        curve: Vec::new(),
-        trace: Trace::new(false),
-        threads: Threads::default(),
-    };
+    let tools = Tools::alone(&architecture, &mut alone[0]).unwrap();
     let values = state.weights.values.clone();
     let network = Host::new(&architecture, values, &HostDevice::default()).unwrap();
     let mut fit = Fit::new(&spec, &architecture, state, &world, &shards, network, tools).unwrap();

@@ -15,13 +15,11 @@ use crate::encode::{FeatureScale, Rows, Scaling, Settled, Statistics, Storage};
 use crate::network::{Architecture, Compute, CustomLayers, Host, HostDevice, Normalization, Sizes};
 use crate::random::{Key, Purpose};
 use crate::testing::{Deaf, dense, spec};
-use crate::threads::Threads;
 use crate::train::TrainingState;
 use crate::train::agree::World;
 use crate::train::coverage::Covered;
-use crate::train::fit::{Fit, Tools, gradient_len};
+use crate::train::fit::{Fit, Tools};
 use crate::train::state::{Basis, ShardRows, Weights};
-use crate::train::trace::Trace;
 
 const VOCABULARIES: [usize; 18] = [
     1115, 12, 7, 3, 12, 31, 52, 25, 26, 4, 3, 4, 23, 8, 22, 2, 2, 2,
@@ -133,16 +131,7 @@ fn step_time_of_the_rossmann_network() {
         let cancel = CancellationToken::new();
         let mut alone = Communicator::in_process(1, &Options::default(), &cancel).unwrap();
         for pass in 0..4 {
-            let tools = Tools {
-                gradient: alone[0]
-                    .buffer(gradient_len(&architecture, false, 0))
-                    .unwrap(),
-                sparse: false,
-                linked: false,
-                curve: Vec::new(),
-                trace: Trace::new(false),
-                threads: Threads::default(),
-            };
+            let tools = Tools::alone(&architecture, &mut alone[0]).unwrap();
             let state = state.clone();
             let values = state.weights.values.clone();
             let network = Host::new(&architecture, values, &HostDevice::default()).unwrap();
