@@ -4,36 +4,14 @@
 
 use volley_proto::spec::{DeviceKind, Precision, TrainSpec};
 
-use super::runs::{Watch, data, small};
+use super::runs::{alone, data, moved, small};
 use super::worlds::assert_same_weights;
 use crate::device::{Emulated, Mistake};
 use crate::testing::{Seat, load_split, squash, train_seats, train_split};
-use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
+use crate::{Error, Interrupted, Origin, ResolvedDevice};
 
 /// Tolerance of weights, relative to the largest of each parameter.
 const ON_A_DEVICE: f32 = 1e-4;
-
-/// Trains one rank alone on this device; ends it after a number of steps, if given. Returns the note too.
-fn alone(
-    spec: &TrainSpec,
-    device: ResolvedDevice,
-    origin: Origin,
-    stop_after: Option<u64>,
-) -> (Result<Outcome, Interrupted>, Option<String>) {
-    let watch = Watch {
-        stop_after,
-        ..Watch::default()
-    };
-    let seat = Seat {
-        device,
-        origin,
-        observer: &watch,
-        cancel: watch.cancel.clone(),
-        ..Seat::fresh(load_split(spec, &data(), 1).remove(0))
-    };
-    let end = train_seats(spec, vec![seat]).remove(0);
-    (end, watch.heard.into_inner().unwrap().fell_back)
-}
 
 /// Trains to the end on a device that computes.
 pub(super) fn learns_what_the_host_learns(device: ResolvedDevice) {
@@ -80,17 +58,7 @@ pub(super) fn goes_on_elsewhere(device: ResolvedDevice) {
         .flat_map(|other| [[own, other], [other, own]])
     {
         for steps in [5, 7] {
-            let (ended, _) = alone(&spec, first, Origin::Fresh, Some(steps));
-            let ended = ended.unwrap_err();
-            assert!(
-                matches!(ended.error, Error::Cancelled | Error::AtStep { .. }),
-                "{ended}"
-            );
-            let state = *ended.state.unwrap();
-            // A plan may have taken more steps before it was asked to stop.
-            assert!(state.position().steps >= steps);
-            let (end, note) = alone(&spec, second, Origin::State(state), None);
-            let end = end.unwrap();
+            let (end, note) = moved(&spec, [first, second], steps);
             assert_eq!(note, None);
             assert_eq!(end.report.computed.device, due);
             assert_same_weights(&whole[0], &end, ON_A_DEVICE);

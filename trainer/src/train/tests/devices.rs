@@ -2,7 +2,7 @@
 
 use volley_proto::spec::{BatchSize, DeviceKind, Precision, TrainSpec};
 
-use super::runs::{Watch, data, small};
+use super::runs::{self, Watch, data, moved, small};
 use super::worlds::assert_same_weights;
 use crate::device::Emulated;
 use crate::testing::{
@@ -12,26 +12,9 @@ use crate::{Error, Interrupted, Origin, Outcome, ResolvedDevice};
 
 const ON_A_DEVICE: f32 = 1e-4;
 
-/// Trains one rank alone on this device; ends it after a number of steps, if given.
-fn alone(
-    spec: &TrainSpec,
-    device: ResolvedDevice,
-    origin: Origin,
-    stop_after: Option<u64>,
-) -> Result<Outcome, Interrupted> {
-    let watch = Watch {
-        stop_after,
-        ..Watch::default()
-    };
-    let mut loaded = load_split(spec, &data(), 1);
-    let seat = Seat {
-        device,
-        origin,
-        observer: &watch,
-        cancel: watch.cancel.clone(),
-        ..Seat::fresh(loaded.remove(0))
-    };
-    train_seats(spec, vec![seat]).remove(0)
+/// Trains one rank alone on this device.
+fn alone(spec: &TrainSpec, device: ResolvedDevice) -> Result<Outcome, Interrupted> {
+    runs::alone(spec, device, Origin::Fresh, None).0
 }
 
 fn in_f32() -> TrainSpec {
@@ -42,7 +25,17 @@ fn in_f32() -> TrainSpec {
 }
 
 fn emulated() -> ResolvedDevice {
-    ResolvedDevice::emulated(u64::MAX, None, false)
+    spoilt(None)
+}
+
+/// Returns an emulated device that is spoilt in this way.
+fn spoilt(how: Option<&'static str>) -> ResolvedDevice {
+    ResolvedDevice::emulated(u64::MAX, how, false)
+}
+
+/// Returns an emulated device with this much memory.
+fn of_memory(bytes: u64) -> ResolvedDevice {
+    ResolvedDevice::emulated(bytes, None, false)
 }
 
 #[test]
@@ -58,15 +51,7 @@ fn a_training_goes_on_on_another_device_where_it_stood() {
         [emulated(), emulated()],
     ] {
         for steps in [1, 5, 7, 12] {
-            let ended = alone(&spec, first, Origin::Fresh, Some(steps)).unwrap_err();
-            assert!(
-                matches!(ended.error, Error::Cancelled | Error::AtStep { .. }),
-                "{ended}"
-            );
-            let state = *ended.state.unwrap();
-            // A device may have taken more steps before it was asked to stop.
-            assert!(state.position().steps >= steps);
-            let end = alone(&spec, second, Origin::State(state), None).unwrap();
+            let (end, _) = moved(&spec, [first, second], steps);
             assert_same_weights(&whole[0], &end, ON_A_DEVICE);
             assert_eq!(end.report.kept.steps, whole[0].report.kept.steps);
         }
@@ -97,10 +82,7 @@ fn a_training_with_custom_layers_goes_on_on_another_device_where_it_stood() {
         [ResolvedDevice::CPU, emulated()],
     ] {
         for steps in [1, 7] {
-            let ended = alone(&spec, first, Origin::Fresh, Some(steps)).unwrap_err();
-            let state = *ended.state.unwrap();
-            assert!(state.position().steps >= steps);
-            let end = alone(&spec, second, Origin::State(state), None).unwrap();
+            let (end, _) = moved(&spec, [first, second], steps);
             let due = match second == ResolvedDevice::CPU {
                 true => DeviceKind::Cpu,
                 false => DeviceKind::Cuda,
@@ -110,7 +92,7 @@ fn a_training_with_custom_layers_goes_on_on_another_device_where_it_stood() {
         }
     }
     // A kernel that brings values to the host and back.
-    let end = alone(&spec, spoilt(Some("copy")), Origin::Fresh, None).unwrap();
+    let end = alone(&spec, spoilt(Some("copy"))).unwrap();
     assert_eq!(end.report.computed.device, DeviceKind::Cpu);
 }
 
@@ -125,7 +107,7 @@ fn devices_with_custom_layers_are_not_linked_and_rank_0_says_so() {
     };
     let whole = train_split(&spec, &data(), 1);
     let watches = [Watch::default(), Watch::default()];
-    for end in on_spoilt(&spec, &watches, &[None, None]) {
+    for end in on_devices(&spec, &watches, &[emulated(); 2]) {
         let end = end.unwrap();
         assert_eq!(end.report.computed.device, DeviceKind::Cuda);
         if end.artifacts.is_some() {
@@ -156,8 +138,7 @@ fn a_device_that_computes_something_else_is_not_used() {
         "update",
         "outputs",
     ] {
-        let device = ResolvedDevice::emulated(u64::MAX, Some(kernel), false);
-        let end = alone(&spec, device, Origin::Fresh, None).unwrap();
+        let end = alone(&spec, spoilt(Some(kernel))).unwrap();
         assert_eq!(end.report.computed.device, DeviceKind::Cpu, "{kernel}");
         assert_same_weights(&host[0], &end, 0.0);
     }
@@ -172,20 +153,16 @@ fn rows_that_do_not_fit_a_device_are_brought_step_by_step() {
     let host = train_split(&spec, &data(), 1);
     // Found by trial: the least memory in which a step fits, but not all rows.
     let least = (1..).map(|kib| kib << 10).find(|bytes| {
-        let device = ResolvedDevice::emulated(*bytes, None, false);
-        let end = alone(&spec, device, Origin::Fresh, None);
+        let end = alone(&spec, of_memory(*bytes));
         end.is_ok_and(|end| end.report.computed.device == DeviceKind::Cuda)
     });
     for more in [0, 4 << 10, 16 << 10] {
-        let device = ResolvedDevice::emulated(least.unwrap() + more, None, false);
-        let end = alone(&spec, device, Origin::Fresh, None).unwrap();
+        let device = of_memory(least.unwrap() + more);
+        let end = alone(&spec, device).unwrap();
         assert_same_weights(&host[0], &end, ON_A_DEVICE);
         // It goes on within an epoch, on this device and elsewhere.
         for (steps, next) in [(1, device), (5, device), (12, ResolvedDevice::CPU)] {
-            let ended = alone(&spec, device, Origin::Fresh, Some(steps)).unwrap_err();
-            let state = *ended.state.unwrap();
-            assert!(state.position().steps >= steps);
-            let end = alone(&spec, next, Origin::State(state), None).unwrap();
+            let (end, _) = moved(&spec, [device, next], steps);
             assert_same_weights(&host[0], &end, ON_A_DEVICE);
         }
     }
@@ -200,10 +177,7 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
         batch_size: Some(BatchSize::OfRank(210)),
         ..in_f32()
     };
-    let on = |kib: u64| {
-        let device = ResolvedDevice::emulated(kib << 10, None, false);
-        alone(&spec, device, Origin::Fresh, None)
-    };
+    let on = |kib: u64| alone(&spec, of_memory(kib << 10));
     let error = on(288).unwrap_err().error;
     let Error::DeviceBatch {
         rows,
@@ -233,9 +207,8 @@ fn a_step_that_does_not_fit_a_device_is_an_error_that_says_what_would() {
         accumulate: accumulate as usize,
         ..spec.clone()
     };
-    let device = ResolvedDevice::emulated(288 << 10, None, false);
     // The step fits; the evaluation after it may not.
-    let ended = alone(&passes, device, Origin::Fresh, None).map_err(|end| end.error);
+    let ended = alone(&passes, of_memory(288 << 10)).map_err(|end| end.error);
     assert!(
         !matches!(ended, Err(Error::DeviceBatch { .. })),
         "{ended:?}"
@@ -256,14 +229,7 @@ fn the_faster_of_both_computes_on_all_ranks_where_either_may() {
     ] {
         let spec = in_f32();
         let watches: Vec<_> = devices.iter().map(|_| Watch::default()).collect();
-        let seats = load_split(&spec, &data(), devices.len()).into_iter();
-        let seats = seats.zip(&devices).zip(&watches);
-        let seats = seats.map(|((loaded, device), watch)| Seat {
-            device: *device,
-            observer: watch,
-            ..Seat::fresh(loaded)
-        });
-        let ends = train_seats(&spec, seats.collect());
+        let ends = on_devices(&spec, &watches, &devices);
         for ((end, device), watch) in ends.into_iter().zip(devices).zip(watches) {
             let report = end.unwrap().report;
             assert_eq!(report.computed.device, DeviceKind::Cpu);
@@ -286,16 +252,10 @@ fn a_device_that_cannot_record_a_step_is_not_used() {
     if Emulated::find().is_none() {
         return;
     }
-    let spec = in_f32();
-    let watch = Watch::default();
-    let seat = Seat {
-        device: ResolvedDevice::emulated(u64::MAX, Some(Emulated::RECORD), false),
-        observer: &watch,
-        ..Seat::fresh(load_split(&spec, &data(), 1).remove(0))
-    };
-    let end = train_seats(&spec, vec![seat]).remove(0).unwrap();
-    assert_eq!(end.report.computed.device, DeviceKind::Cpu);
-    let reason = watch.heard.into_inner().unwrap().fell_back.unwrap();
+    let device = spoilt(Some(Emulated::RECORD));
+    let (end, reason) = runs::alone(&in_f32(), device, Origin::Fresh, None);
+    assert_eq!(end.unwrap().report.computed.device, DeviceKind::Cpu);
+    let reason = reason.unwrap();
     assert!(reason.contains("record"), "{reason}");
 }
 
@@ -323,25 +283,21 @@ fn ranks_on_devices_go_on_where_one_of_them_was_lost() {
     assert!(left.error.is_peer_loss(), "{left}");
     let state = *left.state.unwrap();
     assert!(state.position().steps >= 5);
-    let end = alone(&spec, emulated(), Origin::State(state), None).unwrap();
+    let (end, _) = runs::alone(&spec, emulated(), Origin::State(state), None);
+    let end = end.unwrap();
     assert_same_weights(&whole[0], &end, ON_A_DEVICE);
 }
 
-/// Returns an emulated device that is spoilt in this way.
-fn spoilt(how: Option<&'static str>) -> ResolvedDevice {
-    ResolvedDevice::emulated(u64::MAX, how, false)
-}
-
-/// Trains ranks on devices that are spoilt in these ways.
-fn on_spoilt(
+/// Trains ranks on these devices.
+fn on_devices(
     spec: &TrainSpec,
     watches: &[Watch],
-    how: &[Option<&'static str>],
+    devices: &[ResolvedDevice],
 ) -> Vec<Result<Outcome, Interrupted>> {
-    let seats = load_split(spec, &data(), how.len()).into_iter();
-    let seats = seats.zip(how).zip(watches);
-    let seats = seats.map(|((loaded, how), watch)| Seat {
-        device: spoilt(*how),
+    let seats = load_split(spec, &data(), devices.len()).into_iter();
+    let seats = seats.zip(devices).zip(watches);
+    let seats = seats.map(|((loaded, device), watch)| Seat {
+        device: *device,
         observer: watch,
         ..Seat::fresh(loaded)
     });
@@ -364,7 +320,7 @@ fn devices_that_cannot_be_linked_or_do_not_sum_are_not_linked_and_rank_0_says_so
         ([Some(Emulated::SUMS), None], Some("another sum")),
     ] {
         let watches = [Watch::default(), Watch::default()];
-        let ends = on_spoilt(&spec, &watches, &how);
+        let ends = on_devices(&spec, &watches, &how.map(spoilt));
         for end in ends {
             let end = end.unwrap();
             assert_eq!(end.report.computed.device, DeviceKind::Cuda);
@@ -389,7 +345,8 @@ fn ranks_go_on_where_one_of_the_linked_devices_failed_in_a_turn() {
     let spec = in_f32();
     let whole = train_split(&spec, &data(), 3);
     let watches = [Watch::default(), Watch::default(), Watch::default()];
-    let mut ends = on_spoilt(&spec, &watches, &[None, Some(Emulated::LOST), None]);
+    let devices = [None, Some(Emulated::LOST), None].map(spoilt);
+    let mut ends = on_devices(&spec, &watches, &devices);
     // The lost rank had its state at the beginning of the turn too.
     let lost = ends.remove(1).unwrap_err();
     assert!(matches!(lost.error, Error::DeviceFailed { .. }), "{lost}");
@@ -450,13 +407,9 @@ fn a_trial_whose_steps_are_too_long_takes_shorter_ones() {
     let mut spec = in_f32();
     spec.network.batch_norm = false;
     // Raw distances are in the thousands: at the trials' usual rate there is no second step.
-    let on = |spoilt| {
-        let device = ResolvedDevice::emulated(u64::MAX, spoilt, false);
-        alone(&spec, device, Origin::Fresh, None)
-            .unwrap()
-            .report
-            .computed
-            .device
+    let on = |how| {
+        let end = alone(&spec, spoilt(how)).unwrap();
+        end.report.computed.device
     };
     assert_eq!(on(None), DeviceKind::Cuda);
     assert_eq!(on(Some("entered")), DeviceKind::Cpu);

@@ -178,6 +178,13 @@ fn weights(architecture: &Architecture) -> Vec<Vec<f64>> {
         .collect()
 }
 
+/// Returns weights in the precision of networks.
+fn narrow(weights: &[Vec<f64>]) -> Vec<Vec<f32>> {
+    let narrow = weights.iter();
+    let narrow = narrow.map(|w| w.iter().map(|w| *w as f32).collect());
+    narrow.collect()
+}
+
 /// Independent implementation of the forward pass of one row.
 struct Reference<'a> {
     weights: HashMap<&'a str, &'a [f64]>,
@@ -471,41 +478,24 @@ fn gradients_of_plans_are_finite_differences() {
 
 #[test]
 fn many_rows_have_the_host_s_outputs_and_gradient_in_plans() {
-    for (factors, within) in PRECISIONS {
-        if let Some(device) = emulated(factors) {
-            many_rows_have_the_host_s::<Plan>(&device, within);
-        }
-    }
+    on_emulated(many_rows_have_the_host_s::<Plan>);
 }
 
 #[test]
 fn inference_has_the_host_s_outputs() {
-    for (factors, within) in PRECISIONS {
-        if let Some(device) = emulated(factors) {
-            inference_has_the_host_s(&device, within);
-        }
-    }
+    on_emulated(inference_has_the_host_s);
 }
 
 #[test]
 #[ignore = "it needs a GPU"]
 fn inference_on_a_gpu_has_the_host_s_outputs() {
-    for (factors, within) in PRECISIONS {
-        let device = PlanDevice {
-            runtime: Cuda::open(0).unwrap(),
-            factors,
-        };
-        inference_has_the_host_s(&device, within);
-    }
+    on_gpu(inference_has_the_host_s);
 }
 
 fn inference_has_the_host_s(device: &PlanDevice, within: f32) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
-        let weights: Vec<Vec<f32>> = weights(&architecture)
-            .iter()
-            .map(|w| w.iter().map(|w| *w as f32).collect())
-            .collect();
+        let weights = narrow(&weights(&architecture));
         let mut host = Host::new(&architecture, weights.clone(), &HostDevice::default()).unwrap();
         let mut inference = Inference::new(&architecture, &weights, device).unwrap();
         // Fewer rows after more, in the same memory, and then more than it holds.
@@ -527,32 +517,19 @@ fn inference_has_the_host_s(device: &PlanDevice, within: f32) {
 
 #[test]
 fn attributions_on_a_device_are_the_host_s() {
-    for (factors, within) in PRECISIONS {
-        if let Some(device) = emulated(factors) {
-            attributions_are_the_host_s(&device, within);
-        }
-    }
+    on_emulated(attributions_are_the_host_s);
 }
 
 #[test]
 #[ignore = "it needs a GPU"]
 fn attributions_on_a_gpu_are_the_host_s() {
-    for (factors, within) in PRECISIONS {
-        let device = PlanDevice {
-            runtime: Cuda::open(0).unwrap(),
-            factors,
-        };
-        attributions_are_the_host_s(&device, within);
-    }
+    on_gpu(attributions_are_the_host_s);
 }
 
 fn attributions_are_the_host_s(device: &PlanDevice, within: f32) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
-        let weights: Vec<Vec<f32>> = weights(&architecture)
-            .iter()
-            .map(|w| w.iter().map(|w| *w as f32).collect())
-            .collect();
+        let weights = narrow(&weights(&architecture));
         let baseline = Input {
             dropout: vec![],
             ..of_rows(&architecture, vec![1, 5], vec![0.1, -0.2])
@@ -593,9 +570,7 @@ fn buckets_of<C: Compute>(device: &C::Device) {
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
-        let narrow = weights.iter();
-        let narrow = narrow.map(|w| w.iter().map(|w| *w as f32).collect());
-        let mut computed = C::new(&architecture, narrow.collect(), device).unwrap();
+        let mut computed = C::new(&architecture, narrow(&weights), device).unwrap();
         let ranges = computed.buckets();
         if ranges.len() < 2 {
             continue;
@@ -666,6 +641,26 @@ fn emulated(factors: Factors) -> Option<PlanDevice> {
     Some(PlanDevice { runtime, factors })
 }
 
+/// Checks the emulated device, if there is a C++ compiler, in each precision and within its tolerance.
+fn on_emulated(check: impl Fn(&PlanDevice, f32)) {
+    for (factors, within) in PRECISIONS {
+        if let Some(device) = emulated(factors) {
+            check(&device, within);
+        }
+    }
+}
+
+/// Checks a GPU likewise.
+fn on_gpu(check: impl Fn(&PlanDevice, f32)) {
+    for (factors, within) in PRECISIONS {
+        let device = PlanDevice {
+            runtime: Cuda::open(0).unwrap(),
+            factors,
+        };
+        check(&device, within);
+    }
+}
+
 #[test]
 fn the_host_rounds_factors_as_a_gpu_does() {
     for (factors, within) in PRECISIONS {
@@ -686,17 +681,13 @@ fn many_rows_have_the_host_s_outputs_and_gradient_in_tensors() {
 #[test]
 #[ignore = "it needs a GPU"]
 fn gradients_of_plans_on_a_gpu_are_finite_differences_and_the_host_s() {
-    for (factors, within) in PRECISIONS {
-        let device = PlanDevice {
-            runtime: Cuda::open(0).unwrap(),
-            factors,
-        };
-        many_rows_have_the_host_s::<Plan>(&device, within);
-        if factors == Factors::F32 {
-            gradients_of::<Plan>(networks(), &device);
-            gradients_of::<Plan>(custom_networks(), &device);
+    on_gpu(|device, within| {
+        many_rows_have_the_host_s::<Plan>(device, within);
+        if device.factors == Factors::F32 {
+            gradients_of::<Plan>(networks(), device);
+            gradients_of::<Plan>(custom_networks(), device);
         }
-    }
+    });
 }
 
 /// Tolerance for sums in another order, as a share of the greatest number.
@@ -713,21 +704,16 @@ pub(super) fn many_rows_have_the_host_s<C: Compute>(device: &C::Device, within: 
     for (network, outputs) in networks() {
         let architecture = architecture(&network, outputs);
         let weights = weights(&architecture);
-        let narrow = || {
-            let narrow = weights.iter();
-            narrow
-                .map(|w| w.iter().map(|w| *w as f32).collect())
-                .collect()
-        };
         let len = weights.iter().map(Vec::len).sum();
         for rows in [100, 256, 1500] {
             let input = || drawn(&architecture, rows);
             let slopes = |y: &[f32]| (0..y.len()).map(|at| (at as f32).sin()).collect();
             let (mut due, mut found) = (vec![0.0; len], vec![0.0; len]);
-            let mut host = Host::new(&architecture, narrow(), &HostDevice::default()).unwrap();
+            let weights = || narrow(&weights);
+            let mut host = Host::new(&architecture, weights(), &HostDevice::default()).unwrap();
             host.gradient(input(), slopes, Piece::WHOLE, &mut due)
                 .unwrap();
-            let mut computed = C::new(&architecture, narrow(), device).unwrap();
+            let mut computed = C::new(&architecture, weights(), device).unwrap();
             computed
                 .gradient(input(), slopes, Piece::WHOLE, &mut found)
                 .unwrap();
@@ -782,11 +768,7 @@ pub(super) fn gradients_of<C: Compute>(networks: Vec<(Network, usize)>, device: 
         let slopes: Vec<f64> = slopes.take(ROWS * architecture.members * outputs).collect();
         let slopes = &slopes[..];
 
-        let narrow = weights
-            .iter()
-            .map(|w| w.iter().map(|w| *w as f32).collect())
-            .collect();
-        let mut computed = C::new(&architecture, narrow, device).unwrap();
+        let mut computed = C::new(&architecture, narrow(&weights), device).unwrap();
         let mut gradient = vec![f32::NAN; weights.iter().map(Vec::len).sum()];
         // Twice: state kept between batches must not count.
         for _ in 0..2 {

@@ -10,8 +10,8 @@ use volley_proto::store::{EpochRecord, Position};
 
 use crate::testing::{Seat, load_split, rows, spec, train_seats};
 use crate::{
-    Artifacts, Beginning, Error, Interrupted, LoadedShards, Observer, Origin, Outcome, Result,
-    Step, TrainingState,
+    Artifacts, Beginning, Error, Interrupted, LoadedShards, Observer, Origin, Outcome,
+    ResolvedDevice, Result, Step, TrainingState,
 };
 
 /// Steps per epoch with 210 training rows.
@@ -83,6 +83,47 @@ impl Observer for Watch {
         let mut heard = self.heard.lock().unwrap();
         heard.checkpoints.push((position, state));
     }
+}
+
+/// Trains one rank alone on this device; ends it after a number of steps, if given. Returns why it fell back, too.
+pub(super) fn alone(
+    spec: &TrainSpec,
+    device: ResolvedDevice,
+    origin: Origin,
+    stop_after: Option<u64>,
+) -> (Result<Outcome, Interrupted>, Option<String>) {
+    let watch = Watch {
+        stop_after,
+        ..Watch::default()
+    };
+    let seat = Seat {
+        device,
+        origin,
+        observer: &watch,
+        cancel: watch.cancel.clone(),
+        ..Seat::fresh(load_split(spec, &data(), 1).remove(0))
+    };
+    let end = train_seats(spec, vec![seat]).remove(0);
+    (end, watch.heard.into_inner().unwrap().fell_back)
+}
+
+/// Trains one rank on a device for a number of steps, and then on another one. Returns why it fell back there, too.
+pub(super) fn moved(
+    spec: &TrainSpec,
+    [first, second]: [ResolvedDevice; 2],
+    steps: u64,
+) -> (Outcome, Option<String>) {
+    let (ended, _) = alone(spec, first, Origin::Fresh, Some(steps));
+    let ended = ended.unwrap_err();
+    assert!(
+        matches!(ended.error, Error::Cancelled | Error::AtStep { .. }),
+        "{ended}"
+    );
+    let state = *ended.state.unwrap();
+    // A device may have taken more steps before it was asked to stop.
+    assert!(state.position().steps >= steps);
+    let (end, note) = alone(spec, second, Origin::State(state), None);
+    (end.unwrap(), note)
 }
 
 /// The outcome of each rank of a world, and the events that it reported.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use arrow::array::Int32Array;
 use arrow::record_batch::RecordBatch;
 use volley_proto::spec::{
-    Activation, AdamForm, BatchSize, Decay, EnsembleSize, Layer, Linear, NumericTransform,
-    Optimizer, RateScaling, Rule, Schedule, TrainSpec,
+    Activation, AdamForm, BatchSize, Decay, EnsembleSize, Layer, Linear, NumericTransform, Rule,
+    TrainSpec,
 };
 
 use super::runs::{run, stay};
-use super::worlds::{assert_n_ranks_train_what_one_does, assert_same_weights};
+use super::worlds::{
+    assert_n_ranks_train_what_one_does, assert_same_weights, optimizer, other_rules,
+};
 use crate::Origin;
 use crate::testing::{rows, spec};
 
@@ -44,22 +46,6 @@ pub(super) fn small() -> TrainSpec {
     spec
 }
 
-/// Returns an optimizer with this rule and every other option set.
-fn optimizer(rule: Rule, decay: Decay, ema_momentum: Option<f64>) -> Optimizer {
-    Optimizer {
-        learn_rate: 0.01,
-        rule,
-        schedule: Schedule {
-            warmup_epochs: 0.5,
-            decay,
-            scaling: RateScaling::None,
-        },
-        clip_norm: Some(0.5),
-        clip_value: Some(0.1),
-        ema_momentum,
-    }
-}
-
 /// Gradients on devices contain all rows.
 #[test]
 fn any_optimizer_trains_picked_rows_as_all() {
@@ -73,25 +59,10 @@ fn any_optimizer_trains_picked_rows_as_all() {
     let rules = [
         adam(AdamForm::Keras, 0.999, 0.01),
         adam(AdamForm::Torch, 0.99, 0.1),
-        Rule::Sgd {
-            momentum: 0.9,
-            nesterov: true,
-        },
-        Rule::Adagrad {
-            initial_accumulator: 0.1,
-            epsilon: 1e-7,
-        },
-        Rule::RmsProp {
-            rho: 0.9,
-            momentum: 0.5,
-            epsilon: 1e-3,
-        },
-        Rule::Ftrl {
-            initial_accumulator: 0.1,
-        },
     ];
+    let rules = rules.into_iter().chain(other_rules());
     let decays = [Decay::OneCycle, Decay::Cosine, Decay::Constant];
-    for (rule, decay) in rules.into_iter().zip(decays.into_iter().cycle()) {
+    for (rule, decay) in rules.zip(decays.into_iter().cycle()) {
         let mut spec = small();
         let is_ftrl = matches!(rule, Rule::Ftrl { .. });
         let what = rule.name();

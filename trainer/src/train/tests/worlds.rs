@@ -3,22 +3,21 @@
 use std::time::Duration;
 
 use arrow::record_batch::RecordBatch;
-use tokio_util::sync::CancellationToken;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Decay, EmbeddingWidth, EnsembleSize,
     FeatureKind, Layer, Linear, Loss, Network, NumericEmbedding, NumericTransform, Optimizer,
     RateScaling, Rule, Schedule, TrainSpec,
 };
 
-use crate::collective::{Communicator, Costs, Counters, Network as Wires, Options};
+use crate::Outcome;
+use crate::collective::{Costs, Counters, Network as Wires};
 use crate::device::Emulated;
 use crate::simulation::{self, Workload};
 use crate::testing::{
-    Seat, classifier, load_now, load_split, rows, shards, spec, squash, told_apart, train_emulated,
-    train_seats, train_split, train_spoilt, train_world, two_labels, with_visits,
+    Seat, classifier, load_now, load_split, rows, shards, spec, squash, told_apart, train_counted,
+    train_emulated, train_seats, train_split, train_spoilt, train_world, two_labels, with_visits,
 };
 use crate::train::{coverage, fit};
-use crate::{Outcome, Rank, train};
 
 /// Tolerance, relative to the largest weight of a tensor. Summing in another order costs this much in `f32`
 /// over twenty steps.
@@ -83,32 +82,9 @@ fn small(spec: TrainSpec) -> TrainSpec {
 
 /// Trains on two ranks; returns the steps, and what a rank's communicator did meanwhile.
 fn counted(spec: &TrainSpec, data: &RecordBatch) -> (u64, Counters, Outcome) {
-    let abort = CancellationToken::new();
-    let ranks = Communicator::in_process(2, &Options::default(), &abort).unwrap();
-    let loaded = load_split(spec, data, 2);
-    let mut ended = std::thread::scope(|scope| {
-        let train = |(mut communicator, loaded): (Communicator, _)| {
-            let abort = &abort;
-            scope.spawn(move || {
-                let seat = Seat::fresh(loaded);
-                let rank = Rank {
-                    communicator: &mut communicator,
-                    device: seat.device,
-                    threads: seat.threads,
-                    layers: &seat.layers,
-                    observer: seat.observer,
-                    cancel: abort,
-                    origin: seat.origin,
-                };
-                let outcome = train(spec, seat.shards, rank).unwrap();
-                (communicator.counters(), outcome)
-            })
-        };
-        let ranks: Vec<_> = ranks.into_iter().zip(loaded).map(train).collect();
-        let ended = ranks.into_iter().map(|rank| rank.join().unwrap());
-        ended.collect::<Vec<_>>()
-    });
-    let (counters, outcome) = ended.remove(0);
+    let seats = load_split(spec, data, 2).into_iter().map(Seat::fresh);
+    let (end, counters) = train_counted(spec, seats.collect()).remove(0);
+    let outcome = end.unwrap();
     (outcome.report.kept.steps, counters, outcome)
 }
 
@@ -263,16 +239,9 @@ fn n_ranks_have_every_loss_as_one_does() {
     assert_n_ranks_train_what_one_does(&spec, &data, "focal");
 }
 
-#[test]
-fn n_ranks_follow_every_optimizer_as_one_does() {
-    let rules = [
-        Rule::Adam {
-            beta_1: 0.9,
-            beta_2: 0.95,
-            epsilon: 1e-3,
-            form: AdamForm::Torch,
-            weight_decay: 0.1,
-        },
+/// Returns every rule but Adam.
+pub(super) fn other_rules() -> [Rule; 4] {
+    [
         Rule::Sgd {
             momentum: 0.9,
             nesterov: true,
@@ -289,7 +258,34 @@ fn n_ranks_follow_every_optimizer_as_one_does() {
         Rule::Ftrl {
             initial_accumulator: 0.1,
         },
-    ];
+    ]
+}
+
+/// Returns an optimizer with this rule and every other option set.
+pub(super) fn optimizer(rule: Rule, decay: Decay, ema_momentum: Option<f64>) -> Optimizer {
+    Optimizer {
+        learn_rate: 0.01,
+        rule,
+        schedule: Schedule {
+            warmup_epochs: 0.5,
+            decay,
+            scaling: RateScaling::None,
+        },
+        clip_norm: Some(0.5),
+        clip_value: Some(0.1),
+        ema_momentum,
+    }
+}
+
+#[test]
+fn n_ranks_follow_every_optimizer_as_one_does() {
+    let adam = Rule::Adam {
+        beta_1: 0.9,
+        beta_2: 0.95,
+        epsilon: 1e-3,
+        form: AdamForm::Torch,
+        weight_decay: 0.1,
+    };
     let decays = [
         Decay::OneCycle,
         Decay::Cosine,
@@ -303,24 +299,13 @@ fn n_ranks_follow_every_optimizer_as_one_does() {
             factor: 0.5,
         },
     ];
-    for (rule, decay) in rules.into_iter().zip(decays) {
+    for (rule, decay) in [adam].into_iter().chain(other_rules()).zip(decays) {
         let mut spec = small(spec());
         spec.label.standardize = true;
         spec.numeric_transform = NumericTransform::Standardize;
         spec.l1 = 1e-4;
         let what = rule.name();
-        spec.optimizer = Optimizer {
-            learn_rate: 0.01,
-            rule,
-            schedule: Schedule {
-                warmup_epochs: 0.5,
-                decay,
-                scaling: RateScaling::None,
-            },
-            clip_norm: Some(0.5),
-            clip_value: Some(0.1),
-            ema_momentum: Some(0.9),
-        };
+        spec.optimizer = optimizer(rule, decay, Some(0.9));
         assert_n_ranks_train_what_one_does(&spec, &rows(0..300), what);
     }
 }
