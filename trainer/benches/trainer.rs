@@ -17,7 +17,7 @@ use criterion::{
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{Precision, RankDevice, TrainSpec};
+use volley_proto::spec::{Precision, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::bench::{self, Dense};
 use volley_trainer::collective::{Communicator, Options};
@@ -205,13 +205,9 @@ impl Stopwatch {
 }
 
 impl Observer for Stopwatch {
-    fn loaded(&self, _: u64, _: f64) {}
-
     fn started(&self, _: Beginning) {
         self.reset();
     }
-
-    fn fell_back(&self, _: RankDevice, _: &str) {}
 
     fn step(&self, step: &Step) {
         let position = step.next;

@@ -8,17 +8,15 @@ use arrow::array::{ArrayRef, AsArray, Date32Array, Float64Array, Int32Array, Str
 use arrow::datatypes::{DataType, Field, Float64Type, Int32Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use futures::stream;
 use tokio_util::sync::CancellationToken;
 use volley_proto::address::ListenAddress;
 use volley_proto::spec::{
     Activation, AdamForm, BatchSize, ClassWeights, Device, DeviceKind, Elastic, EmbeddingWidth,
     EnsembleSize, Feature, FeatureKind, IfExists, Keep, Label, LabelTransform, Layer, Loss,
-    Network, NumericTransform, Optimizer, Output, Precision, RankDevice, Ranks, Refit, Rule, Split,
-    Start, Task, TooFew, TrainSpec,
+    Network, NumericTransform, Optimizer, Output, Precision, Ranks, Refit, Rule, Split, Start,
+    Task, TooFew, TrainSpec,
 };
-use volley_proto::store::{EpochRecord, Position};
 use volley_proto::{Secret, TrainId};
 
 use crate::collective::{Communicator, Counters, Listener, Membership, Options};
@@ -28,8 +26,8 @@ use crate::network::{
 };
 use crate::random::{Key, Purpose};
 use crate::{
-    Beginning, Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice,
-    Result, ShardCache, Shards, Step, load, train,
+    Interrupted, LoadedShards, Model, Observer, Origin, Outcome, Rank, ResolvedDevice, Result,
+    ShardCache, Shards, load, train,
 };
 
 /// Returns a spec of a small network over [`rows`]: MSE on the label itself, split by column.
@@ -385,14 +383,7 @@ pub(crate) fn load_cached(
 #[derive(Debug)]
 pub(crate) struct Deaf;
 
-impl Observer for Deaf {
-    fn loaded(&self, _: u64, _: f64) {}
-    fn started(&self, _: Beginning) {}
-    fn fell_back(&self, _: RankDevice, _: &str) {}
-    fn step(&self, _: &Step) {}
-    fn epoch(&self, _: &EpochRecord) {}
-    fn checkpoint(&self, _: Position, _: Bytes) {}
-}
+impl Observer for Deaf {}
 
 /// Inputs of one rank in a test's world.
 pub(crate) struct Seat<'a> {

@@ -17,20 +17,20 @@ use crate::encode::{ArrivingShards, LoadedShards};
 use crate::network::CustomLayers;
 use crate::{Error, Result};
 
-/// Receiver of training events. Called on the rank's thread: do not block.
+/// Receiver of training events, each of which is ignored by default. Called on the rank's thread: do not block.
 pub trait Observer: Send + Sync {
     /// Reports that this rank's rows are loaded.
-    fn loaded(&self, rows: u64, seconds: f64);
+    fn loaded(&self, _rows: u64, _seconds: f64) {}
     /// Reports that all ranks have agreed on the beginning of training.
-    fn started(&self, beginning: Beginning);
+    fn started(&self, _beginning: Beginning) {}
     /// Reports what computes instead of the plan on this rank's GPU, and why.
-    fn fell_back(&self, computed: RankDevice, reason: &str);
-    /// Reports a note on how all ranks train. Called on rank 0. Default: ignored.
+    fn fell_back(&self, _computed: RankDevice, _reason: &str) {}
+    /// Reports a note on how all ranks train. Called on rank 0.
     fn noted(&self, _note: &str) {}
     /// Reports a finished step. Called for every step: be quick.
-    fn step(&self, step: &Step);
+    fn step(&self, _step: &Step) {}
     /// Reports a finished epoch; the record is the same on every rank.
-    fn epoch(&self, record: &EpochRecord);
+    fn epoch(&self, _record: &EpochRecord) {}
     /// Returns true if training is to end after the epoch under way, a refit excepted. One rank's true ends it on all.
     /// Default: false.
     fn is_stopped(&self) -> bool {
@@ -38,7 +38,7 @@ pub trait Observer: Send + Sync {
     }
     /// Reports the state to store, [encoded](TrainingState::encode): on rank 0 only, after every epoch and as
     /// often as the spec says.
-    fn checkpoint(&self, position: Position, state: Bytes);
+    fn checkpoint(&self, _position: Position, _state: Bytes) {}
 }
 
 /// A finished step of all ranks.

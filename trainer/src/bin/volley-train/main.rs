@@ -35,7 +35,6 @@ use std::process::ExitCode;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use bytesize::ByteSize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -45,9 +44,7 @@ use volley_proto::spec::{Device, Precision, RankDevice, TrainSpec};
 use volley_proto::store::EpochRecord;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 use volley_trainer::custom::CustomLayers;
-use volley_trainer::{
-    Beginning, Observer, Origin, Position, Rank, RowMemory, ShardCache, Step, resolve_device, train,
-};
+use volley_trainer::{Observer, Origin, Rank, RowMemory, ShardCache, resolve_device, train};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -419,19 +416,7 @@ fn compare(trained: &Trained, on_cpu: &Trained, line: &mut Map<String, Value>) {
 /// Observer that ignores all events: an epoch's record is in the model.
 struct Silent;
 
-impl Observer for Silent {
-    fn loaded(&self, _: u64, _: f64) {}
-
-    fn started(&self, _: Beginning) {}
-
-    fn fell_back(&self, _: RankDevice, _: &str) {}
-
-    fn step(&self, _: &Step) {}
-
-    fn epoch(&self, _: &EpochRecord) {}
-
-    fn checkpoint(&self, _: Position, _: Bytes) {}
-}
+impl Observer for Silent {}
 
 #[cfg(test)]
 mod tests {

@@ -6,17 +6,16 @@ use std::sync::Mutex;
 
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::{LabelTransform, Output, RankDevice, TrainSpec};
-use volley_proto::store::{EpochRecord, Position};
+use volley_proto::spec::{LabelTransform, Output, TrainSpec};
+use volley_proto::store::EpochRecord;
 
 use crate::collective::{Communicator, Options};
 use crate::network::CustomLayers;
 use crate::testing::{
     Seat, custom_layers, load_now, load_split, rows, spec, squash, train_seats, train_world,
 };
-use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, Step, train};
+use crate::{Beginning, Defect, Error, Observer, Origin, Rank, ResolvedDevice, Rule, train};
 
 fn with_column(batch: &RecordBatch, name: &str, column: ArrayRef) -> RecordBatch {
     let mut columns = batch.columns().to_vec();
@@ -144,9 +143,6 @@ impl Observer for Impatient {
     fn started(&self, beginning: Beginning) {
         assert_eq!(beginning, Beginning::Fresh);
     }
-    fn fell_back(&self, _: RankDevice, _: &str) {}
-    fn step(&self, _: &Step) {}
-    fn checkpoint(&self, _: Position, _: Bytes) {}
     fn epoch(&self, record: &EpochRecord) {
         *self.1.lock().unwrap() = record.epoch;
         self.0.cancel();

@@ -11,7 +11,7 @@ use volley_proto::spec::{
     BatchSize, ClassWeights, EarlyStop, EnsembleSize, Keep, LabelTransform, Loss, NumericTransform,
     Output, Refit, Rule, TrainSpec,
 };
-use volley_proto::store::{Classes, EpochRecord, Position};
+use volley_proto::store::Classes;
 
 use super::runs::{run, small};
 use super::worlds::assert_same_weights;
@@ -19,7 +19,7 @@ use crate::testing::{
     Deaf, Seat, classifier, dense, load_split, model, rows, spec, told_apart, train_seats,
     train_split, train_world, two_labels, with_visits,
 };
-use crate::{Beginning, Error, Observer, Origin, Step};
+use crate::{Error, Observer, Origin, Step};
 
 fn evaluated(batch: &RecordBatch) -> RecordBatch {
     let parts = batch["part"]
@@ -534,18 +534,13 @@ struct Told {
 }
 
 impl Observer for Told {
-    fn loaded(&self, _: u64, _: f64) {}
-    fn started(&self, _: Beginning) {}
-    fn fell_back(&self, _: volley_proto::spec::RankDevice, _: &str) {}
     fn step(&self, step: &Step) {
         let is_due = step.next.epoch as u64 == self.during;
         self.stopped.fetch_or(is_due, Ordering::Relaxed);
     }
-    fn epoch(&self, _: &EpochRecord) {}
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
-    fn checkpoint(&self, _: Position, _: bytes::Bytes) {}
 }
 
 #[test]

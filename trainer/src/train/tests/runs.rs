@@ -50,8 +50,6 @@ pub(super) struct Heard {
 }
 
 impl Observer for Watch {
-    fn loaded(&self, _: u64, _: f64) {}
-
     fn started(&self, beginning: Beginning) {
         self.heard.lock().unwrap().beginning = Some(beginning);
         if self.stop_after == Some(0) {
