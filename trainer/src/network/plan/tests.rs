@@ -82,12 +82,38 @@ pub(super) fn rows() -> Rows {
     }
 }
 
-pub(super) const RULE: Rule = Rule::Adam {
+const RULE: Rule = Rule::Adam {
     beta_1: 0.9,
     beta_2: 0.999,
     epsilon: 1e-3,
     form: AdamForm::Keras,
     weight_decay: 0.0,
+};
+
+pub(super) const UPDATE: Update<'static> = Update {
+    rule: &RULE,
+    learn_rate: 1e-3,
+    steps: 1,
+    l1: 0.0,
+    l2: 5e-5,
+    clip_norm: None,
+    clip_value: None,
+    kept: None,
+};
+
+pub(super) const OBJECTIVE: Objective<'static> = Objective {
+    loss: &Loss::Mae,
+    loss_weights: &[],
+    labels: 1,
+    trained: 1,
+    unit: 1.0,
+    rule: &RULE,
+    averages: false,
+    shift: &[1.5; FEATURES],
+    accumulate: 1,
+    rows: STEP,
+    evaluated: STEP,
+    linked: None,
 };
 
 /// Returns a plan that holds rows and has begun an epoch, with the optimizer state.
@@ -123,20 +149,11 @@ fn begun_with(
     let len = values.iter().map(Vec::len).sum();
     let mut plan = Plan::new(architecture, values, &device).unwrap();
     let slots = [0, 1].map(|_| plan.upload(vec![0.0; len]).unwrap());
-    let shift = [1.5; FEATURES];
     let objective = Objective {
-        loss: &Loss::Mae,
-        loss_weights: &[],
-        labels: 1,
         trained: architecture.members,
-        unit: 1.0,
-        rule: &RULE,
-        averages: false,
-        shift: &shift,
-        accumulate: 1,
         rows: count / steps,
-        evaluated: STEP,
         linked: is_linked.then_some(2),
+        ..OBJECTIVE
     };
     let mut rows = rows();
     // The last row is in the last step.
@@ -151,16 +168,6 @@ fn begun_with(
     };
     let of_shards: Vec<_> = shards.iter().enumerate().map(shard).collect();
     assert!(plan.hold(&of_shards, &objective).unwrap());
-    let update = Update {
-        rule: &RULE,
-        learn_rate: 1e-3,
-        steps: 1,
-        l1: 0.0,
-        l2: 5e-5,
-        clip_norm: None,
-        clip_value: None,
-        kept: None,
-    };
     let starts = shards.iter().scan(0, |end, span| {
         let start = *end;
         *end += span.len();
@@ -181,7 +188,7 @@ fn begun_with(
     let epoch = EpochRows {
         order: &order,
         starts: &starts,
-        numbers: &[update.numbers(); ROWS / STEP],
+        numbers: &[UPDATE.numbers(); ROWS / STEP],
         dropouts: &dropouts,
         running: &Normalization::unit(FEATURES),
         step: 0,

@@ -252,15 +252,13 @@ fn columns(bytes: &mut [u8], widths: Widths, capacity: usize, rows: Range<usize>
 
 #[cfg(test)]
 mod tests {
-    use volley_proto::spec::Loss;
-
     use super::*;
     use crate::device::{Emulated, Factors};
-    use crate::network::plan::tests::{FEATURES, ROWS, RULE, Rows, rossmann, rows};
+    use crate::network::plan::tests::{FEATURES, OBJECTIVE, ROWS, Rows, UPDATE, rossmann, rows};
     use crate::network::plan::{
         AllRows, EpochRows, Objective, PlanDevice, Resident, ShardRows, Slot, StepTotal,
     };
-    use crate::network::{Compute, Normalization, Plan, Update};
+    use crate::network::{Compute, Normalization, Plan};
 
     /// Most rows of a step; the last has fewer.
     const STEP: usize = 7;
@@ -307,39 +305,20 @@ mod tests {
             let slots = [0, 1].map(|_| plan.upload(vec![0.0; len]));
             let slots = slots.into_iter().collect::<Result<_>>().ok()?;
             let objective = Objective {
-                loss: &Loss::Mae,
-                loss_weights: &[],
-                labels: 1,
-                trained: 1,
-                unit: 1.0,
-                rule: &RULE,
-                averages: false,
-                shift: &[1.5; FEATURES],
-                accumulate: 1,
                 rows: STEP,
                 evaluated: STEP,
-                linked: None,
+                ..OBJECTIVE
             };
             let held = plan.hold(&[self.rows()], &objective);
             held.unwrap_or(false).then_some((runtime, plan, slots))
         }
 
         fn begin(&self, plan: &mut Plan, step: usize) {
-            let update = Update {
-                rule: &RULE,
-                learn_rate: 1e-3,
-                steps: 1,
-                l1: 0.0,
-                l2: 5e-5,
-                clip_norm: None,
-                clip_value: None,
-                kept: None,
-            };
             let dropouts: Vec<u64> = (0..rossmann(1).dropouts().len() as u64).collect();
             let epoch = EpochRows {
                 order: if plan.streams() { &[] } else { &self.order },
                 starts: &self.starts,
-                numbers: &[update.numbers(); STEPS],
+                numbers: &[UPDATE.numbers(); STEPS],
                 dropouts: &dropouts,
                 running: &Normalization::unit(FEATURES),
                 step,
