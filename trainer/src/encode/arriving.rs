@@ -50,11 +50,11 @@ pub struct ArrivingShards {
     waiting: BTreeMap<usize, Vec<LocalShard>>,
     /// Shards so far that were in the cache.
     found: usize,
-    /// Rows of all encoded shards so far.
-    rows: u64,
+    /// Rows of all encoded shards so far, without those of weight 0.
+    pub(crate) rows: u64,
     start: Instant,
     /// Seconds from the start to the last shard so far.
-    seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl fmt::Debug for ArrivingShards {
@@ -149,16 +149,6 @@ impl ArrivingShards {
     /// Returns the class of a label that is a class.
     pub(crate) fn label(&self) -> Option<Class> {
         self.columns.classes
-    }
-
-    /// Returns the number of rows of all shards so far, without those of weight 0.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
-    }
-
-    /// Returns the seconds that the shards so far took to arrive.
-    pub(crate) fn seconds(&self) -> f64 {
-        self.seconds
     }
 
     /// Returns how many shards may be settled at once.

@@ -284,8 +284,8 @@ impl Waves {
             self.waited += begun.elapsed();
             self.next += 1;
             if arrived.is_ok() && self.is_last() {
-                let (rows, seconds) = (self.arriving.rows(), self.arriving.seconds());
-                own.observer.loaded(rows, seconds);
+                own.observer
+                    .loaded(self.arriving.rows, self.arriving.seconds);
             }
             let defects = |arrived: &Vec<LocalShard>| {
                 let of =
