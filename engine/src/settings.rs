@@ -69,6 +69,8 @@ pub fn set_defaults(config: &mut ConfigOptions) {
     config.optimizer.enable_leaf_expression_pushdown = false;
     // Its planner and its expressions disagree on whether `x IS NOT TRUE` can be NULL.
     config.execution.skip_physical_aggregate_schema_check = true;
+    // Ballista turns views off, with which all text that they point into was written: a stage's rows own theirs.
+    config.execution.parquet.schema_force_view_types = true;
     // Unless the user sets it, the type of a column decides whether it has a dictionary.
     config.execution.parquet.dictionary_enabled = None;
     // An INT96 timestamp, a day and its nanoseconds, has a wider range than 64 bits of nanoseconds, which wrap around
