@@ -2,8 +2,8 @@
 //!
 //! When the membership changes, most shards stay on their executor. In memory they are settled, which depends on all
 //! ranks, so they are cached on disk as they were encoded, beside the attempt's shuffle data, and removed with it.
-//! Shards that do not fit in the rank's memory are read from the cache in this rank too: they are
-//! [spilled](super::spill).
+//! This rank too reads them from there, once, when it settles them: until then its memory holds only those that are
+//! being encoded. Settled rows that do not fit in its memory are [spilled](super::spill).
 //!
 //! ```text
 //!   length of the header ─ header: JSON, with the dictionaries ─ columns, one after the other
@@ -65,13 +65,8 @@ struct Room {
 /// Header of a file, before the columns.
 #[derive(Serialize, Deserialize)]
 struct Header<'a> {
-    rows: usize,
-    continuous: usize,
-    labels: usize,
-    has_weights: bool,
+    shape: Shape,
     weightless: u64,
-    has_sequence: bool,
-    has_folds: bool,
     dictionaries: Cow<'a, [Dictionary]>,
     classes: Option<Cow<'a, Dictionary>>,
     defects: Cow<'a, [Defect]>,
@@ -98,7 +93,7 @@ impl ShardCache {
         usize::try_from(shards).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Decides where a shard's rows are kept: in memory, if that leaves enough to settle one shard after the other.
+    /// Decides where a shard's settled rows are kept: in memory, if that leaves enough to settle one shard after the other.
     fn admit(&self, shard: &LocalShard) -> Storage {
         let mut room = self.room.lock();
         let (loading, training) = (shard.bytes(), shard.settled_bytes());
@@ -121,8 +116,11 @@ impl ShardCache {
     /// Returns a shard if it is cached.
     pub(super) async fn get(&self, id: usize) -> Option<LocalShard> {
         let (file, cache) = (self.file(id), self.clone());
-        let read = move || match read(id, &file, |shard| cache.admit(shard)) {
-            Ok(shard) => Some(shard),
+        let read = move || match read(id, &file) {
+            Ok(mut shard) => {
+                shard.storage = cache.admit(&shard);
+                Some(shard)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 let file = file.display();
@@ -133,28 +131,38 @@ impl ShardCache {
         blocking(read).await
     }
 
-    /// Caches a shard, and spills it if it does not fit in memory.
+    /// Caches a shard and returns it with its columns in its file; on the heap if it cannot be cached.
     ///
     /// # Errors
-    /// When a shard that must be spilled cannot be written.
-    pub(super) async fn put(&self, shard: LocalShard) -> Result<LocalShard> {
+    /// When a shard that must be spilled cannot be cached.
+    pub(super) async fn put(&self, mut shard: LocalShard) -> Result<LocalShard> {
         let (file, cache) = (self.file(shard.id), self.clone());
         let put = move || {
             let folder = &*cache.folder;
-            let written = fs::create_dir_all(folder).and_then(|()| write(&shard, &file));
-            let storage = cache.admit(&shard);
-            match (written, storage) {
-                (Ok(()), Storage::Memory) => Ok(shard),
-                (Ok(()), storage) => {
-                    let spilled = read(shard.id, &file, |_| storage);
-                    spilled.map_err(|error| spill::failed(folder, error))
-                }
-                (Err(error), Storage::Memory) => {
+            shard.storage = cache.admit(&shard);
+            let written = fs::create_dir_all(folder)
+                .and_then(|()| write(&shard, &file))
+                .and_then(|()| open(&file))
+                .and_then(|(header, mut file)| {
+                    file.bytes(header)?;
+                    Mapped::read(&mut file, &Shape::of(&shard))
+                });
+            match written {
+                Ok(columns) => Ok(LocalShard {
+                    codes: columns.codes,
+                    continuous: columns.continuous,
+                    labels: columns.labels,
+                    weights: columns.weights,
+                    sequence: columns.sequence,
+                    folds: columns.folds,
+                    ..shard
+                }),
+                Err(error) if shard.storage == Storage::Memory => {
                     let file = file.display();
                     tracing::warn!(%file, %error, "a shard is not cached, its rows are streamed again if the membership changes");
                     Ok(shard)
                 }
-                (Err(error), Storage::Files(_)) => Err(spill::failed(folder, error)),
+                Err(error) => Err(spill::failed(folder, error)),
             }
         };
         blocking(put).await
@@ -177,18 +185,80 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
+/// Numbers and lengths of a shard's columns.
+#[derive(Debug, Serialize, Deserialize)]
+struct Shape {
+    rows: usize,
+    codes: usize,
+    continuous: usize,
+    labels: usize,
+    has_weights: bool,
+    has_sequence: bool,
+    has_folds: bool,
+}
+
+impl Shape {
+    fn of(shard: &LocalShard) -> Self {
+        Self {
+            rows: shard.rows(),
+            codes: shard.codes.len(),
+            continuous: shard.continuous.len(),
+            labels: shard.labels.len(),
+            has_weights: !shard.weights.is_empty(),
+            has_sequence: !shard.sequence.is_empty(),
+            has_folds: !shard.folds.is_empty(),
+        }
+    }
+}
+
+/// Columns in a shard's file, in their order there.
+#[derive(Debug)]
+struct Mapped {
+    codes: Vec<Stored<u32>>,
+    continuous: Vec<Stored<f64>>,
+    labels: Vec<Stored<f64>>,
+    weights: Stored<f32>,
+    sequence: Stored<u64>,
+    folds: Stored<u8>,
+    parts: Stored<u8>,
+}
+
+impl Mapped {
+    /// Maps the columns of a file after its header.
+    fn read(file: &mut ColumnReader, shape: &Shape) -> io::Result<Self> {
+        let rows = shape.rows;
+        let of = |there: bool| if there { rows } else { 0 };
+        let columns = Self {
+            codes: columns(file, shape.codes, rows)?,
+            continuous: columns(file, shape.continuous, rows)?,
+            labels: columns(file, shape.labels, rows)?,
+            weights: file.column(of(shape.has_weights))?,
+            sequence: file.column(of(shape.has_sequence))?,
+            folds: file.column(of(shape.has_folds))?,
+            parts: file.column(rows)?,
+        };
+        match file.is_at_end() {
+            true => Ok(columns),
+            false => Err(malformed()),
+        }
+    }
+}
+
+fn columns<T: Pod>(
+    file: &mut ColumnReader,
+    count: usize,
+    rows: usize,
+) -> io::Result<Vec<Stored<T>>> {
+    (0..count).map(|_| file.column(rows)).collect()
+}
+
 fn write(shard: &LocalShard, path: &Path) -> io::Result<()> {
     // A reader finds the whole file or none; an unfinished file is removed.
     let folder = path.parent().unwrap_or(path);
     let mut file = ColumnWriter::new(NamedTempFile::new_in(folder)?);
     let header = serde_json::to_vec(&Header {
-        rows: shard.rows(),
-        continuous: shard.continuous.len(),
-        labels: shard.labels.len(),
-        has_weights: !shard.weights.is_empty(),
+        shape: Shape::of(shard),
         weightless: shard.weightless,
-        has_sequence: !shard.sequence.is_empty(),
-        has_folds: !shard.folds.is_empty(),
         dictionaries: Cow::Borrowed(&shard.dictionaries),
         classes: shard.classes.as_ref().map(Cow::Borrowed),
         defects: Cow::Borrowed(&shard.defects),
@@ -209,70 +279,51 @@ fn write(shard: &LocalShard, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a shard, its columns stored where `admit` decides.
-fn read(
-    id: usize,
-    path: &Path,
-    admit: impl FnOnce(&LocalShard) -> Storage,
-) -> io::Result<LocalShard> {
+/// Opens a shard's file, and returns the length of its header, which is read next.
+fn open(path: &Path) -> io::Result<(usize, ColumnReader)> {
     let mut file = ColumnReader::new(&File::open(path)?)?;
     let length = file.bytes(size_of::<u64>())?;
     let length = u64::from_ne_bytes(length.try_into().map_err(|_| malformed())?);
     let length = usize::try_from(length).map_err(|_| malformed())?;
+    Ok((length, file))
+}
+
+/// Reads a shard, with its columns in its file.
+fn read(id: usize, path: &Path) -> io::Result<LocalShard> {
+    let (header, mut file) = open(path)?;
     let Header {
-        rows,
-        continuous,
-        labels,
-        has_weights,
+        shape,
         weightless,
-        has_sequence,
-        has_folds,
         dictionaries,
         classes,
         defects,
-    } = serde_json::from_slice(file.bytes(length)?)?;
-    let of = |there: bool| if there { rows } else { 0 };
-    let mut shard = LocalShard {
-        id,
-        storage: Storage::Memory,
-        codes: columns(&mut file, dictionaries.len(), rows)?,
-        continuous: columns(&mut file, continuous, rows)?,
-        labels: columns(&mut file, labels, rows)?,
-        weights: file.column(of(has_weights))?,
-        sequence: file.column(of(has_sequence))?,
-        folds: file.column(of(has_folds))?,
-        parts: {
-            let parts: Stored<u8> = file.column(rows)?;
-            let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
-            parts.to_vec()
-        },
-        dictionaries: dictionaries.into_owned(),
-        classes: classes.map(Cow::into_owned),
-        weightless,
-        defects: defects.into_owned(),
-    };
-    if !file.is_at_end() {
+    } = serde_json::from_slice(file.bytes(header)?)?;
+    if shape.codes != dictionaries.len() {
         return Err(malformed());
     }
-    shard.storage = admit(&shard);
-    if shard.storage == Storage::Memory {
-        for numbers in shard.continuous.iter_mut().chain(&mut shard.labels) {
-            numbers.to_mut();
-        }
-        for codes in &mut shard.codes {
-            codes.to_mut();
-        }
-        shard.weights.to_mut();
-        shard.sequence.to_mut();
-        shard.folds.to_mut();
-    }
-    Ok(shard)
-}
-
-fn columns<T: Pod>(
-    file: &mut ColumnReader,
-    count: usize,
-    rows: usize,
-) -> io::Result<Vec<Stored<T>>> {
-    (0..count).map(|_| file.column(rows)).collect()
+    let Mapped {
+        codes,
+        continuous,
+        labels,
+        weights,
+        sequence,
+        folds,
+        parts,
+    } = Mapped::read(&mut file, &shape)?;
+    let parts: &[Part] = checked::try_cast_slice(&parts).map_err(|_| malformed())?;
+    Ok(LocalShard {
+        id,
+        storage: Storage::Memory,
+        parts: parts.to_vec(),
+        dictionaries: dictionaries.into_owned(),
+        codes,
+        continuous,
+        classes: classes.map(Cow::into_owned),
+        labels,
+        weights,
+        weightless,
+        sequence,
+        folds,
+        defects: defects.into_owned(),
+    })
 }

@@ -160,7 +160,8 @@ pub(crate) struct Settled<Number: Pod = f32> {
 /// canonical order.
 ///
 /// The order is that of a hash of the encoded content; rows that tie are equal. So it depends neither on the order in
-/// which rows arrived nor on which rank has the shard. The result's rows are in memory.
+/// which rows arrived nor on which rank has the shard. The result's rows are on the heap, until they are
+/// [stored](Settled::stored).
 pub(crate) fn settle(
     shard: LocalShard,
     vocabularies: &[Vocabulary],
@@ -171,18 +172,23 @@ pub(crate) fn settle(
         storage,
         dictionaries,
         codes,
-        continuous,
+        mut continuous,
         classes: label_values,
-        labels,
+        mut labels,
         weights,
         parts,
         folds,
         ..
     } = shard;
-    // The columns are read in any order.
+    // Columns are read in any order. If memory is short, the system may drop their file's pages meanwhile.
+    let numbers = continuous.iter_mut().chain(&mut labels);
+    match &storage {
+        Storage::Memory => numbers.for_each(|column| column.will_need(0..column.len())),
+        Storage::Files(_) => numbers.for_each(|column| {
+            column.to_mut();
+        }),
+    }
     let mut codes: Vec<_> = codes.into_iter().map(Stored::into_vec).collect();
-    let continuous: Vec<_> = continuous.into_iter().map(Stored::into_vec).collect();
-    let mut labels: Vec<_> = labels.into_iter().map(Stored::into_vec).collect();
     let (weights, folds) = (weights.into_vec(), folds.into_vec());
     let mut offset = 0;
     for ((column, dictionary), vocabulary) in codes.iter_mut().zip(&dictionaries).zip(vocabularies)
@@ -201,13 +207,18 @@ pub(crate) fn settle(
     if let Some((values, classes)) = label_values.zip(classes) {
         // The first code is that of unknown values; no label has it.
         let codes = values.codes_in(classes);
-        for label in labels.iter_mut().flatten() {
+        for label in labels.iter_mut().flat_map(|column| column.to_mut()) {
             *label = codes
                 .get(*label as usize)
                 .map_or(0.0, |code| f64::from(code.saturating_sub(1)));
         }
     }
 
+    fn slices<T: Pod>(columns: &[Stored<T>]) -> Vec<&[T]> {
+        columns.iter().map(|column| &**column).collect()
+    }
+    let codes: Vec<&[u32]> = codes.iter().map(Vec::as_slice).collect();
+    let (continuous, labels) = (slices(&continuous), slices(&labels));
     let content = Key::new(0, Purpose::Content);
     let hash = |row: usize| {
         let key = codes
@@ -235,7 +246,7 @@ pub(crate) fn settle(
         let of_part = || order.iter().filter(|(_, row)| parts[*row] == due);
         let count = of_part().count();
         fn gathered<'r, T: Copy + 'r>(
-            columns: &[Vec<T>],
+            columns: &[&[T]],
             rows: impl Iterator<Item = &'r (u64, usize)>,
             count: usize,
         ) -> Stored<T> {

@@ -1,4 +1,5 @@
-//! Spilling: rows of shards that do not fit in their rank's memory are kept in mapped files.
+//! Where settled rows are: those of a shard that fits in its rank's memory are in memory of their own, and others are
+//! spilled to mapped files.
 //!
 //! A file has no name, so that it disappears with its last mapping, however the process ends. Rows are the same, in the
 //! same order, as in memory. [Another module](super::cache) caches shards for the next rank on this executor.
@@ -40,22 +41,17 @@ impl<Number: Pod> Settled<Number> {
     /// When a file cannot be written.
     pub(crate) fn stored(self) -> Result<Self> {
         let Some(folder) = self.storage.folder() else {
-            return Ok(self);
+            return Ok(Self {
+                train: self.train.in_memory(),
+                eval: self.eval.in_memory(),
+                ..self
+            });
         };
         let written = |rows: &Rows<Number>| {
             if rows.len() == 0 {
                 return Ok(Rows::default());
             }
-            write(folder, |file| {
-                file.column([&*rows.codes])?;
-                file.column([&*rows.continuous])?;
-                file.column([&*rows.labels])?;
-                file.column([&*rows.weights])?;
-                file.column([&*rows.keys])?;
-                file.column([&*rows.folds])?;
-                file.column(rows.eval_weights.as_deref())
-            })
-            .and_then(|mut file| rows.mapped(&mut file))
+            write(folder, |file| rows.write(file)).and_then(|mut file| rows.mapped(&mut file))
         };
         let written = written(&self.train).and_then(|train| Ok((train, written(&self.eval)?)));
         let (train, eval) = written.map_err(|source| failed(folder, source))?;
@@ -68,7 +64,35 @@ impl<Number: Pod> Settled<Number> {
 }
 
 impl<Number: Pod> Rows<Number> {
-    /// Returns as many rows of the same columns from a file.
+    /// Moves the rows to memory of their own; few rows stay where they are.
+    fn in_memory(self) -> Self {
+        let columns = [
+            size_of_val(&*self.codes),
+            size_of_val(&*self.continuous),
+            size_of_val(&*self.labels),
+            size_of_val(&*self.weights),
+            size_of_val(&*self.keys),
+            size_of_val(&*self.folds),
+            self.eval_weights.as_deref().map_or(0, size_of_val),
+        ];
+        let map = ColumnReader::in_memory(&columns, |map| self.write(map));
+        // They are of the lengths that were written.
+        let moved = map.and_then(|mut map| self.mapped(&mut map).ok());
+        moved.unwrap_or(self)
+    }
+
+    /// Writes all columns.
+    fn write<W: io::Write>(&self, to: &mut ColumnWriter<W>) -> io::Result<()> {
+        to.column([&*self.codes])?;
+        to.column([&*self.continuous])?;
+        to.column([&*self.labels])?;
+        to.column([&*self.weights])?;
+        to.column([&*self.keys])?;
+        to.column([&*self.folds])?;
+        to.column(self.eval_weights.as_deref())
+    }
+
+    /// Returns as many rows of the same columns from a map.
     fn mapped(&self, file: &mut ColumnReader) -> io::Result<Self> {
         Ok(Self {
             codes: file.column(self.codes.len())?,

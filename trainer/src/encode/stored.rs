@@ -1,8 +1,11 @@
-//! Stored columns: numbers in memory or in a mapped file, and files of such columns.
+//! Stored columns: numbers on the heap or in a map, of a file or of memory, and the writers of such maps.
 //!
-//! Readers see a slice either way; a column is copied into memory before it is changed. A mapped column takes no memory
-//! that the system cannot reclaim: it drops pages and reads them again. If the disk fails to read a page, the process
+//! Readers see a slice either way; a column is copied to the heap before it is changed. A column in a mapped file takes no
+//! memory that the system cannot reclaim: it drops pages and reads them again. If the disk fails to read a page, the process
 //! ends (`SIGBUS`), as it does for pages of the program itself.
+//!
+//! Memory of its own, unlike the heap's, is of the columns' size and goes back to the system as soon as they are dropped: an
+//! allocator keeps freed pages for other threads in vain, since each allocates from its own part of the heap.
 //!
 //! ```text
 //!  bytes of a header ─ column ─ column ─ …      each aligned, in the byte order of this host
@@ -18,19 +21,22 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use bytemuck::{NoUninit, Pod};
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, MmapMut};
 
 /// Alignment of a column in a file.
 const ALIGNMENT: usize = 64;
 
-/// Numbers in memory or in a mapped file.
+/// Least bytes of columns that are worth a map. In tests it is tiny, so that small columns are mapped too.
+const MAPPED: usize = if cfg!(test) { 1 << 8 } else { 1 << 17 };
+
+/// Numbers on the heap or in a map.
 #[derive(Clone)]
 pub(crate) struct Stored<T>(Place<T>);
 
 #[derive(Clone)]
 enum Place<T> {
-    Memory(Vec<T>),
-    File {
+    Heap(Vec<T>),
+    Map {
         map: Arc<Mmap>,
         /// The column's bytes, aligned.
         bytes: Range<usize>,
@@ -39,25 +45,25 @@ enum Place<T> {
 }
 
 impl<T: Pod> Stored<T> {
-    /// Returns the numbers for changes, copied into memory first if they are in a file.
+    /// Returns the numbers for changes, copied to the heap first if they are in a map.
     pub(crate) fn to_mut(&mut self) -> &mut Vec<T> {
-        if let Place::File { .. } = self.0 {
-            self.0 = Place::Memory(self.to_vec());
+        if let Place::Map { .. } = self.0 {
+            self.0 = Place::Heap(self.to_vec());
         }
         match &mut self.0 {
-            Place::Memory(numbers) => numbers,
-            Place::File { .. } => unreachable!("they were copied"),
+            Place::Heap(numbers) => numbers,
+            Place::Map { .. } => unreachable!("they were copied"),
         }
     }
 
-    /// Returns the numbers in memory.
+    /// Returns the numbers on the heap.
     pub(crate) fn into_vec(mut self) -> Vec<T> {
         std::mem::take(self.to_mut())
     }
 
     /// Asks the system to read some of a file's numbers ahead of use.
     pub(crate) fn will_need(&self, numbers: Range<usize>) {
-        if let Place::File { map, bytes, .. } = &self.0 {
+        if let Place::Map { map, bytes, .. } = &self.0 {
             let start = bytes.start + numbers.start * size_of::<T>();
             let len = numbers.len() * size_of::<T>();
             if let Err(error) = map.advise_range(Advice::WillNeed, start, len) {
@@ -72,8 +78,8 @@ impl<T: Pod> Deref for Stored<T> {
 
     fn deref(&self) -> &[T] {
         match &self.0 {
-            Place::Memory(numbers) => numbers,
-            Place::File { map, bytes, .. } => bytemuck::cast_slice(&map[bytes.clone()]),
+            Place::Heap(numbers) => numbers,
+            Place::Map { map, bytes, .. } => bytemuck::cast_slice(&map[bytes.clone()]),
         }
     }
 }
@@ -86,7 +92,7 @@ impl<T> Default for Stored<T> {
 
 impl<T> From<Vec<T>> for Stored<T> {
     fn from(numbers: Vec<T>) -> Self {
-        Self(Place::Memory(numbers))
+        Self(Place::Heap(numbers))
     }
 }
 
@@ -123,7 +129,7 @@ impl<T: Pod + PartialEq, Other: AsRef<[T]>> PartialEq<Other> for Stored<T> {
     }
 }
 
-/// Writer of a file of columns.
+/// Writer of a map of columns.
 #[derive(Debug)]
 pub(super) struct ColumnWriter<W: Write> {
     out: BufWriter<W>,
@@ -161,7 +167,7 @@ impl<W: Write> ColumnWriter<W> {
     }
 }
 
-/// Reader of a file of columns, in the order in which they were written.
+/// Reader of a map of columns, in the order in which they were written.
 #[derive(Debug)]
 pub(super) struct ColumnReader {
     map: Arc<Mmap>,
@@ -187,6 +193,40 @@ impl ColumnReader {
         Ok(Self { map, at: 0 })
     }
 
+    /// Maps memory for columns of so many bytes each, in this order, and has them written to it; `None` if they are too
+    /// small to be worth a map, or the system has none.
+    pub(super) fn in_memory(
+        columns: &[usize],
+        write: impl FnOnce(&mut ColumnWriter<&mut [u8]>) -> io::Result<()>,
+    ) -> Option<Self> {
+        let end = |end: usize, bytes: &usize| end.next_multiple_of(ALIGNMENT) + bytes;
+        let len = columns.iter().fold(0, end);
+        if len < MAPPED {
+            return None;
+        }
+        let written = || {
+            let mut map = MmapMut::map_anon(len)?;
+            #[cfg(target_os = "linux")]
+            if let Err(error) = map.advise(Advice::HugePage) {
+                tracing::debug!(%error, "rows are not on huge pages");
+            }
+            let mut file = ColumnWriter::new(&mut map[..]);
+            write(&mut file)?;
+            file.finish()?;
+            map.make_read_only()
+        };
+        match written() {
+            Ok(map) => Some(Self {
+                map: Arc::new(map),
+                at: 0,
+            }),
+            Err(error) => {
+                tracing::debug!(%error, "rows are on the heap");
+                None
+            }
+        }
+    }
+
     pub(super) fn bytes(&mut self, len: usize) -> io::Result<&[u8]> {
         let start = self.at;
         self.at = start.saturating_add(len);
@@ -200,7 +240,7 @@ impl ColumnReader {
         self.bytes(len.saturating_mul(size_of::<T>()))?;
         let bytes = start..self.at;
         let of = PhantomData;
-        Ok(Stored(Place::File { map, bytes, of }))
+        Ok(Stored(Place::Map { map, bytes, of }))
     }
 
     pub(super) fn is_at_end(&self) -> bool {
@@ -242,5 +282,26 @@ mod tests {
         let other = column.clone();
         column.to_mut().push(2.0);
         assert_eq!((column.len(), other.len()), (4, 3));
+    }
+
+    #[test]
+    fn columns_in_memory_are_as_long_as_they_are() {
+        let (codes, numbers) = (vec![7_u32; 100], vec![0.5_f64; 33]);
+        let columns = [size_of_val(&*codes), size_of_val(&*numbers)];
+        let mut map = ColumnReader::in_memory(&columns, |file| {
+            file.column([&*codes])?;
+            file.column([&numbers[..30], &numbers[30..]])
+        })
+        .unwrap();
+        assert_eq!(map.column::<u32>(100).unwrap(), codes);
+        let stored: Stored<f64> = map.column(33).unwrap();
+        assert!(map.is_at_end());
+        assert_eq!(stored, numbers);
+        assert_eq!(stored.into_vec(), numbers);
+        let small = ColumnReader::in_memory(&[MAPPED - 1], |_| unreachable!("there is no map"));
+        assert!(small.is_none());
+        // What does not fit is not cut off.
+        let cut = ColumnReader::in_memory(&[MAPPED], |file| file.column([&[0_u8; MAPPED + 1][..]]));
+        assert!(cut.is_none());
     }
 }

@@ -269,6 +269,15 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// # Errors
     /// When the device that holds it has failed.
     pub(super) fn state(&self) -> Result<TrainingState> {
+        self.state_with(self.optimizer.slots(), self.best.clone())
+    }
+
+    /// Returns the state with these numbers of the optimizer, and this kept epoch.
+    fn state_with(
+        &self,
+        slots: Result<Vec<Vec<f32>>>,
+        kept: Option<Kept>,
+    ) -> Result<TrainingState> {
         if let Some(reason) = &self.torn {
             return Err(Error::DeviceFailed {
                 device: "the GPU".into(),
@@ -282,10 +291,10 @@ impl<'a, C: Compute> Fit<'a, C> {
             scaling: self.scaling.clone(),
             position: self.position,
             weights: self.weights()?,
-            slots: self.optimizer.slots()?,
+            slots: slots?,
             progress: self.progress,
             history: self.history.clone(),
-            kept: self.best.clone(),
+            kept,
             selected: self.selected,
         })
     }
@@ -293,7 +302,10 @@ impl<'a, C: Compute> Fit<'a, C> {
     /// Returns the state, and the resources for another training.
     pub(super) fn into_parts(mut self) -> (Result<TrainingState>, Tools) {
         self.catch_up();
-        (self.state(), self.tools)
+        // Moved, since they may be large.
+        let slots = self.optimizer.take_slots();
+        let kept = self.best.take();
+        (self.state_with(slots, kept), self.tools)
     }
 
     pub(super) fn weights(&self) -> Result<Weights> {
@@ -601,7 +613,7 @@ impl<'a, C: Compute> Fit<'a, C> {
     fn checkpoint(&mut self, communicator: &Communicator, observer: &dyn Observer) -> Result<()> {
         if communicator.rank() == 0 {
             self.tools.trace.begins();
-            observer.checkpoint(self.position, self.state()?.encode());
+            observer.checkpoint(self.position, self.state()?.into_bytes());
             self.tools.trace.ends(Part::Checkpoint, self.position.steps);
         }
         Ok(())

@@ -110,6 +110,12 @@ impl<C: Compute> Optimizer<C> {
         self.slots.iter().cloned().map(C::download).collect()
     }
 
+    /// Takes them from it.
+    pub(super) fn take_slots(&mut self) -> Result<Vec<Vec<f32>>> {
+        let slots = std::mem::take(&mut self.slots).into_iter();
+        slots.map(C::download).collect()
+    }
+
     /// Returns true if it averages the weights.
     pub(super) fn averages(&self) -> bool {
         self.ema_momentum.is_some()

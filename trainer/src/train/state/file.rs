@@ -9,10 +9,11 @@
 //! | `weights.bn.mean`, `weights.bn.variance`, `kept.…` | batch norm's running statistics, `f64` |
 //! | metadata `state` | JSON: everything else; `f64` numbers as their bits, `{"bits": …}` |
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use volley_proto::store::{EpochRecord, Position, Quantiles, Scale};
@@ -88,6 +89,39 @@ fn from_bits(value: Value) -> Value {
 impl TrainingState {
     /// Encodes the state; [`decode`](Self::decode) gives the same state, bit by bit.
     pub fn encode(&self) -> Bytes {
+        let slots = self.slots.iter().map(|slot| Cow::Borrowed(slot.as_slice()));
+        let kept = self.kept.as_ref();
+        file(
+            self.head(),
+            &self.scaling,
+            slots.collect(),
+            Cow::Borrowed(&self.weights),
+            kept.map(|kept| Cow::Borrowed(&kept.weights)),
+        )
+    }
+
+    /// Encodes the state as [`encode`](Self::encode) does, and frees each part of it as soon as it is written.
+    pub(in crate::train) fn into_bytes(self) -> Bytes {
+        let head = self.head();
+        let Self {
+            scaling,
+            slots,
+            weights,
+            kept,
+            ..
+        } = self;
+        let slots = slots.into_iter().map(Cow::<[f32]>::Owned);
+        file(
+            head,
+            &scaling,
+            slots.collect(),
+            Cow::Owned(weights),
+            kept.map(|kept| Cow::Owned(kept.weights)),
+        )
+    }
+
+    /// Returns everything that is not a tensor, as text.
+    fn head(&self) -> String {
         let head = Head {
             format: FORMAT,
             basis: self.basis.clone(),
@@ -104,51 +138,7 @@ impl TrainingState {
             selected: self.selected,
         };
         let head = serde_json::to_value(&head).expect("a state's head is what JSON can say");
-        let head = with_bits(head).to_string();
-        let features = self.scaling.features.iter().map(|of| &of.scale);
-        let scales: Vec<f64> = self
-            .scaling
-            .labels
-            .iter()
-            .chain(features)
-            .flat_map(|of| {
-                [
-                    of.null,
-                    of.shift,
-                    of.unit,
-                    f64::from(u8::from(of.indicator)),
-                ]
-            })
-            .collect();
-        let quantiles = self.scaling.features.iter();
-        let quantiles = quantiles.map(|of| of.quantiles.as_ref().map(Quantiles::to_vec));
-        let quantiles: Vec<Option<Vec<f64>>> = quantiles.collect();
-        let mut tensors = vec![tensor(
-            "scaling".into(),
-            Dtype::F64,
-            scales.len(),
-            bytemuck::cast_slice(&scales),
-        )];
-        for (at, (of, quantiles)) in self.scaling.features.iter().zip(&quantiles).enumerate() {
-            if let Some(quantiles) = quantiles {
-                let bytes = bytemuck::cast_slice(quantiles);
-                let name = format!("quantiles.{at}");
-                tensors.push(tensor(name, Dtype::F64, quantiles.len(), bytes));
-            }
-            if !of.bins.is_empty() {
-                tensors.push(floats(format!("bins.{at}"), &of.bins));
-            }
-        }
-        let slots = self.slots.iter().enumerate();
-        tensors.extend(slots.map(|(at, slot)| floats(format!("optimizer.{at}"), slot)));
-        self.weights.write("weights", &mut tensors);
-        if let Some(kept) = &self.kept {
-            kept.weights.write("kept", &mut tensors);
-        }
-        // One entry only: a map of several has no fixed order.
-        let metadata = HashMap::from([(METADATA.to_owned(), head)]);
-        let file = safetensors::serialize(tensors, Some(metadata));
-        Bytes::from(file.expect("names and shapes are what the format can say"))
+        with_bits(head).to_string()
     }
 
     /// Decodes a state that was [encoded](Self::encode) as these bytes.
@@ -233,25 +223,128 @@ impl TrainingState {
     }
 }
 
-impl Weights {
-    fn write<'a>(&'a self, of: &str, tensors: &mut Vec<(String, TensorView<'a>)>) {
-        for (at, values) in self.values.iter().enumerate() {
-            tensors.push(floats(format!("{of}.{at}"), values));
+/// Writes a state's file; numbers that it is given are freed one after the other.
+fn file(
+    head: String,
+    scaling: &Scaling,
+    slots: Vec<Cow<'_, [f32]>>,
+    weights: Cow<'_, Weights>,
+    kept: Option<Cow<'_, Weights>>,
+) -> Bytes {
+    let features = scaling.features.iter().map(|of| &of.scale);
+    let scales = scaling.labels.iter().chain(features);
+    let scales = scales.flat_map(|of| {
+        [
+            of.null,
+            of.shift,
+            of.unit,
+            f64::from(u8::from(of.indicator)),
+        ]
+    });
+    let mut tensors = vec![("scaling".to_owned(), Tensor::doubles(scales.collect()))];
+    for (at, of) in scaling.features.iter().enumerate() {
+        if let Some(quantiles) = &of.quantiles {
+            let quantiles = Tensor::doubles(quantiles.to_vec().into());
+            tensors.push((format!("quantiles.{at}"), quantiles));
         }
-        for (name, values) in [
-            ("mean", &self.running.mean),
-            ("variance", &self.running.variance),
-        ] {
-            let bytes = bytemuck::cast_slice(values);
-            tensors.push(tensor(
-                format!("{of}.bn.{name}"),
-                Dtype::F64,
-                values.len(),
-                bytes,
-            ));
+        if !of.bins.is_empty() {
+            let bins = Tensor::floats(Cow::Borrowed(of.bins.as_slice()));
+            tensors.push((format!("bins.{at}"), bins));
+        }
+    }
+    let slots = slots.into_iter().enumerate();
+    tensors.extend(slots.map(|(at, slot)| (format!("optimizer.{at}"), Tensor::floats(slot))));
+    write("weights", weights, &mut tensors);
+    if let Some(kept) = kept {
+        write("kept", kept, &mut tensors);
+    }
+    // One entry only: a map of several has no fixed order.
+    let metadata = HashMap::from([(METADATA.to_owned(), head)]);
+    let file = safetensors::serialize(tensors, Some(metadata));
+    Bytes::from(file.expect("names and shapes are what the format can say"))
+}
+
+fn write<'a>(of: &str, weights: Cow<'a, Weights>, tensors: &mut Vec<(String, Tensor<'a>)>) {
+    let (values, mean, variance): (Vec<Cow<'a, [f32]>>, Cow<'a, [f64]>, Cow<'a, [f64]>) =
+        match weights {
+            Cow::Borrowed(Weights { values, running }) => (
+                values
+                    .iter()
+                    .map(|values| Cow::Borrowed(values.as_slice()))
+                    .collect(),
+                Cow::Borrowed(running.mean.as_slice()),
+                Cow::Borrowed(running.variance.as_slice()),
+            ),
+            Cow::Owned(Weights { values, running }) => (
+                values.into_iter().map(Cow::<[f32]>::Owned).collect(),
+                Cow::Owned(running.mean),
+                Cow::Owned(running.variance),
+            ),
+        };
+    let values = values.into_iter().enumerate();
+    tensors.extend(values.map(|(at, values)| (format!("{of}.{at}"), Tensor::floats(values))));
+    tensors.push((format!("{of}.bn.mean"), Tensor::doubles(mean)));
+    tensors.push((format!("{of}.bn.variance"), Tensor::doubles(variance)));
+}
+
+/// Numbers to write.
+#[derive(Debug)]
+struct Tensor<'a> {
+    shape: [usize; 1],
+    numbers: Numbers<'a>,
+}
+
+#[derive(Debug)]
+enum Numbers<'a> {
+    F32(Cow<'a, [f32]>),
+    F64(Cow<'a, [f64]>),
+}
+
+impl<'a> Tensor<'a> {
+    fn floats(numbers: Cow<'a, [f32]>) -> Self {
+        Self {
+            shape: [numbers.len()],
+            numbers: Numbers::F32(numbers),
         }
     }
 
+    fn doubles(numbers: Cow<'a, [f64]>) -> Self {
+        Self {
+            shape: [numbers.len()],
+            numbers: Numbers::F64(numbers),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.numbers {
+            Numbers::F32(numbers) => bytemuck::cast_slice(numbers),
+            Numbers::F64(numbers) => bytemuck::cast_slice(numbers),
+        }
+    }
+}
+
+impl View for Tensor<'_> {
+    fn dtype(&self) -> Dtype {
+        match &self.numbers {
+            Numbers::F32(_) => Dtype::F32,
+            Numbers::F64(_) => Dtype::F64,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.bytes().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+impl Weights {
     fn read(of: &str, parameters: usize, tensors: &SafeTensors<'_>) -> Result<Self> {
         let values = (0..parameters).map(|at| read_f32(&format!("{of}.{at}"), tensors));
         Ok(Self {
@@ -278,15 +371,6 @@ fn malformed(source: serde_json::Error) -> Error {
         problem: format!("its metadata {METADATA:?} is malformed"),
         source: Some(Box::new(source)),
     }
-}
-
-fn floats(name: String, values: &[f32]) -> (String, TensorView<'_>) {
-    tensor(name, Dtype::F32, values.len(), bytemuck::cast_slice(values))
-}
-
-fn tensor(name: String, dtype: Dtype, len: usize, bytes: &[u8]) -> (String, TensorView<'_>) {
-    let view = TensorView::new(dtype, vec![len], bytes);
-    (name, view.expect("bytes are those of as many numbers"))
 }
 
 fn read_f32(name: &str, tensors: &SafeTensors<'_>) -> Result<Vec<f32>> {

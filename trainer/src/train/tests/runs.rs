@@ -219,6 +219,7 @@ pub(super) fn through_bytes(state: TrainingState) -> TrainingState {
     let decoded = TrainingState::decode(&bytes).unwrap();
     assert_eq!(decoded, state);
     assert_eq!(decoded.encode(), bytes);
+    assert_eq!(decoded.clone().into_bytes(), bytes);
     decoded
 }
 
