@@ -1,11 +1,15 @@
-//! Memory of the machine: of the host, or of the process's container (control group) if that is less.
+//! Memory of the machine: of the host, or of the process's container (control group) if that is less; and what the process
+//! gives back to it.
 //!
 //! Not here: the memory that tasks and ranks may hold by their settings.
 
+use std::ffi::CStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use bytesize::ByteSize;
+use tikv_jemalloc_sys::mallctl;
 
 /// Share of the machine's memory for ranks; queries, the page cache and the rest of the host have the remainder.
 const SHARE: (u64, u64) = (3, 4);
@@ -17,6 +21,21 @@ pub fn rank_memory(slots: usize) -> ByteSize {
     ByteSize(all.map_or(u64::MAX, |all| {
         all / SHARE.1 * SHARE.0 / slots.max(1) as u64
     }))
+}
+
+/// Gives freed memory back to the system. jemalloc keeps freed pages for ten seconds, or until the threads that share a part
+/// of the heap allocate again: other threads cannot use them. It does nothing in a program with another allocator.
+pub(crate) fn give_back() {
+    // Of all arenas: 4096 is MALLCTL_ARENAS_ALL in jemalloc's header.
+    const PURGE: &CStr = c"arena.4096.purge";
+    let (old, len, new) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the name ends with a zero byte, and this command neither reads nor writes a value. It frees only pages that no
+    // allocation uses.
+    #[allow(unsafe_code)]
+    let result = unsafe { mallctl(PURGE.as_ptr(), old, len, new, 0) };
+    if result != 0 {
+        tracing::debug!(result, "freed memory is not given back");
+    }
 }
 
 /// Memory that the process cannot exceed.
@@ -150,6 +169,14 @@ fn number(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_in_use_is_not_given_back() {
+        let kept = vec![7_u8; 1 << 20];
+        drop(vec![1_u8; 1 << 20]);
+        give_back();
+        assert!(kept.iter().all(|byte| *byte == 7));
+    }
 
     #[test]
     fn reads_what_the_system_says() {

@@ -19,7 +19,7 @@ use volley_engine::{optimized, with_rules};
 use volley_proto::limits::{grouped, row_count};
 use volley_proto::spec::{
     BatchSize, Device, DeviceKind, EmbeddingWidth, FeatureKind, Layer, Linear, Precision,
-    RankDevice, Ranks, Refit, Rule, Speed, Split, TrainSpec,
+    RankDevice, RankMemory, Ranks, Refit, Rule, Speed, Split, TrainSpec, VocabularyRule,
 };
 use volley_proto::tables::{Executor, Stage};
 
@@ -278,8 +278,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         "ranks",
         match able {
             Some(able) => {
-                let needed = spec
-                    .rank_memory()
+                let needed = memory(spec, executors)
                     .map(|memory| memory.of_rank(rows.number(), ranks.unwrap_or(1).max(1)));
                 let about = if matches!(rows, Rows::Estimated(_)) {
                     "~"
@@ -317,7 +316,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
     };
     // A classifier has at least one.
     let outputs = spec.outputs() as u64;
-    let memory = spec.rank_memory();
+    let memory = memory(spec, executors);
     let rank_rows = rows
         .number()
         .zip(ranks)
@@ -452,11 +451,23 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
         },
     );
     let memory = memory.map(|memory| {
+        let of_values = match spec.vocabulary {
+            VocabularyRule::Values { .. } if categorical > 0 => format!(
+                "; each parameter of a distinct value adds {} bytes",
+                memory.of_parameter()
+            ),
+            _ => String::new(),
+        };
         let with_rows = rows.number().zip(ranks).map(|(rows, ranks)| {
             let in_memory = memory.in_memory(rows, ranks);
             let in_files = memory.in_files(rows, ranks);
             let in_files = in_files.filter(|in_files| *in_files < in_memory);
-            let in_files = in_files.map(|least| format!(", ~{} with rows in files", bytes(least)));
+            let in_files = in_files.map(|least| {
+                format!(
+                    ", ~{} up to --rank-memory with rows in files",
+                    bytes(least)
+                )
+            });
             let in_memory = bytes(in_memory);
             format!(
                 ", ~{in_memory} with its rows{}",
@@ -464,7 +475,7 @@ fn describe(spec: &TrainSpec, rows: Rows, executors: Option<&[Executor]>) -> Str
             )
         });
         format!(
-            "≥ {} for weights, gradient, optimizer, best weights and a step{}",
+            "≥ {} for weights, gradient, optimizer, best weights, a step and a checkpoint{}{of_values}",
             bytes(memory.without_rows(rank_rows, ranks.unwrap_or(1))),
             with_rows.unwrap_or_default()
         )
@@ -638,6 +649,20 @@ fn told(seconds: f64) -> String {
         _ => 0,
     };
     format!("{number:.digits$} {unit}")
+}
+
+/// Returns a rank's memory, on the executor with the most slots; `None` with a custom layer.
+fn memory(spec: &TrainSpec, executors: Option<&[Executor]>) -> Option<RankMemory> {
+    let able = executors.into_iter().flatten();
+    let able = able.filter(|executor| executor.role != "query");
+    let slots = able.map(|executor| executor.slots as usize).max();
+    let memory = spec.rank_memory()?;
+    Some(match slots {
+        Some(slots) => {
+            memory.with_threads(spec.threads.map_or(slots, |most| slots.min(most.get())))
+        }
+        None => memory,
+    })
 }
 
 /// Describes the number of threads that a rank computes with on the CPU, and the slots that no thread of the training

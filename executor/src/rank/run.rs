@@ -35,6 +35,7 @@ use super::trace::RankTrace;
 use crate::ballista::data_lost;
 use crate::counts::Counts;
 use crate::error::RankError;
+use crate::memory;
 
 /// Stack size of a rank's thread; autodiff recurses deeply.
 const STACK: usize = 16 * 1024 * 1024;
@@ -165,6 +166,8 @@ impl RankRun<'_> {
         &self,
         task: &RankTask,
     ) -> Result<Result<LoadedShards, volley_trainer::Error>, RankError> {
+        // What queries and the load have freed must not come on top of what the rank needs next.
+        memory::give_back();
         let (cache, schema) = (self.cache(task), task.input.schema());
         let loaded = load(
             self.spec,
@@ -173,9 +176,9 @@ impl RankRun<'_> {
             Some(&cache),
             &self.stop,
         );
-        timeout(self.spec.loading_timeout, loaded)
-            .await
-            .map_err(|_| self.late())
+        let loaded = timeout(self.spec.loading_timeout, loaded).await;
+        memory::give_back();
+        loaded.map_err(|_| self.late())
     }
 
     /// Loads likewise while the rank trains on the shards that it has. The future reports that all have arrived, and ends
@@ -188,6 +191,7 @@ impl RankRun<'_> {
         Result<ArrivingShards, volley_trainer::Error>,
         impl Future<Output = RankError>,
     ) {
+        memory::give_back();
         let (cache, schema) = (self.cache(task), task.input.schema());
         let (arriving, loading) = load_early(
             self.spec,
@@ -247,7 +251,9 @@ impl RankRun<'_> {
     /// Returns the least memory of the rank with so many rows, in memory if they fit, else in files; `None` with a custom
     /// layer. Without the memory that depends on rows, if their number is not known yet.
     fn least_memory(&self, rows: Option<u64>) -> Option<u64> {
-        let (memory, ranks) = (self.spec.rank_memory()?, self.seat.world_size as u64);
+        let memory = self.spec.rank_memory()?;
+        let memory = memory.with_threads(self.threads.get());
+        let ranks = self.seat.world_size as u64;
         let Some(rows) = rows else {
             return Some(memory.of_rank(None, ranks));
         };
@@ -334,6 +340,7 @@ impl RankRun<'_> {
                 error
             });
             drop((place, lease));
+            memory::give_back();
             // The receiver is gone when the task was cancelled.
             done.send(trained).ok();
         };

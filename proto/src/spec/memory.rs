@@ -1,10 +1,16 @@
-//! Lower bound on a rank's memory, from what is known before rows are read. It is computed, not measured.
+//! A rank's greatest memory, from what is known before rows are read. It is computed, not measured.
 //!
-//! It counts weights, gradient, optimizer state, the best epoch's weights, a step's activations, buffers of rows for a
-//! GPU, and the rank's encoded rows; or, if that is more, these rows before their numbers are scaled, when there is no network yet. Rows that do
-//! not fit are in files: then a rank needs memory for some shards at a time, and none for rows as such. It leaves out
-//! embeddings of values that have not been counted yet, dictionaries, and a checkpoint's temporary memory. Only
-//! executors know the size of [custom](Layer::Custom) layers.
+//! ```text
+//!  load      shards that stream at once, until they are in their files
+//!  settle    the rank's rows, with 64-bit numbers, and the shards that its threads settle
+//!  train     the rank's rows ─ weights, gradient, optimizer, best weights ─ a step ─ a checkpoint's copy
+//! ```
+//!
+//! It is the greatest of the three. On a GPU's host, buffers of rows come on top. Rows that do not fit are in files: then a
+//! rank needs memory for some shards at a time, and none for rows as such. Ranks and their executors are placed by it, so
+//! it leaves out what is unknown: embeddings of values that have not been counted yet, dictionaries, and checkpoints that
+//! wait for a slow store. The executor's own memory comes on top. Only executors know the size of [custom](Layer::Custom)
+//! layers.
 
 use super::{
     BatchSize, DeviceKind, EnsembleSize, FREQUENCIES, Feature, FeatureKind, Keep, Layer, Linear,
@@ -16,18 +22,28 @@ use super::{
 const NUMBER: u64 = 4;
 /// Bytes of the hash of a row's content.
 const KEY: u64 = 8;
+/// Bytes of a row's place in the order of an epoch.
+const PLACE: u64 = 4;
 /// Most rows that a step may have where the number of rows will decide.
 const STEP_ROWS: u64 = 256;
 /// Peak memory of settling a shard, in multiples of its encoded size: its columns, the order of its rows, and the
 /// sorted columns.
 pub const SETTLING: u64 = 3;
+/// The same of a shard whose rows are to stay in memory: its sorted columns, the order of its rows, and codes.
+const SETTLING_IN_MEMORY: u64 = 2;
+/// Maximum number of shards that stream at once; each is one connection to the executor that holds its rows.
+pub const STREAMS: usize = 16;
+/// Shards that stream before the size of one is known.
+pub const FIRST_STREAMS: usize = 4;
+/// Memory of a shard that streams, in halves of its encoded size: its columns grow.
+const STREAMING_HALVES: u64 = 3;
 /// Maximum number of rows whose gradient is computed at once.
 pub const PIECE: usize = 1 << 16;
 /// Maximum bytes of each of two buffers through which rows are copied to a GPU that does not hold them; a larger step's
 /// rows take more.
 pub const WINDOW: usize = 32 << 20;
 
-/// Lower bound on a rank's memory.
+/// A rank's greatest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMemory {
     /// Bytes for all trainable parameters that members share.
@@ -35,10 +51,18 @@ pub struct RankMemory {
     /// Memory of each member of an ensemble.
     member: Footprint,
     members: EnsembleSize,
+    /// Numbers for each parameter while it trains, which `shared` and `member` count.
+    kept: u64,
+    /// Numbers for each parameter that a checkpoint copies.
+    copied: u64,
     /// Bytes of a row of its shards.
     row: u64,
     /// Additional bytes of a row until its numbers are scaled.
     unscaled: u64,
+    /// Additional bytes of a row while it is trained on.
+    place: u64,
+    /// Number of threads that settle shards.
+    threads: u64,
     /// Number of shards of all rows.
     shards: u64,
     step: StepRows,
@@ -73,8 +97,12 @@ impl RankMemory {
             shared: 0,
             member: Footprint::default(),
             members: EnsembleSize::ONE,
+            kept: 1,
+            copied: 0,
             row,
             unscaled: 0,
+            place: 0,
+            threads: 1,
             shards: 0,
             step: StepRows::Whole,
             parts: 1,
@@ -82,11 +110,19 @@ impl RankMemory {
         }
     }
 
+    /// Returns the memory of a rank with so many threads.
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self {
+            threads: threads.max(1) as u64,
+            ..self
+        }
+    }
+
     /// Returns the least bytes of one of `ranks` ranks with its share of `rows` rows, in memory or in files, whichever
     /// takes less; if their number is unknown, without the memory that depends on rows.
     pub fn of_rank(&self, rows: Option<u64>, ranks: u64) -> u64 {
         let Some(rows) = rows else {
-            return self.network(None).parameters;
+            return self.with_checkpoint(self.network(None).parameters);
         };
         let in_memory = self.in_memory(rows, ranks);
         let in_files = self.in_files(rows, ranks);
@@ -96,27 +132,49 @@ impl RankMemory {
     /// Returns the bytes of one of `ranks` ranks, with its share of `rows` rows in memory.
     pub fn in_memory(&self, rows: u64, ranks: u64) -> u64 {
         let own = rows.div_ceil(ranks.max(1));
-        let loading = own.saturating_mul(self.row.saturating_add(self.unscaled));
-        let loading = loading.saturating_add(self.settling(rows));
-        let rows = own.saturating_mul(self.row);
-        let training = self.without_rows(Some(own), ranks).saturating_add(rows);
-        loading.max(training)
+        let unscaled = own.saturating_mul(self.row.saturating_add(self.unscaled));
+        let at_once = self.threads.min(self.shards_of(ranks));
+        let settling = self.shard(rows).saturating_mul(SETTLING_IN_MEMORY);
+        let settling = unscaled.saturating_add(settling.saturating_mul(at_once));
+        let scaled = own.saturating_mul(self.row.saturating_add(self.place));
+        let training = self.without_rows(Some(own), ranks).saturating_add(scaled);
+        let loading = self.loading(rows, ranks, STREAMS);
+        loading.max(settling).max(training)
     }
 
-    /// Returns the bytes of one of `ranks` ranks, with its share of `rows` rows in files; `None` if steps take all
-    /// rows.
+    /// Returns the least bytes of one of `ranks` ranks, with its share of `rows` rows in files; `None` if steps take all
+    /// rows. Rows in memory take what is offered beyond it.
     pub fn in_files(&self, rows: u64, ranks: u64) -> Option<u64> {
         if self.step == StepRows::Whole {
             return None;
         }
         let network = self.without_rows(Some(rows.div_ceil(ranks.max(1))), ranks);
-        Some(network.max(self.settling(rows)))
+        let settling = self.shard(rows).saturating_mul(SETTLING);
+        let loading = self.loading(rows, ranks, FIRST_STREAMS);
+        Some(network.max(settling).max(loading))
     }
 
-    /// Returns the bytes of settling one shard, of `rows` rows in all shards.
-    fn settling(&self, rows: u64) -> u64 {
+    /// Returns the bytes of an encoded shard of all `rows` rows.
+    fn shard(&self, rows: u64) -> u64 {
         let shard = rows.checked_div(self.shards).unwrap_or(0);
-        shard.saturating_mul(SETTLING * self.row.saturating_add(self.unscaled))
+        shard.saturating_mul(self.row.saturating_add(self.unscaled))
+    }
+
+    /// Returns the number of shards of one of `ranks` ranks.
+    fn shards_of(&self, ranks: u64) -> u64 {
+        self.shards.div_ceil(ranks.max(1))
+    }
+
+    /// Returns the bytes of shards that stream, `streams` of them at most.
+    fn loading(&self, rows: u64, ranks: u64, streams: usize) -> u64 {
+        let streams = (streams as u64).min(self.shards_of(ranks));
+        self.shard(rows).saturating_mul(streams * STREAMING_HALVES) / 2
+    }
+
+    /// Adds a checkpoint's copies to the bytes of all parameters' numbers.
+    fn with_checkpoint(&self, parameters: u64) -> u64 {
+        let copied = (parameters / self.kept.max(1)).saturating_mul(self.copied);
+        parameters.saturating_add(copied)
     }
 
     /// Returns the bytes of one of `ranks` ranks that has `own` rows, without these rows.
@@ -132,7 +190,8 @@ impl RankMemory {
         let all = own.map(|own| own.saturating_mul(ranks.max(1)));
         let network = self.network(all);
         let step = step.saturating_mul(network.activations);
-        let computed = network.parameters.saturating_add(step);
+        let computed = self.with_checkpoint(network.parameters);
+        let computed = computed.saturating_add(step);
         computed.saturating_add(buffers)
     }
 
@@ -156,6 +215,11 @@ impl RankMemory {
         }
     }
 
+    /// Returns the bytes of a trainable parameter, a checkpoint's copy included.
+    pub fn of_parameter(&self) -> u64 {
+        NUMBER * (self.kept + self.copied)
+    }
+
     /// Returns the bytes of an encoded row.
     pub fn of_row(&self) -> u64 {
         self.row
@@ -163,7 +227,7 @@ impl RankMemory {
 }
 
 impl TrainSpec {
-    /// Returns the lower bound on a rank's memory; `None` with a custom layer.
+    /// Returns a rank's memory; `None` with a custom layer.
     pub fn rank_memory(&self) -> Option<RankMemory> {
         let best = u64::from(self.keep == Keep::Best);
         // Weights and their gradient.
@@ -192,8 +256,13 @@ impl TrainSpec {
                 activations: (2 * NUMBER).saturating_mul(widths.saturating_add(entered)),
             },
             members: self.network.ensemble_size,
+            kept,
+            // All but the gradient.
+            copied: kept - 1,
             row: NUMBER * columns as u64 + KEY,
             unscaled: NUMBER * numbers,
+            place: PLACE,
+            threads: self.threads.map_or(1, |threads| threads.get() as u64),
             shards: self.shards as u64,
             step,
             parts: (self.accumulate as u64).max(1),
@@ -330,8 +399,12 @@ mod tests {
                 activations: 100,
             },
             members: EnsembleSize::ONE,
+            kept: 5,
+            copied: 0,
             row: 20,
             unscaled: 0,
+            place: 0,
+            threads: 1,
             shards: 0,
             step: StepRows::OfAll(60),
             parts: 1,
@@ -373,18 +446,56 @@ mod tests {
         };
         let network = 20_000 + 60 * 100;
         assert_eq!(memory.in_memory(100, 1), network + 100 * 20);
-        assert_eq!(
-            memory.in_memory(1_000_000, 1),
-            1_000_000 * 30 + 10_000 * 3 * 30
-        );
+        let shard = 10_000 * 30;
+        assert_eq!(memory.in_memory(1_000_000, 1), 102 * shard);
         assert_eq!(memory.of_rank(Some(100), 1), network);
-        // One shard after the other.
-        assert_eq!(memory.of_rank(Some(1_000_000), 1), 10_000 * 3 * 30);
+        // One shard after the other, once four have streamed.
+        assert_eq!(memory.of_rank(Some(1_000_000), 1), 6 * shard);
+        assert_eq!(memory.of_rank(Some(1_000_000), 100), 3 * shard);
         let solved = RankMemory {
             step: StepRows::Whole,
             ..memory
         };
         assert!(solved.of_rank(Some(1_000_000), 1) > 1_000_000 * 30);
+    }
+
+    #[test]
+    fn shards_are_loaded_and_settled_several_at_a_time() {
+        let memory = RankMemory {
+            shards: 16,
+            unscaled: 10,
+            place: 4,
+            ..adam(1000)
+        };
+        let (rows, shard) = (16_000_000, 30_000_000);
+        // All stream at once, and columns that grow take half as much again.
+        assert_eq!(memory.in_memory(rows, 1), 24 * shard);
+        let many = RankMemory {
+            shards: 64,
+            ..memory
+        };
+        let of_threads = |threads| many.with_threads(threads).in_memory(4 * rows, 1);
+        assert_eq!(of_threads(1), 66 * shard);
+        assert_eq!(of_threads(4), 72 * shard);
+        assert_eq!(of_threads(1000), 3 * 64 * shard, "a thread for each shard");
+        let without_numbers = RankMemory {
+            unscaled: 0,
+            ..many
+        };
+        let training = 20_000 + 60 * 100 + 64_000_000 * 24;
+        assert_eq!(without_numbers.in_memory(4 * rows, 1), training);
+    }
+
+    #[test]
+    fn a_checkpoint_is_a_copy() {
+        let memory = RankMemory {
+            copied: 4,
+            ..adam(1000)
+        };
+        assert_eq!(memory.of_rank(None, 2), 20_000 + 16_000);
+        let step = 60 * 100;
+        assert_eq!(memory.without_rows(None, 1), 20_000 + 16_000 + step);
+        assert_eq!(memory.of_parameter(), 9 * NUMBER);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use check::{check_column, is_category};
 pub use check::{check_columns, is_ordered, named_field};
 pub use label::{Label, LabelTransform};
 pub use loss::{ClassWeights, Loss};
-pub use memory::{PIECE, RankMemory, SETTLING, WINDOW};
+pub use memory::{FIRST_STREAMS, PIECE, RankMemory, SETTLING, STREAMS, WINDOW};
 pub use network::{
     Activation, EmbeddingWidth, EnsembleSize, FREQUENCIES, Layer, Linear, Network,
     NumericEmbedding, Output, PERIODIC_WIDTH, PIECEWISE_BINS, PIECEWISE_WIDTH, layers_text,

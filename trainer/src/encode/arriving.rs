@@ -22,13 +22,13 @@ use arrow::datatypes::Schema;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{STREAMS, TrainSpec};
 use volley_proto::store::FeatureSummary;
 
 use super::cache::ShardCache;
 use super::categories::Class;
 use super::columns::Columns;
-use super::load::{CONCURRENT_SHARDS, Encoded, LoadedShards, encode_all};
+use super::load::{Encoded, LoadedShards, encode_all};
 use super::shard::LocalShard;
 use crate::{Error, Result};
 
@@ -96,7 +96,7 @@ where
     let (sender, arrived) = mpsc::channel();
     let columns = Columns::try_new(spec, schema).map(Arc::new);
     let encoded = columns.as_ref().ok().map(|columns| {
-        let at_once = (2 * count.div_ceil(WAVES)).clamp(1, CONCURRENT_SHARDS);
+        let at_once = (2 * count.div_ceil(WAVES)).clamp(1, STREAMS);
         encode_all(shards, Arc::clone(columns), cache.cloned(), at_once)
     });
     let arriving = columns.map(|columns| ArrivingShards {

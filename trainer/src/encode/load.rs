@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use volley_proto::spec::TrainSpec;
+use volley_proto::spec::{FIRST_STREAMS, STREAMS, TrainSpec};
 use volley_proto::store::FeatureSummary;
 
 use super::cache::ShardCache;
@@ -24,11 +24,6 @@ use super::spill::Storage;
 use super::tally::Tally;
 use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
-
-/// Maximum number of shards that stream at once; each is one connection to the executor that holds its rows.
-pub(super) const CONCURRENT_SHARDS: usize = 16;
-/// Shards that stream before the size of one is known.
-const FIRST_SHARDS: usize = 4;
 
 /// One rank's encoded shards.
 pub struct LoadedShards {
@@ -173,7 +168,7 @@ where
     let start = Instant::now();
     let columns = Arc::new(Columns::try_new(spec, schema)?);
     let all = Arc::clone(&columns);
-    let encoded = encode_all(shards, all, cache.cloned(), CONCURRENT_SHARDS);
+    let encoded = encode_all(shards, all, cache.cloned(), STREAMS);
     let encoded = cancel
         .run_until_cancelled(encoded.try_collect::<Vec<_>>())
         .await
@@ -246,8 +241,8 @@ struct Permits {
 impl Permits {
     fn new(cache: Option<&ShardCache>) -> Self {
         let first = match cache {
-            Some(_) => FIRST_SHARDS,
-            None => CONCURRENT_SHARDS,
+            Some(_) => FIRST_STREAMS,
+            None => STREAMS,
         };
         Self {
             left: Semaphore::new(first),
@@ -258,7 +253,7 @@ impl Permits {
     /// Gives a permit back and adjusts the limit to `at_once`: drops the permit if there are too many, adds more if there
     /// are too few.
     fn give_back(&self, permit: SemaphorePermit<'_>, at_once: usize) {
-        let most = at_once.min(CONCURRENT_SHARDS);
+        let most = at_once.min(STREAMS);
         let mut all = self.all.lock();
         if *all > most {
             permit.forget();
