@@ -21,7 +21,7 @@ use super::columns::Columns;
 use super::defect::{self, Defect};
 use super::shard::LocalShard;
 use super::spill::Storage;
-use super::tally::Tally;
+use super::tally::{Merged, Tally};
 use super::vocabulary::Vocabulary;
 use crate::{Error, Result};
 
@@ -99,16 +99,13 @@ impl LoadedShards {
 
     /// Returns the tallies of these columns over the shards.
     pub(crate) fn tallies(&self) -> Vec<Tally> {
-        let classes = self.classes();
-        let mut parts: Vec<Vec<Tally>> = vec![vec![]; classes.len()];
+        let classes = self.classes().into_iter();
+        let mut all: Vec<Merged> = classes.map(Merged::of).collect();
         for shard in &self.shards {
-            let of_shard = parts.iter_mut().zip(shard.tallies());
-            of_shard.for_each(|(parts, tally)| parts.push(tally));
+            let of_shard = all.iter_mut().zip(shard.tallies());
+            of_shard.for_each(|(merged, tally)| merged.add(tally));
         }
-        let merged = classes.into_iter().zip(parts);
-        merged
-            .map(|(class, parts)| Tally::merge(class, parts))
-            .collect()
+        all.into_iter().map(Merged::finish).collect()
     }
 
     /// Returns the vocabularies of a rank that is alone.

@@ -71,6 +71,14 @@ impl Tally {
         merged
     }
 
+    /// Returns the number of values.
+    fn len(&self) -> usize {
+        match &self.values {
+            Counted::Whole(values) => values.len(),
+            Counted::Text(values) => values.len(),
+        }
+    }
+
     /// Returns the vocabulary that a rule makes of the values.
     pub(crate) fn vocabulary(self, rule: &VocabularyRule) -> Vocabulary {
         let Self {
@@ -176,6 +184,45 @@ impl Tally {
     }
 }
 
+/// Merges tallies one after the other, in little more memory than twice that of the result.
+#[derive(Debug)]
+pub(super) struct Merged {
+    class: Class,
+    /// The merged tally, then those that are not yet: they have fewer values together.
+    parts: Vec<Tally>,
+    /// Number of values of the latter.
+    waiting: usize,
+}
+
+impl Merged {
+    pub(super) fn of(class: Class) -> Self {
+        Self {
+            class,
+            parts: vec![Tally::empty(class)],
+            waiting: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, tally: Tally) {
+        self.waiting += tally.len();
+        self.parts.push(tally);
+        if self.waiting >= self.parts[0].len() {
+            self.merge();
+        }
+    }
+
+    fn merge(&mut self) {
+        let parts = std::mem::take(&mut self.parts);
+        self.parts.push(Tally::merge(self.class, parts));
+        self.waiting = 0;
+    }
+
+    pub(super) fn finish(mut self) -> Tally {
+        self.merge();
+        self.parts.remove(0)
+    }
+}
+
 /// Returns the stream's schema: a value is in one of `whole` and `text`, null in neither.
 fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
@@ -231,6 +278,13 @@ mod tests {
         let due = text(true, &[("a", 5), ("b", 5), ("d", 1)]);
         assert_eq!(merge([0, 1, 2]), due);
         assert_eq!(merge([2, 1, 0]), due);
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let mut merged = Merged::of(Class::Text);
+            for at in order {
+                merged.add(parts[at].clone());
+            }
+            assert_eq!(merged.finish(), due);
+        }
     }
 
     #[test]

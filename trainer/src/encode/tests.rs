@@ -14,9 +14,9 @@ use volley_proto::spec::{
     FeatureKind, LabelTransform, Split, Task, TrainSpec, VocabularyRule, split,
 };
 
-use super::{Defect, LoadedShards, RowMemory, Rule, Settled, ShardCache, Storage, settle};
+use super::{Defect, LoadedShards, RowMemory, Rows, Rule, Settled, ShardCache, Storage, settle};
 use crate::random::{Key, Purpose};
-use crate::testing::{load_cached, load_now, rows, shards, spec};
+use crate::testing::{load_cached, load_now, rows, shards, spec, two_labels, with_visits};
 use crate::{Error, Result};
 
 /// Creates a batch of these columns.
@@ -390,6 +390,40 @@ fn a_random_split_depends_on_the_seed_and_the_hash_alone() {
     );
     assert_eq!(one, drawn(1, true, true));
     assert_ne!(one, drawn(2, false, false));
+}
+
+#[test]
+fn rows_take_what_the_spec_says() {
+    let batch = rows(0..400);
+    for (spec, batch) in [(spec(), batch.clone()), (two_labels(), with_visits(&batch))] {
+        let row = spec.rank_memory().unwrap().of_row() as usize;
+        let numbers = spec.count(FeatureKind::Continuous) as usize + spec.label.columns.len();
+        let unscaled = row + size_of::<f32>() * numbers;
+        let loaded = load_now(&spec, shards(&batch, 4)).unwrap();
+        let vocabularies = loaded.vocabularies();
+        let mut trained = 0;
+        for shard in loaded.shards {
+            let rows = shard.rows();
+            // The part of each row comes with them as they stream, and its place in an epoch later.
+            assert_eq!(shard.bytes() as usize, rows * (unscaled + 1));
+            assert_eq!(shard.settled_bytes() as usize, rows * (row + 4));
+            let settled = settle(shard, &vocabularies, None);
+            let train = settled.train.clone();
+            if train.len() == 0 {
+                continue;
+            }
+            assert_eq!(train.row_bytes(), unscaled);
+            trained += train.len();
+            // Rows in memory of their own are the same; null is NaN.
+            let bits = |rows: &Rows<f64>| {
+                let numbers = rows.continuous.iter().chain(&rows.labels);
+                let numbers: Vec<_> = numbers.map(|x| x.to_bits()).collect();
+                (rows.codes.to_vec(), numbers, rows.keys.to_vec())
+            };
+            assert_eq!(bits(&settled.stored().unwrap().train), bits(&train));
+        }
+        assert!(trained > 100, "{trained}");
+    }
 }
 
 #[test]
