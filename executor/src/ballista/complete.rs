@@ -3,7 +3,6 @@
 //! A file or a stream that is cut off between two batches looks like the end of the rows. The writer has reported
 //! its number of rows: a reader that ends with another number has lost some.
 
-use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,8 +20,10 @@ use futures::{Stream, StreamExt};
 
 use volley_engine::{delegate_to, display_as};
 
+use super::fetch::Fetches;
+
 /// Wraps the reader so that it fails when rows are missing.
-pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
+pub(super) fn complete(reader: ShuffleReaderExec, fetches: Fetches) -> Arc<dyn ExecutionPlan> {
     let count = reader.schema().fields().len();
     let due = reader.partition.iter().map(|places| {
         let written = places.iter().map(|place| place.partition_stats);
@@ -34,12 +35,14 @@ pub(super) fn complete(reader: ShuffleReaderExec) -> Arc<dyn ExecutionPlan> {
     Arc::new(Complete {
         due: due.collect(),
         reader: Arc::new(reader),
+        fetches,
     })
 }
 
 #[derive(Debug)]
 struct Complete {
-    reader: Arc<dyn ExecutionPlan>,
+    reader: Arc<ShuffleReaderExec>,
+    fetches: Fetches,
     /// Number of rows in each partition, where the writers have reported it.
     due: Vec<Option<usize>>,
 }
@@ -76,18 +79,12 @@ impl ExecutionPlan for Complete {
         Ok(self)
     }
 
-    fn with_new_state(&self, state: Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn ExecutionPlan>> {
-        let reader = self.reader.with_new_state(state)?;
-        let due = self.due.clone();
-        Some(Arc::new(Self { reader, due }))
-    }
-
     fn execute(
         &self,
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let rows = self.reader.execute(partition, context)?;
+        let rows = self.fetches.execute(&self.reader, partition, &context)?;
         Ok(match self.due.get(partition).copied().flatten() {
             Some(due) => Box::pin(Rows { rows, due, came: 0 }),
             None => rows,
@@ -95,7 +92,11 @@ impl ExecutionPlan for Complete {
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
-        self.reader.metrics()
+        let mut metrics = self.reader.metrics()?;
+        for metric in self.fetches.metrics().iter() {
+            metrics.push(Arc::clone(metric));
+        }
+        Some(metrics)
     }
 }
 

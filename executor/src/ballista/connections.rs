@@ -2,7 +2,8 @@
 //!
 //! A host that is cut off closes no connection. Each connection, used or idle, pings its peer at intervals and is
 //! closed when there is no answer: a running fetch then fails, and a later fetch does not reuse the dead connection.
-//! Connections carry a proof that they come from the cluster.
+//! Connections carry a proof that they come from the cluster. They run where the pool was made, not on the threads of tasks,
+//! which compute for longer than a ping may take.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +12,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ballista_core::client::BallistaClient;
 use ballista_core::client_pool::{BallistaClientPool, PooledClient};
+use ballista_core::error::BallistaError;
 use ballista_core::extension::BallistaConfigGrpcEndpoint;
 use ballista_core::utils::GrpcClientConfig;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tonic::transport::{Channel, Endpoint, Error as TransportError};
 use volley_proto::access::ClusterSecret;
 use volley_proto::tls::{Tls, url};
@@ -37,6 +40,8 @@ pub(super) struct Connections {
     idle: Idle,
     tls: Option<Tls>,
     secret: ClusterSecret,
+    /// Runtime that the pool was made in; connections run in that of their first user if there was none.
+    runtime: Option<Handle>,
 }
 
 impl Connections {
@@ -46,6 +51,7 @@ impl Connections {
             idle: Idle::default(),
             tls,
             secret,
+            runtime: Handle::try_current().ok(),
         }
     }
 
@@ -109,18 +115,31 @@ impl BallistaClientPool for Connections {
         let client = match idle {
             Some(client) => client,
             None => {
-                BallistaClient::try_new(
-                    host,
-                    port,
-                    config.max_message_size,
-                    self.tls.is_some(),
-                    Some(Arc::new(self.endpoint())),
-                    config.io_retries_times,
-                    config.io_retry_wait_time_ms,
-                    config.initial_connection_window_size,
-                    config.initial_stream_window_size,
-                )
-                .await?
+                let (host, config) = (host.to_owned(), config.clone());
+                let (is_encrypted, endpoint) = (self.tls.is_some(), Arc::new(self.endpoint()));
+                let connecting = async move {
+                    BallistaClient::try_new(
+                        &host,
+                        port,
+                        config.max_message_size,
+                        is_encrypted,
+                        Some(endpoint),
+                        config.io_retries_times,
+                        config.io_retry_wait_time_ms,
+                        config.initial_connection_window_size,
+                        config.initial_stream_window_size,
+                    )
+                    .await
+                };
+                match &self.runtime {
+                    Some(runtime) => {
+                        let connected = runtime.spawn(connecting).await;
+                        connected.map_err(|gone| {
+                            BallistaError::GrpcConnectionError(gone.to_string())
+                        })??
+                    }
+                    None => connecting.await?,
+                }
             }
         };
         let idle = Arc::clone(&self.idle);

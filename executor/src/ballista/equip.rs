@@ -14,6 +14,7 @@ use volley_engine::runtime::TaskIdentity;
 use volley_engine::{TrainExec, exact_writer};
 
 use super::complete::complete;
+use super::fetch::Fetches;
 use super::join_filter::stop_in_filter;
 use super::tasks::Running;
 use crate::files::equipped_scan;
@@ -66,7 +67,8 @@ impl Equipment<'_> {
         let pool = || Arc::clone(self.connections);
         if let Some(reader) = node.downcast_ref::<ShuffleReaderExec>() {
             let reader = reader.with_work_dir(work_dir());
-            return Ok(Some(complete(reader.with_client_pool(pool()))));
+            let fetches = Fetches::new(pool(), self.work_dir);
+            return Ok(Some(complete(reader.with_client_pool(pool()), fetches)));
         }
         if let Some(reader) = node.downcast_ref::<RangeShuffleReaderExec>() {
             let reader = reader.with_work_dir(work_dir());

@@ -5,6 +5,7 @@ mod connections;
 pub(crate) mod disks;
 mod engine;
 mod equip;
+mod fetch;
 mod flight;
 mod handover;
 mod join_filter;
