@@ -40,7 +40,7 @@ pub(super) struct Connections {
     idle: Idle,
     tls: Option<Tls>,
     secret: ClusterSecret,
-    /// Runtime that the pool was made in; connections run in that of their first user if there was none.
+    /// Runtime of new connections; without one, they run in their first user's.
     runtime: Option<Handle>,
 }
 

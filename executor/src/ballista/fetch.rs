@@ -298,7 +298,7 @@ mod tests {
 
     /// Executor that serves files, with threads of its own.
     struct Peer {
-        runtime: Runtime,
+        runtime: Option<Runtime>,
         counts: Arc<Counts>,
         port: u16,
     }
@@ -326,7 +326,7 @@ mod tests {
             runtime.spawn(flight::serve(listener, rows, CancellationToken::new()));
             drop(entered);
             Self {
-                runtime,
+                runtime: Some(runtime),
                 counts,
                 port: address.port(),
             }
@@ -337,9 +337,18 @@ mod tests {
         }
 
         /// Ends the executor with its connections.
-        async fn end(self) {
-            let ends = move || self.runtime.shutdown_timeout(Duration::from_secs(60));
+        async fn end(mut self) {
+            let runtime = self.runtime.take().unwrap();
+            let ends = move || runtime.shutdown_timeout(Duration::from_secs(60));
             tokio::task::spawn_blocking(ends).await.unwrap();
+        }
+    }
+
+    impl Drop for Peer {
+        fn drop(&mut self) {
+            if let Some(runtime) = self.runtime.take() {
+                runtime.shutdown_background();
+            }
         }
     }
 
