@@ -68,7 +68,7 @@ pub enum Error {
         url: String,
         /// Reason.
         #[source]
-        source: volley_proto::Error,
+        source: Box<volley_proto::Error>,
     },
     /// Another scheduler has taken over the record of jobs.
     #[error("another scheduler has taken over the record of jobs, {url}: this one ends")]

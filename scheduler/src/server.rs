@@ -226,9 +226,9 @@ async fn take_over(
         address: address.to_owned(),
         source,
     };
-    let unusable = |source| Error::Record {
+    let unusable = |source: volley_proto::Error| Error::Record {
         url: url.to_string(),
-        source,
+        source: source.into(),
     };
     let log = Log::open(url).map_err(unusable)?;
     if let Some(folder) = log.folder() {
