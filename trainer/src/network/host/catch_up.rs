@@ -17,10 +17,11 @@
 //! averages of FTRL's weights at different learning rates, and an ε that grows about as fast as m falls are
 //! [not linear](is_linear): such tables are updated as a whole in each step.
 
-use multiversion::multiversion;
+use std::sync::OnceLock;
+
 use volley_proto::spec::{Optimizer, Rule};
 
-use super::update::{ftrl_weight, penalties};
+use super::update::{Numbers, ftrl_weight, penalties};
 use crate::network::update::Update;
 
 /// Maximum length of the history: after this many steps all rows catch up.
@@ -50,6 +51,8 @@ pub(super) struct History {
     penalized: bool,
     /// Composition of all steps after the n-th, at index n.
     since: Vec<Steps>,
+    /// The same as it is applied to rows, once a row needs it.
+    skipped: Vec<OnceLock<Skipped>>,
     last: Option<Last>,
 }
 
@@ -68,8 +71,8 @@ enum Quantity {
     None,
     /// m / (√v + ε).
     Ratio,
-    /// Last slot.
-    Velocity,
+    /// The only slot or the second.
+    Velocity { second: bool },
     /// 0; the weights follow from the slots.
     Ftrl { rate: f32, l1: f32, l2: f32 },
 }
@@ -168,6 +171,81 @@ impl Epsilons {
     }
 }
 
+/// Coefficients of skipped steps, in the precision of weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Skipped {
+    quantity: Quantity,
+    factors: [f32; 2],
+    decay: f32,
+    shift: f32,
+    of_shift: Epsilons,
+    kept: f32,
+    rest: f32,
+    drift: f32,
+    of_drift: Epsilons,
+}
+
+impl Skipped {
+    fn of(steps: &Steps, quantity: Quantity) -> Self {
+        Self {
+            quantity,
+            factors: steps.factors.map(|factor| factor as f32),
+            decay: steps.decay as f32,
+            shift: steps.shift[0] as f32,
+            of_shift: Epsilons::of(steps.shift),
+            kept: steps.kept as f32,
+            rest: steps.rest as f32,
+            drift: steps.drift[0] as f32,
+            of_drift: Epsilons::of(steps.drift),
+        }
+    }
+
+    /// Applies the steps to numbers of a row; to their average only if there is one.
+    #[inline(always)]
+    pub(super) fn apply<const N: usize>(&self, numbers: &mut Numbers<N>, averages: bool) {
+        let [weights, first, second, average] = numbers;
+        // shift·u and drift·u.
+        let [mut moves, mut drifts] = [[0.0; N]; 2];
+        match self.quantity {
+            Quantity::None => {}
+            Quantity::Ratio => {
+                let mut roots = *second;
+                roots.iter_mut().for_each(|root| *root = root.sqrt());
+                for (moved, (m, root)) in moves.iter_mut().zip(first.iter().zip(&roots)) {
+                    *moved = self.shift * self.of_shift.ratio(*m, *root);
+                }
+                if averages {
+                    for (drift, (m, root)) in drifts.iter_mut().zip(first.iter().zip(&roots)) {
+                        *drift = self.drift * self.of_drift.ratio(*m, *root);
+                    }
+                }
+            }
+            Quantity::Velocity { second: is_second } => {
+                let velocity = if is_second { *second } else { *first };
+                for ((moved, drift), u) in moves.iter_mut().zip(&mut drifts).zip(&velocity) {
+                    (*moved, *drift) = (self.shift * u, self.drift * u);
+                }
+            }
+            Quantity::Ftrl { rate, l1, l2 } => {
+                for (w, (n, z)) in weights.iter_mut().zip(first.iter().zip(&*second)) {
+                    *w = ftrl_weight(n.sqrt(), *z, rate, l1, l2);
+                }
+            }
+        }
+        if averages {
+            for (a, (w, drift)) in average.iter_mut().zip(weights.iter().zip(&drifts)) {
+                *a = self.kept * *a + self.rest * w - drift;
+            }
+        }
+        for (w, moved) in weights.iter_mut().zip(&moves) {
+            *w = self.decay * *w - moved;
+        }
+        for (slot, factor) in [first, second].into_iter().zip(self.factors) {
+            slot.iter_mut().for_each(|x| *x *= factor);
+        }
+    }
+}
+
 /// One step without a gradient.
 #[derive(Debug)]
 struct Step {
@@ -235,6 +313,7 @@ impl History {
         Self {
             penalized,
             since: vec![Steps::NONE],
+            skipped: Vec::new(),
             last: None,
         }
     }
@@ -249,10 +328,13 @@ impl History {
         let step = Step::of(update, self.penalized);
         self.since.iter_mut().for_each(|steps| steps.add(&step));
         self.since.push(Steps::NONE);
+        self.skipped.clear();
+        self.skipped.resize_with(self.since.len(), OnceLock::new);
         let quantity = match *update.rule {
             Rule::Adam { .. } => Quantity::Ratio,
             Rule::Sgd { momentum, .. } | Rule::RmsProp { momentum, .. } if momentum != 0.0 => {
-                Quantity::Velocity
+                let second = matches!(update.rule, Rule::RmsProp { .. });
+                Quantity::Velocity { second }
             }
             Rule::Ftrl { .. } => {
                 let [l1, l2] = penalties(update, self.penalized);
@@ -272,88 +354,23 @@ impl History {
         self.since.clear();
         self.since.push(Steps::NONE);
     }
-}
 
-/// Applies the skipped steps to rows of a width, in their weights and optimizer state. `had` is the number of steps
-/// that each row has had.
-pub(super) fn catch_up(
-    history: &History,
-    width: usize,
-    had: impl Iterator<Item = u32>,
-    weights: &mut [f32],
-    slots: &mut [&mut [f32]],
-) {
-    let behind = had
-        .zip(0..)
-        .filter(|(had, _)| *had as usize != history.steps());
-    let behind: Vec<(u32, u32)> = behind.collect();
-    if !behind.is_empty() {
-        catch_up_of(history, width, &behind, weights, slots);
+    /// Returns whether weight decay and FTRL's penalties apply to the table.
+    pub(super) fn penalized(&self) -> bool {
+        self.penalized
     }
-}
 
-/// Applies the skipped steps to `rows`, each given by the number of steps it has had and its index.
-#[multiversion(targets = "simd")]
-fn catch_up_of(
-    history: &History,
-    width: usize,
-    rows: &[(u32, u32)],
-    weights: &mut [f32],
-    slots: &mut [&mut [f32]],
-) {
-    let Some(last) = &history.last else {
-        return;
-    };
-    let (slots, mut average) = match (last.averages, slots) {
-        (true, [slots @ .., average]) => (slots, Some(average)),
-        (_, slots) => (slots, None),
-    };
-    // shift·u and drift·u of each weight of a row.
-    let [mut moves, mut drifts] = [0.0; 2].map(|zero| vec![zero; width]);
-    for (had, row) in rows {
-        let (row, steps) = (*row as usize, &history.since[*had as usize]);
-        let own = row * width..(row + 1) * width;
-        let weights = &mut weights[own.clone()];
-        let [shift, drift] = [steps.shift[0], steps.drift[0]].map(|x| x as f32);
-        let all = moves.iter_mut().zip(&mut drifts);
-        match (last.quantity, &mut *slots) {
-            (Quantity::Ratio, [mean, square]) => {
-                let [of_shift, of_drift] = [steps.shift, steps.drift].map(Epsilons::of);
-                let state = mean[own.clone()].iter().zip(&square[own.clone()]);
-                for ((moves, drifts), (m, v)) in all.zip(state) {
-                    let root = v.sqrt();
-                    *moves = shift * of_shift.ratio(*m, root);
-                    *drifts = drift * of_drift.ratio(*m, root);
-                }
-            }
-            (Quantity::Velocity, [.., velocity]) => {
-                for ((moves, drifts), u) in all.zip(&velocity[own.clone()]) {
-                    (*moves, *drifts) = (shift * u, drift * u);
-                }
-            }
-            (Quantity::Ftrl { rate, l1, l2 }, [squares, linear]) => {
-                let state = squares[own.clone()].iter().zip(&linear[own.clone()]);
-                for (w, (n, z)) in weights.iter_mut().zip(state) {
-                    *w = ftrl_weight(n.sqrt(), *z, rate, l1, l2);
-                }
-            }
-            _ => {}
-        }
-        if let Some(average) = &mut average {
-            let [kept, rest] = [steps.kept, steps.rest].map(|x| x as f32);
-            let terms = weights.iter().zip(&drifts);
-            for (a, (w, drift)) in average[own.clone()].iter_mut().zip(terms) {
-                *a = kept * *a + rest * w - drift;
-            }
-        }
-        let decay = steps.decay as f32;
-        for (w, moved) in weights.iter_mut().zip(&moves) {
-            *w = decay * *w - moved;
-        }
-        for (slot, factor) in slots.iter_mut().zip(steps.factors) {
-            let factor = factor as f32;
-            slot[own.clone()].iter_mut().for_each(|x| *x *= factor);
-        }
+    /// Returns whether the last slot is an average of weights.
+    pub(super) fn averages(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.averages)
+    }
+
+    /// Returns the steps that a row has skipped which has had this many, if there are any.
+    #[inline(always)]
+    pub(super) fn skipped(&self, had: u32) -> Option<&Skipped> {
+        let (had, last) = (had as usize, self.last.as_ref()?);
+        let skipped = || Skipped::of(&self.since[had], last.quantity);
+        (had != self.steps()).then(|| self.skipped[had].get_or_init(skipped))
     }
 }
 
@@ -361,8 +378,12 @@ fn catch_up_of(
 mod tests {
     use volley_proto::spec::AdamForm;
 
-    use super::super::update;
+    use super::super::rows::{self, Rows};
+    use super::super::update::{self, Clip, OfParameter, kinds};
     use super::*;
+
+    /// Width of two rows: arrays of each length in turn.
+    const WIDTH: usize = 16 + 4 + 1;
 
     /// Returns the learning rate of a step: it rises, then falls.
     fn rate(step: i32) -> f64 {
@@ -461,9 +482,10 @@ mod tests {
             kept: averages.then(|| 0.99_f32.min(step as f32 / (step as f32 + 10.0))),
         };
         // Gradients of very different sizes, one of them 0.
-        let gradient = [0.3, -2e-2, 1e-5, -3e-8, 0.0, 4.0];
-        let start = [0.5, -0.3, 0.0, 0.01, 0.2, -3.0];
-        let mut due = start;
+        let gradient = [0.3, -2e-2, 1e-5, -3e-8, 0.0, 4.0].repeat(2 * WIDTH / 6);
+        let start = [0.5, -0.3, 0.0, 0.01, 0.2, -3.0].repeat(2 * WIDTH / 6);
+        let zero = vec![0.0; 2 * WIDTH];
+        let mut due = start.clone();
         let slots = Optimizer {
             ema_momentum: averages.then_some(0.99),
             rule: rule.clone(),
@@ -474,24 +496,40 @@ mod tests {
             Rule::Adagrad { .. } | Rule::Ftrl { .. } if slot == 0 => 0.1,
             _ => 0.0,
         };
-        let slots = (0..slots.kept_numbers()).map(|slot| vec![start_of(slot); 6]);
+        let slots = (0..slots.kept_numbers()).map(|slot| vec![start_of(slot); 2 * WIDTH]);
         let mut slots: Vec<_> = slots.collect();
         let step = |weights: &mut [f32], slots: &mut [Vec<f32>], gradient: &[f32], at| {
-            let slots = slots.iter_mut().map(Vec::as_mut_slice).collect();
-            update::apply(&of(at), update::Clip::NONE, true, weights, gradient, slots);
+            let slots = slots.iter_mut().map(Vec::as_mut_slice);
+            let numbers = kinds(weights, slots, averages);
+            let step = of(at);
+            let of = OfParameter::new(&step, Clip::NONE, true);
+            update::apply(&of, numbers, gradient);
         };
         for at in 1..=done {
             step(&mut due, &mut slots, &gradient, at);
         }
         let before = slots.clone();
-        let (mut weights, mut own) = (due, before.clone());
+        let (mut weights, mut own) = (due.clone(), before.clone());
         let mut history = History::new(true);
         for at in done + 1..=done + steps {
-            step(&mut due, &mut slots, &[0.0; 6], at);
+            step(&mut due, &mut slots, &zero, at);
             history.add(&of(at));
         }
-        let mut own: Vec<&mut [f32]> = own.iter_mut().map(Vec::as_mut_slice).collect();
-        catch_up(&history, 3, [0, 0].into_iter(), &mut weights, &mut own);
+        // The weights are the same without the average.
+        let mut alone = vec![0.0; 2 * WIDTH];
+        let [state @ .., _] = kinds(weights.as_slice(), own.iter().map(Vec::as_slice), averages);
+        let [all, first, second] = state;
+        let rows = Rows {
+            history: &history,
+            width: WIDTH,
+            rows: &[0, 1],
+            first: 0,
+        };
+        rows::read(rows, &[0, 0], [all, first, second, &[]], &mut alone);
+        let slots = own.iter_mut().map(Vec::as_mut_slice);
+        let table = kinds(weights.as_mut_slice(), slots, averages);
+        rows::catch_up(&history, WIDTH, &[0, 0], table);
+        assert_eq!(alone, weights);
         let what = format!("{rule:?}, averages: {averages}, {done} steps and {steps}");
         // In PyTorch's form, ε grows manifold in the first steps.
         let share = match rule {

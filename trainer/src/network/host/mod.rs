@@ -19,6 +19,8 @@ mod layer_norm;
 mod linear;
 mod periodic;
 mod piecewise_linear;
+mod row_set;
+mod rows;
 mod sparse;
 mod tables;
 mod update;
@@ -31,7 +33,7 @@ pub(super) use self::backward::{Wanted, backward};
 use self::buckets::Buckets;
 pub(crate) use self::catch_up::is_linear;
 use self::sparse::{Picked, take};
-use self::update::Clip;
+use self::update::{Clip, OfParameter, kinds};
 use super::compute::Sparse;
 use super::graph::{Graph, Node, Operation, Value};
 use super::matmul::{Epilogue, Matrix, Workspace};
@@ -472,7 +474,13 @@ impl Compute for Host {
         let mut rest: Vec<&mut [f32]> = slots.iter_mut().map(Vec::as_mut_slice).collect();
         let mut parts = Vec::new();
         let mut own: Vec<_> = weights.iter_mut().map(Some).collect();
-        for at in order(architecture, in_use(picked).is_some()) {
+        let picked = picked.as_mut().filter(|picked| picked.in_use());
+        let mut order = order(architecture, picked.is_some());
+        if picked.is_some() {
+            // Tables, whose rows are not here, are the last.
+            order.truncate(order.len() - architecture.tables().len());
+        }
+        for at in order {
             let penalized = architecture.parameters()[at].penalized;
             let weights = own[at].take().into_iter();
             for weights in weights.flat_map(|weights| weights.chunks_mut(UPDATED)) {
@@ -482,10 +490,15 @@ impl Compute for Host {
             }
         }
         threads.each_of(parts, |_, (penalized, weights, gradient, slots)| {
-            update::apply(update, clip, penalized, weights, gradient, slots);
+            let numbers = kinds(weights, slots, update.kept.is_some());
+            update::apply(
+                &OfParameter::new(update, clip, penalized),
+                numbers,
+                gradient,
+            );
         });
-        if let Some(picked) = picked.as_mut().filter(|picked| picked.in_use()) {
-            picked.put_back(update, weights, slots, threads);
+        if let Some(picked) = picked {
+            picked.update(update, clip, flat, threads);
         }
         Ok(())
     }

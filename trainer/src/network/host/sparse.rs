@@ -1,33 +1,36 @@
-//! Sparse steps: the table rows that a step picks are the tables of a smaller network, which the step computes and
-//! updates.
+//! Sparse steps: the table rows that a step picks are the tables of a smaller network, which computes the step's
+//! gradient.
 //!
 //! ```text
-//!  tables of all rows        ─ pick ─▶ catch up with the steps that rows have skipped ──▶ tables of picked rows
-//!  weights, optimizer's state                                                           forward, backward, update
-//!                            ◀─────────────────────────── changed rows ─────────────────┘
+//!  tables of all rows    weights, state ─ catch up with the steps that rows have skipped ─▶ weights of picked rows
+//!                              │                                                             forward, backward
+//!                              ▼                                                                   │
+//!                         catch up, update ◀──────────── gradient of picked rows ──────────────────┘
+//!                              │
+//!                              └─▶ weights, state
 //! ```
 //!
 //! A step costs only what its data rows touch. Rows that it does not pick are [left behind](History), and catch up when
-//! they are picked, or all at once before anything else reads them. Meanwhile the flat gradient and the optimizer state
-//! hold only the picked rows, after all other weights. The picked rows are those of the global batch, so that ranks
-//! stay the same. The training loop decides whether a network's steps are sparse, and exchanges the codes between
-//! ranks.
+//! they are picked, or all at once before anything else reads them. Meanwhile the flat gradient holds only the picked
+//! rows, after all other weights, and the optimizer state outside holds no tables. The picked rows are those of the
+//! global batch, so that ranks stay the same. The training loop decides whether a network's steps are sparse, and
+//! exchanges the codes between ranks.
+//!
+//! A step goes through the rows [twice](super::rows), in ascending order: to read their weights, and to update them.
+//! Catching up twice costs less time than keeping what it has found.
 
 use std::ops::Range;
 
-use super::catch_up::{History, MOST_STEPS, catch_up};
+use super::catch_up::{History, MOST_STEPS};
+use super::row_set::RowSet;
+use super::rows::{self, Rows};
+use super::update::{Clip, OfParameter, kinds};
 use crate::network::Architecture;
 use crate::network::update::Update;
 use crate::threads::Threads;
 
-/// Place of a row that is not picked.
-const NOWHERE: u32 = u32::MAX;
-
-/// Rows per part of the loop that gathers them.
-const ROWS: usize = if cfg!(test) { 2 } else { 256 };
-
-/// Minimum number of picked rows of a feature per thread that puts them back.
-const PUT_BACK: usize = if cfg!(test) { 2 } else { 1024 };
+/// Picked rows per part of a loop.
+const ROWS: usize = if cfg!(test) { 5 } else { 512 };
 
 /// Tables whose rows steps pick.
 #[derive(Debug)]
@@ -36,12 +39,8 @@ pub(super) struct Picked {
     whole: Architecture,
     /// Ranges of the parameters that are not tables, in the flat parameter order.
     others: Vec<Range<usize>>,
-    /// Place of each code's row among the picked ones of its feature, or [`NOWHERE`].
-    places: Vec<u32>,
-    /// Steps that the rows of each code have had.
-    had: Vec<u32>,
-    /// Picked rows of each feature, in the order of the smaller network.
-    rows: Vec<Vec<u32>>,
+    /// Picked rows of each feature, and its first code.
+    rows: Vec<(u32, RowSet)>,
     tables: Vec<Whole>,
     /// Optimizer state of all weights. It is stale for parameters that are not tables.
     slots: Vec<Vec<f32>>,
@@ -55,6 +54,8 @@ struct Whole {
     /// Offset of its numbers in the flat parameter order.
     start: usize,
     weights: Vec<f32>,
+    /// Steps that each row has had.
+    had: Vec<u32>,
     history: History,
 }
 
@@ -73,17 +74,22 @@ impl Picked {
         let others = ranges.iter().cloned().enumerate();
         let others = others.filter(|(at, _)| !is_table(at));
         let widths = tables.first().map_or(&[][..], |table| &table.widths);
-        let codes = widths.iter().map(|(codes, _)| codes).sum();
+        let mut codes = 0;
+        let rows = widths.iter().map(|(own, _)| {
+            let first = codes;
+            codes += own;
+            (first as u32, RowSet::new(*own))
+        });
+        let rows = rows.collect();
         Self {
             others: others.map(|(_, range)| range).collect(),
-            places: vec![NOWHERE; codes],
-            had: vec![0; codes],
-            rows: vec![Vec::new(); widths.len()],
+            rows,
             tables: tables
                 .iter()
                 .map(|table| Whole {
                     start: ranges[table.at].start,
                     weights: Vec::new(),
+                    had: vec![0; codes],
                     history: History::new(parameters[table.at].penalized),
                 })
                 .collect(),
@@ -107,8 +113,8 @@ impl Picked {
         self.steps() >= MOST_STEPS
     }
 
-    /// Turns a network into the smaller one of these codes' rows, with its optimizer state. Each list has the codes of
-    /// data rows, one row after the other.
+    /// Turns a network into the smaller one of these codes' rows, and its optimizer state into that of the parameters
+    /// that are not tables. Each list has the codes of data rows, one row after the other.
     pub(super) fn pick(
         &mut self,
         codes: &[Vec<u32>],
@@ -121,49 +127,28 @@ impl Picked {
             self.take_apart(weights, slots);
         }
         self.choose(codes, threads);
-        let mut numbers = 0;
-        for table in architecture.graph.tables.iter_mut() {
+        let mut parts = Vec::new();
+        let tables = architecture.graph.tables.iter_mut().zip(&self.tables);
+        let mut of_tables: Vec<_> = weights.iter_mut().map(Some).collect();
+        for (at, (table, whole)) in tables.enumerate() {
             let widths = table.widths.iter_mut().zip(&self.rows);
-            widths.for_each(|((codes, _), rows)| *codes = rows.len());
+            widths.for_each(|((codes, _), (_, set))| *codes = set.rows().len());
             let len = table.widths.iter().map(|(rows, width)| rows * width).sum();
             architecture.graph.parameters[table.at].shape = vec![len];
-            weights[table.at].resize(len, 0.0);
-            numbers += len;
-        }
-        let others = self.others();
-        for slot in slots.iter_mut() {
-            slot.resize(others + numbers, 0.0);
-        }
-        let mut parts = Vec::new();
-        let mut rest: Vec<&mut [f32]> = slots.iter_mut().map(|slot| &mut slot[others..]).collect();
-        let mut next = 0;
-        for (at, weights) in weights.iter_mut().enumerate() {
-            let table = self.whole.tables().iter().position(|table| table.at == at);
-            let Some(table) = table else {
-                continue;
-            };
-            // Tables are in parameter order.
-            assert_eq!(table, next);
-            next += 1;
+            let weights = of_tables[table.at].take();
+            let weights = weights.expect("a parameter is one table");
+            weights.resize(len, 0.0);
             let mut weights = weights.as_mut_slice();
-            for of_feature in self.of_features(table) {
-                for rows in self.rows[of_feature.feature].chunks(ROWS) {
-                    let len = rows.len() * of_feature.width;
-                    let slots = take(&mut rest, len);
-                    let weights = weights.split_off_mut(..len).unwrap_or_default();
-                    parts.push((of_feature.clone(), rows, weights, slots));
+            for of in self.of_features(at) {
+                for rows in self.rows[of.feature].1.rows().chunks(ROWS) {
+                    let weights = weights.split_off_mut(..rows.len() * of.width);
+                    parts.push((whole, of.clone(), rows, weights.unwrap_or_default()));
                 }
             }
         }
-        let this = &*self;
-        threads.each_of(parts, |_, (of_feature, rows, weights, slots)| {
-            this.gather(of_feature, rows, weights, slots);
+        threads.each_of(parts, |_, (whole, of, rows, weights)| {
+            whole.read(&of, rows, &self.slots, weights);
         });
-    }
-
-    /// Returns the length of the parameters that are not tables, in numbers.
-    fn others(&self) -> usize {
-        self.others.iter().map(Range::len).sum()
     }
 
     /// Sets the tables of all rows aside.
@@ -182,34 +167,13 @@ impl Picked {
     /// Lists the rows of these codes.
     fn choose(&mut self, codes: &[Vec<u32>], threads: &Threads) {
         let features = self.rows.len();
-        let mut places = self.places.as_mut_slice();
-        let mut first = 0;
-        let widths = self.whole.tables().first().map(|table| &table.widths);
-        let of_features = widths.into_iter().flatten().zip(&mut self.rows);
-        let of_features = of_features
-            .enumerate()
-            .map(|(feature, ((codes, _), rows))| {
-                let places = places.split_off_mut(..*codes).unwrap_or_default();
-                let start = first;
-                first += codes;
-                (feature, start, places, rows)
-            });
-        let of_features = of_features.collect();
         let count = codes.iter().map(Vec::len).sum();
-        threads.spread(count, of_features, |(feature, first, places, rows)| {
-            for row in rows.drain(..) {
-                places[row as usize] = NOWHERE;
-            }
+        let of_features = self.rows.iter_mut().enumerate().collect();
+        threads.spread(count, of_features, |(feature, (first, set))| {
             let own = codes
                 .iter()
                 .flat_map(|codes| codes.iter().skip(feature).step_by(features));
-            for code in own {
-                let row = *code as usize - first;
-                if places[row] == NOWHERE {
-                    places[row] = rows.len() as u32;
-                    rows.push(row as u32);
-                }
-            }
+            set.replace(own.map(|code| code - *first));
         });
     }
 
@@ -219,7 +183,6 @@ impl Picked {
         let (mut code, mut start) = (0, 0);
         widths.map(move |(feature, (codes, width))| {
             let own = OfFeature {
-                table,
                 feature,
                 codes: code..code + codes,
                 start,
@@ -231,104 +194,74 @@ impl Picked {
         })
     }
 
-    /// Copies rows out of the full tables, and brings them up to date.
-    fn gather(&self, of: OfFeature, rows: &[u32], weights: &mut [f32], mut slots: Vec<&mut [f32]>) {
-        let whole = &self.tables[of.table];
-        let copy = |from: &[f32], to: &mut [f32]| {
-            for (row, to) in rows.iter().zip(to.chunks_exact_mut(of.width)) {
-                let start = of.start + *row as usize * of.width;
-                to.copy_from_slice(&from[start..][..of.width]);
-            }
-        };
-        copy(&whole.weights, weights);
-        for (slot, all) in slots.iter_mut().zip(&self.slots) {
-            copy(&all[whole.start..], slot);
-        }
-        let had = &self.had[of.codes.clone()];
-        let had = rows.iter().map(|row| had[*row as usize]);
-        catch_up(&whole.history, of.width, had, weights, &mut slots);
-    }
-
     /// Renames the codes of data rows, one row after the other, to those of the smaller network.
     pub(super) fn rename(&self, codes: &mut [u32], threads: &Threads) {
-        let mut starts = Vec::with_capacity(self.rows.len());
         let mut start = 0;
-        for rows in &self.rows {
-            starts.push(start);
-            start += rows.len() as u32;
-        }
-        threads.rows(codes, starts.len().max(1), 4, |_, codes| {
-            for codes in codes.chunks_exact_mut(starts.len()) {
-                for (code, start) in codes.iter_mut().zip(&starts) {
-                    *code = start + self.places[*code as usize];
+        let features = self.rows.iter().map(|(first, set)| {
+            let own = start;
+            start += set.rows().len() as u32;
+            (own, *first, set)
+        });
+        let features: Vec<_> = features.collect();
+        threads.rows(codes, features.len().max(1), 4, |_, codes| {
+            for codes in codes.chunks_exact_mut(features.len()) {
+                for (code, (start, first, set)) in codes.iter_mut().zip(&features) {
+                    *code = start + set.place(*code - first);
                 }
             }
         });
     }
 
-    /// Copies the rows that a step has changed back into the full tables, and records the step.
-    pub(super) fn put_back(
+    /// Updates the picked rows by their part of the flat gradient, in the tables of all rows, and records the step.
+    pub(super) fn update(
         &mut self,
         step: &Update<'_>,
-        weights: &[Vec<f32>],
-        slots: &[Vec<f32>],
+        clip: Clip,
+        mut gradient: &[f32],
         threads: &Threads,
     ) {
-        let mut parts = Vec::new();
-        let mut changed: Vec<&[f32]> = slots.iter().map(|slot| &slot[self.others()..]).collect();
         let layout: Vec<Vec<OfFeature>> = (0..self.tables.len())
             .map(|table| self.of_features(table).collect())
             .collect();
+        let mut parts = Vec::new();
         let mut slots: Vec<&mut [f32]> = self.slots.iter_mut().map(Vec::as_mut_slice).collect();
         let mut passed = 0;
-        for ((table, whole), layout) in self.whole.tables().iter().zip(&mut self.tables).zip(layout)
-        {
-            let mut changed_weights = weights[table.at].as_slice();
-            let mut all = whole.weights.as_mut_slice();
+        for (whole, layout) in self.tables.iter_mut().zip(layout) {
             take(&mut slots, whole.start - passed);
-            passed = whole.start + all.len();
+            passed = whole.start + whole.weights.len();
+            let mut weights = whole.weights.as_mut_slice();
+            let mut had = whole.had.as_mut_slice();
             for of in layout {
-                let rows = &self.rows[of.feature];
-                let len = rows.len() * of.width;
-                let changed_weights = changed_weights.split_off(..len).unwrap_or_default();
-                let changed = changed.iter_mut();
-                let changed: Vec<_> = changed
-                    .map(|slot| slot.split_off(..len).unwrap_or_default())
-                    .collect();
-                // Each thread puts back the rows of some codes, if there are enough for several threads.
-                let codes = of.codes.len();
-                let sharing = threads.count().min(rows.len() / PUT_BACK).max(1);
-                let block = codes.div_ceil(sharing).max(1);
-                for first in (0..codes).step_by(block) {
-                    let len = block.min(codes - first) * of.width;
-                    let mut to = take(&mut slots, len);
-                    to.push(all.split_off_mut(..len).unwrap_or_default());
-                    let mut from = changed.clone();
-                    from.push(changed_weights);
-                    parts.push((first, of.width, rows, from, to));
+                let mut first = 0;
+                let mut chunks = self.rows[of.feature].1.rows().chunks(ROWS).peekable();
+                while first < of.codes.len() {
+                    // A part has the rows of the table from one of its own to the next part's.
+                    let rows = chunks.next().unwrap_or_default();
+                    let end = chunks
+                        .peek()
+                        .map_or(of.codes.len(), |next| next[0] as usize);
+                    let len = (end - first) * of.width;
+                    let rows = Rows {
+                        history: &whole.history,
+                        width: of.width,
+                        rows,
+                        first,
+                    };
+                    let had = had.split_off_mut(..end - first).unwrap_or_default();
+                    let weights = weights.split_off_mut(..len).unwrap_or_default();
+                    let table = kinds(weights, take(&mut slots, len), step.kept.is_some());
+                    let gradient = gradient.split_off(..rows.rows.len() * of.width);
+                    parts.push((rows, had, table, gradient.unwrap_or_default()));
+                    first = end;
                 }
             }
         }
-        threads.each_of(parts, |_, (first, width, rows, from, to)| {
-            for (from, to) in from.into_iter().zip(to) {
-                let own = first..first + to.len() / width;
-                for (row, from) in rows.iter().zip(from.chunks_exact(width)) {
-                    let row = *row as usize;
-                    if own.contains(&row) {
-                        to[(row - first) * width..][..width].copy_from_slice(from);
-                    }
-                }
-            }
+        threads.each_of(parts, |_, (rows, had, table, gradient)| {
+            let of = OfParameter::new(step, clip, rows.history.penalized());
+            rows::update(rows, &of, had, table, gradient);
         });
         for whole in &mut self.tables {
             whole.history.add(step);
-        }
-        let steps = self.steps() as u32;
-        let mut had = self.had.as_mut_slice();
-        let widths = self.whole.tables().first().map(|table| &table.widths);
-        for ((codes, _), rows) in widths.into_iter().flatten().zip(&self.rows) {
-            let had = had.split_off_mut(..*codes).unwrap_or_default();
-            rows.iter().for_each(|row| had[*row as usize] = steps);
         }
     }
 
@@ -355,16 +288,17 @@ impl Picked {
             passed = whole.start + whole.weights.len();
             let mut rest = whole.weights.as_mut_slice();
             for of in layout {
-                for had in self.had[of.codes.clone()].chunks(1 << 12) {
+                for had in whole.had[of.codes.clone()].chunks(1 << 12) {
                     let len = had.len() * of.width;
                     let slots = take(&mut all_slots, len);
                     let weights = rest.split_off_mut(..len).unwrap_or_default();
-                    parts.push((&whole.history, of.width, had, weights, slots));
+                    let table = kinds(weights, slots, whole.history.averages());
+                    parts.push((&whole.history, of.width, had, table));
                 }
             }
         }
-        threads.each_of(parts, |_, (history, width, had, weights, mut slots)| {
-            catch_up(history, width, had.iter().copied(), weights, &mut slots);
+        threads.each_of(parts, |_, (history, width, had, table)| {
+            rows::catch_up(history, width, had, table);
         });
         for (slot, mut all) in slots.iter_mut().zip(std::mem::take(&mut self.slots)) {
             let mut rest = slot.as_slice();
@@ -377,9 +311,9 @@ impl Picked {
         for (table, whole) in self.whole.tables().iter().zip(&mut self.tables) {
             weights[table.at] = std::mem::take(&mut whole.weights);
             whole.history.clear();
+            whole.had.fill(0);
         }
         architecture.clone_from(&self.whole);
-        self.had.fill(0);
     }
 }
 
@@ -394,10 +328,27 @@ pub(super) fn take<'a>(slots: &mut [&'a mut [f32]], len: usize) -> Vec<&'a mut [
 /// Rows of a feature in a table.
 #[derive(Debug, Clone)]
 struct OfFeature {
-    table: usize,
     feature: usize,
     codes: Range<usize>,
     /// Offset of its rows.
     start: usize,
     width: usize,
+}
+
+impl Whole {
+    /// Reads the weights of a feature's rows, up to date. `slots` is the optimizer state of all weights.
+    fn read(&self, of: &OfFeature, rows: &[u32], slots: &[Vec<f32>], weights: &mut [f32]) {
+        let all = slots.iter().map(|slot| &slot[self.start + of.start..]);
+        let [all_weights, state @ .., _] =
+            kinds(&self.weights[of.start..], all, self.history.averages());
+        let rows = Rows {
+            history: &self.history,
+            width: of.width,
+            rows,
+            first: 0,
+        };
+        let [first, second] = state;
+        let table = [all_weights, first, second, &[]];
+        rows::read(rows, &self.had[of.codes.clone()], table, weights);
+    }
 }

@@ -6,7 +6,7 @@
 use multiversion::multiversion;
 use volley_proto::spec::Rule;
 
-use crate::network::update::Update;
+use crate::network::update::{AdamStep, Update};
 
 /// Sums that are added side by side, in vector lanes.
 const LANES: usize = 32;
@@ -65,53 +65,84 @@ pub(super) fn ftrl_weight(root: f32, z: f32, rate: f32, l1: f32, l2: f32) -> f32
     (z.clamp(-l1, l1) - z) / (root / rate + 2.0 * l2)
 }
 
-/// Updates the weights of a parameter. `slots` is their optimizer state.
-#[multiversion(targets = "simd")]
-pub(super) fn apply(
-    update: &Update<'_>,
+/// Kinds of numbers that belong to a weight: itself, up to two slots of the optimizer's rule, and its average.
+pub(super) const KINDS: usize = 4;
+
+/// N numbers of each kind; those of absent kinds mean nothing.
+pub(super) type Numbers<const N: usize> = [[f32; N]; KINDS];
+
+/// Sorts weights and their optimizer state by kind. Absent kinds are empty.
+pub(super) fn kinds<S: Default>(
+    weights: S,
+    slots: impl IntoIterator<Item = S, IntoIter: DoubleEndedIterator>,
+    averages: bool,
+) -> [S; KINDS] {
+    let mut slots = slots.into_iter();
+    let average = if averages { slots.next_back() } else { None };
+    let mut slot = || slots.next().unwrap_or_default();
+    [weights, slot(), slot(), average.unwrap_or_default()]
+}
+
+/// A step's update of a parameter's weights.
+#[derive(Debug)]
+pub(super) struct OfParameter<'a> {
+    update: &'a Update<'a>,
     clip: Clip,
     penalized: bool,
-    weights: &mut [f32],
-    gradient: &[f32],
-    slots: Vec<&mut [f32]>,
-) {
-    let [l1, l2] = penalties(update, penalized);
-    let of_l2 = |w: f32| 2.0 * l2 * w;
-    let penalty = |w: f32| of_l2(w) + if w == 0.0 { 0.0 } else { l1 * w.signum() };
-    let of = (update, penalized);
-    let clipped = |g: f32| clip.of(g);
-    // Computing signs takes a fifth of Adam's time.
-    match (clip == Clip::NONE, l1 == 0.0) {
-        (true, true) => by_rule(of, weights, gradient, slots, |g| g, of_l2),
-        (false, true) => by_rule(of, weights, gradient, slots, clipped, of_l2),
-        (_, false) => by_rule(of, weights, gradient, slots, clipped, penalty),
+    adam: Option<AdamStep>,
+}
+
+impl<'a> OfParameter<'a> {
+    pub(super) fn new(update: &'a Update<'a>, clip: Clip, penalized: bool) -> Self {
+        Self {
+            update,
+            clip,
+            penalized,
+            adam: update.adam(),
+        }
+    }
+
+    /// Updates weights of a table whose steps may be [skipped](super::is_linear): no penalties are in their gradient.
+    #[inline(always)]
+    pub(super) fn apply_to<const N: usize>(&self, numbers: &mut Numbers<N>, gradient: &[f32; N]) {
+        let [weights, first, second, average] = numbers;
+        let numbers: [&mut [f32]; KINDS] = [weights, first, second, average];
+        by_rule(self, numbers, gradient, |g| self.clip.of(g), |_| 0.0);
     }
 }
 
-/// Updates the weights of a parameter that is penalized or not, given the clipping of its gradient, and the slope of the
-/// penalties at a weight.
+/// Updates weights by their gradient.
+#[multiversion(targets = "simd")]
+pub(super) fn apply(of: &OfParameter<'_>, numbers: [&mut [f32]; KINDS], gradient: &[f32]) {
+    let [l1, l2] = penalties(of.update, of.penalized);
+    let of_l2 = |w: f32| 2.0 * l2 * w;
+    let penalty = |w: f32| of_l2(w) + if w == 0.0 { 0.0 } else { l1 * w.signum() };
+    let clipped = |g: f32| of.clip.of(g);
+    // Computing signs takes a fifth of Adam's time.
+    match (of.clip == Clip::NONE, l1 == 0.0) {
+        (true, true) => by_rule(of, numbers, gradient, |g| g, of_l2),
+        (false, true) => by_rule(of, numbers, gradient, clipped, of_l2),
+        (_, false) => by_rule(of, numbers, gradient, clipped, penalty),
+    }
+}
+
+/// Updates the weights, given the clipping of their gradient, and the slope of the penalties at a weight.
 #[inline(always)]
 fn by_rule(
-    (update, penalized): (&Update<'_>, bool),
-    weights: &mut [f32],
+    of: &OfParameter<'_>,
+    [weights, first, second, average]: [&mut [f32]; KINDS],
     gradient: &[f32],
-    slots: Vec<&mut [f32]>,
     clip: impl Fn(f32) -> f32,
     penalty: impl Fn(f32) -> f32,
 ) {
     let slope = |g: f32, w: f32| clip(g) + penalty(w);
-    let mut slots = slots.into_iter();
-    let rate = update.learn_rate as f32;
-    let average = update
-        .kept
-        .and_then(|kept| Some((kept, slots.next_back()?)));
-    let mut slot = || slots.next().unwrap_or_default();
-    match *update.rule {
+    let rate = of.update.learn_rate as f32;
+    match *of.update.rule {
         Rule::Adam { .. } => {
-            let step = update.adam().expect("the rule is Adam's");
-            let decayed = if penalized { step.decayed } else { 1.0 };
+            let step = of.adam.as_ref().expect("the rule is Adam's");
+            let decayed = if of.penalized { step.decayed } else { 1.0 };
             let (keep, take) = (step.keep, step.take);
-            let state = slot().iter_mut().zip(slot());
+            let state = first.iter_mut().zip(second);
             for ((w, g), (m, v)) in weights.iter_mut().zip(gradient).zip(state) {
                 let g = slope(*g, *w);
                 *m = keep[0] * *m + take[0] * g;
@@ -126,7 +157,7 @@ fn by_rule(
         }
         Rule::Sgd { momentum, nesterov } => {
             let momentum = momentum as f32;
-            for ((w, g), v) in weights.iter_mut().zip(gradient).zip(slot()) {
+            for ((w, g), v) in weights.iter_mut().zip(gradient).zip(first) {
                 let change = rate * slope(*g, *w);
                 *v = momentum * *v - change;
                 *w += match nesterov {
@@ -137,7 +168,7 @@ fn by_rule(
         }
         Rule::Adagrad { epsilon, .. } => {
             let epsilon = epsilon as f32;
-            for ((w, g), a) in weights.iter_mut().zip(gradient).zip(slot()) {
+            for ((w, g), a) in weights.iter_mut().zip(gradient).zip(first) {
                 let g = slope(*g, *w);
                 *a += g * g;
                 *w -= rate * g / (*a + epsilon).sqrt();
@@ -149,11 +180,11 @@ fn by_rule(
             epsilon,
         } => {
             let [rho, momentum, epsilon] = [rho, momentum, epsilon].map(|x| x as f32);
-            let squares = slot();
-            let velocity = slot();
-            for (at, (w, g)) in weights.iter_mut().zip(gradient).enumerate() {
+            // Without momentum there is no velocity.
+            let velocity = if momentum == 0.0 { &mut [] } else { second };
+            let state = weights.iter_mut().zip(gradient).zip(first);
+            for (at, ((w, g), a)) in state.enumerate() {
                 let g = slope(*g, *w);
-                let a = &mut squares[at];
                 *a = rho * *a + (1.0 - rho) * (g * g);
                 let mut change = rate * g / (*a + epsilon).sqrt();
                 if let Some(v) = velocity.get_mut(at) {
@@ -165,8 +196,8 @@ fn by_rule(
         }
         // FTRL's penalties are not in the gradient.
         Rule::Ftrl { .. } => {
-            let [l1, l2] = penalties(update, penalized);
-            let state = slot().iter_mut().zip(slot());
+            let [l1, l2] = penalties(of.update, of.penalized);
+            let state = first.iter_mut().zip(second);
             for ((w, g), (n, z)) in weights.iter_mut().zip(gradient).zip(state) {
                 let g = clip(*g);
                 let before = n.sqrt();
@@ -178,7 +209,7 @@ fn by_rule(
         }
         Rule::Lbfgs { .. } => unreachable!("its steps are of all weights at once"),
     }
-    if let Some((kept, average)) = average {
+    if let Some(kept) = of.update.kept {
         for (a, w) in average.iter_mut().zip(&*weights) {
             *a = kept * *a + (1.0 - kept) * *w;
         }

@@ -268,7 +268,7 @@ unsafe fn add_outer<V: Vector, const H: usize, const MR: usize, const NR: usize>
 
 /// Prefetches a number into the first-level cache, where the processor supports it.
 #[inline(always)]
-fn prefetch(number: *const f32) {
+pub(in crate::network) fn prefetch<T>(number: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: nothing is read; a prefetch of any address is harmless.
     unsafe {

@@ -22,6 +22,7 @@ mod pack;
 
 use std::ops::Range;
 
+pub(super) use kernel::prefetch;
 use kernel::{Base, Block, Portable, Processor, Tile};
 use pack::{Lines, Source};
 use parking_lot::Mutex;
