@@ -71,8 +71,10 @@ enum Quantity {
     None,
     /// m / (√v + ε).
     Ratio,
-    /// The only slot or the second.
-    Velocity { second: bool },
+    /// Velocity in the first slot.
+    First,
+    /// Velocity in the second slot.
+    Second,
     /// 0; the weights follow from the slots.
     Ftrl { rate: f32, l1: f32, l2: f32 },
 }
@@ -220,9 +222,14 @@ impl Skipped {
                     }
                 }
             }
-            Quantity::Velocity { second: is_second } => {
-                let velocity = if is_second { *second } else { *first };
-                for ((moved, drift), u) in moves.iter_mut().zip(&mut drifts).zip(&velocity) {
+            Quantity::First => {
+                for ((moved, drift), u) in moves.iter_mut().zip(&mut drifts).zip(&*first) {
+                    (*moved, *drift) = (self.shift * u, self.drift * u);
+                }
+            }
+            // Not one arm with a choice of slot, which would keep both in memory.
+            Quantity::Second => {
+                for ((moved, drift), u) in moves.iter_mut().zip(&mut drifts).zip(&*second) {
                     (*moved, *drift) = (self.shift * u, self.drift * u);
                 }
             }
@@ -240,9 +247,8 @@ impl Skipped {
         for (w, moved) in weights.iter_mut().zip(&moves) {
             *w = self.decay * *w - moved;
         }
-        for (slot, factor) in [first, second].into_iter().zip(self.factors) {
-            slot.iter_mut().for_each(|x| *x *= factor);
-        }
+        first.iter_mut().for_each(|x| *x *= self.factors[0]);
+        second.iter_mut().for_each(|x| *x *= self.factors[1]);
     }
 }
 
@@ -332,10 +338,8 @@ impl History {
         self.skipped.resize_with(self.since.len(), OnceLock::new);
         let quantity = match *update.rule {
             Rule::Adam { .. } => Quantity::Ratio,
-            Rule::Sgd { momentum, .. } | Rule::RmsProp { momentum, .. } if momentum != 0.0 => {
-                let second = matches!(update.rule, Rule::RmsProp { .. });
-                Quantity::Velocity { second }
-            }
+            Rule::Sgd { momentum, .. } if momentum != 0.0 => Quantity::First,
+            Rule::RmsProp { momentum, .. } if momentum != 0.0 => Quantity::Second,
             Rule::Ftrl { .. } => {
                 let [l1, l2] = penalties(update, self.penalized);
                 let rate = update.learn_rate as f32;
@@ -526,8 +530,8 @@ mod tests {
             first: 0,
         };
         rows::read(rows, &[0, 0], [all, first, second, &[]], &mut alone);
-        let slots = own.iter_mut().map(Vec::as_mut_slice);
-        let table = kinds(weights.as_mut_slice(), slots, averages);
+        let state = own.iter_mut().map(Vec::as_mut_slice);
+        let table = kinds(weights.as_mut_slice(), state, averages);
         rows::catch_up(&history, WIDTH, &[0, 0], table);
         assert_eq!(alone, weights);
         let what = format!("{rule:?}, averages: {averages}, {done} steps and {steps}");
