@@ -175,3 +175,102 @@ fn fetch<S: AsRef<[f32]>>(had: &[u32], table: &[S; KINDS], width: usize, row: us
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use volley_proto::spec::{AdamForm, Rule};
+    use volley_proto::splitmix;
+
+    use super::super::update::{self, Clip, kinds};
+    use super::*;
+    use crate::network::Update;
+
+    /// Row that the table begins with, and its number of rows.
+    const FIRST: usize = 5;
+    const COUNT: usize = 9;
+
+    /// Checks numbers up to rounding and the approximation of Adam's ε.
+    #[track_caller]
+    fn assert_near(found: &[f32], due: &[f32]) {
+        assert_eq!(found.len(), due.len());
+        for (found, due) in found.iter().zip(due) {
+            assert!(
+                (found - due).abs() <= 1e-4 * due.abs() + 1e-7,
+                "{found} {due}"
+            );
+        }
+    }
+
+    #[test]
+    fn picked_rows_are_read_and_updated_as_those_of_whole_tables() {
+        let rule = Rule::Adam {
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-7,
+            form: AdamForm::Keras,
+            weight_decay: 0.1,
+        };
+        let steps: [&[u32]; 4] = [
+            &[5, 7, 13],
+            &[6, 7, 8, 9, 10, 11, 12, 13],
+            &[],
+            &[5, 6, 7, 13],
+        ];
+        for width in [1, 4, 21] {
+            let len = COUNT * width;
+            let number =
+                |seed: u64, at: usize| splitmix::unit(splitmix::at(seed, at as u64)) as f32;
+            let start = |kind: u64| (0..len).map(|at| number(kind, at)).collect::<Vec<f32>>();
+            // Weights, moments and average; the second moment is positive.
+            let mut due: [Vec<f32>; KINDS] = [0, 1, 2, 3].map(start);
+            let (mut found, mut had) = (due.clone(), [0; COUNT]);
+            let mut history = History::new(true);
+            for (step, picked) in (1..).zip(steps) {
+                let update = Update {
+                    rule: &rule,
+                    learn_rate: 0.01,
+                    steps: 20 + step,
+                    l1: 0.0,
+                    l2: 0.0,
+                    clip_norm: None,
+                    clip_value: None,
+                    kept: Some(0.9),
+                };
+                let of = OfParameter::new(&update, Clip::NONE, true);
+                let rows = Rows {
+                    history: &history,
+                    width,
+                    rows: picked,
+                    first: FIRST,
+                };
+                let all = picked.iter().map(|row| (*row as usize - FIRST) * width);
+                let of_picked = |all_of: &[f32]| -> Vec<f32> {
+                    let rows = all.clone().map(|start| &all_of[start..start + width]);
+                    rows.flatten().copied().collect()
+                };
+                let [weights, first, second, _] = found.each_ref().map(Vec::as_slice);
+                let mut read_weights = vec![0.0; picked.len() * width];
+                read(rows, &had, [weights, first, second, &[]], &mut read_weights);
+                assert_near(&read_weights, &of_picked(&due[0]));
+                let mut gradient = vec![0.0; len];
+                for at in all.clone().flat_map(|start| start..start + width) {
+                    gradient[at] = number(10 + step as u64, at) - 0.5;
+                }
+                let table = found.each_mut().map(Vec::as_mut_slice);
+                super::update(rows, &of, &mut had, table, &of_picked(&gradient));
+                let whole = due.each_mut().map(Vec::as_mut_slice);
+                update::apply(&of, whole, &gradient);
+                history.add(&update);
+                for (found, due) in found.iter().zip(&due) {
+                    assert_near(&of_picked(found), &of_picked(due));
+                }
+            }
+            assert_eq!(had, [4, 4, 4, 2, 2, 2, 2, 2, 4]);
+            let [weights, slots @ ..] = found.each_mut().map(Vec::as_mut_slice);
+            catch_up(&history, width, &had, kinds(weights, slots, true));
+            for (found, due) in found.iter().zip(&due) {
+                assert_near(found, due);
+            }
+        }
+    }
+}

@@ -15,8 +15,8 @@ use crate::train::batch::Batch;
 use crate::train::pace;
 use crate::{Error, Result};
 
-/// Minimum ratio of all table numbers to those that a step may pick: copying a picked number takes about as
-/// long as updating this many in place.
+/// Minimum ratio of all table numbers to those that a step may pick: updating a number of a picked row takes at most
+/// as long as updating this many of a whole table.
 const TIMES: usize = 4;
 
 /// Minimum numbers in tables: updating fewer takes less time than exchanging codes.
