@@ -202,7 +202,7 @@ impl Skipped {
         }
     }
 
-    /// Applies the steps to numbers of a row; to their average only if there is one.
+    /// Applies the steps to numbers of a row; to their average only if `averages`, a constant to the compiler.
     #[inline(always)]
     pub(super) fn apply<const N: usize>(&self, numbers: &mut Numbers<N>, averages: bool) {
         let [weights, first, second, average] = numbers;
@@ -211,14 +211,12 @@ impl Skipped {
         match self.quantity {
             Quantity::None => {}
             Quantity::Ratio => {
-                let mut roots = *second;
-                roots.iter_mut().for_each(|root| *root = root.sqrt());
-                for (moved, (m, root)) in moves.iter_mut().zip(first.iter().zip(&roots)) {
-                    *moved = self.shift * self.of_shift.ratio(*m, *root);
-                }
-                if averages {
-                    for (drift, (m, root)) in drifts.iter_mut().zip(first.iter().zip(&roots)) {
-                        *drift = self.drift * self.of_drift.ratio(*m, *root);
+                let state = first.iter().zip(&*second);
+                for ((moved, drift), (m, v)) in moves.iter_mut().zip(&mut drifts).zip(state) {
+                    let root = v.sqrt();
+                    *moved = self.shift * self.of_shift.ratio(*m, root);
+                    if averages {
+                        *drift = self.drift * self.of_drift.ratio(*m, root);
                     }
                 }
             }

@@ -136,7 +136,7 @@ fn update_numbers<const N: usize>(
 ) {
     let mut numbers = load::<N, _>(table, start + at);
     if let Some(skipped) = skipped {
-        skipped.apply(&mut numbers, !table[KINDS - 1].is_empty());
+        skipped.apply(&mut numbers, true);
     }
     if let Some((of, gradient)) = by {
         let gradient = gradient[at..].first_chunk().expect("rows are whole");
