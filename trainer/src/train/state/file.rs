@@ -265,24 +265,24 @@ fn file(
 }
 
 fn write<'a>(of: &str, weights: Cow<'a, Weights>, tensors: &mut Vec<(String, Tensor<'a>)>) {
-    let (values, mean, variance): (Vec<Cow<'a, [f32]>>, Cow<'a, [f64]>, Cow<'a, [f64]>) =
-        match weights {
-            Cow::Borrowed(Weights { values, running }) => (
-                values
-                    .iter()
-                    .map(|values| Cow::Borrowed(values.as_slice()))
-                    .collect(),
-                Cow::Borrowed(running.mean.as_slice()),
-                Cow::Borrowed(running.variance.as_slice()),
-            ),
-            Cow::Owned(Weights { values, running }) => (
-                values.into_iter().map(Cow::<[f32]>::Owned).collect(),
-                Cow::Owned(running.mean),
-                Cow::Owned(running.variance),
-            ),
-        };
-    let values = values.into_iter().enumerate();
-    tensors.extend(values.map(|(at, values)| (format!("{of}.{at}"), Tensor::floats(values))));
+    let name = |at: usize| format!("{of}.{at}");
+    let (mean, variance) = match weights {
+        Cow::Borrowed(Weights { values, running }) => {
+            let values = values.iter().enumerate();
+            tensors.extend(
+                values.map(|(at, values)| {
+                    (name(at), Tensor::floats(Cow::Borrowed(values.as_slice())))
+                }),
+            );
+            let (mean, variance) = (running.mean.as_slice(), running.variance.as_slice());
+            (Cow::Borrowed(mean), Cow::Borrowed(variance))
+        }
+        Cow::Owned(Weights { values, running }) => {
+            let values = values.into_iter().enumerate();
+            tensors.extend(values.map(|(at, values)| (name(at), Tensor::floats(values.into()))));
+            (running.mean.into(), running.variance.into())
+        }
+    };
     tensors.push((format!("{of}.bn.mean"), Tensor::doubles(mean)));
     tensors.push((format!("{of}.bn.variance"), Tensor::doubles(variance)));
 }
