@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use volley_proto::tables::Executor;
 use volley_proto::wire::DrainRequest;
 use volley_proto::wire::cluster_client::ClusterClient;
@@ -28,8 +28,9 @@ const SILENCE: Duration = if cfg!(test) { REDIAL } else { RETURN };
 const PAUSE: Duration = Duration::from_millis(250);
 /// Timeout of one request to leave.
 const ASKING: Duration = Duration::from_secs(10);
-/// Time within which an executor registers with a scheduler that is back, if it has not left.
-const COMES_BACK: Duration = Duration::from_secs(5);
+/// Time within which an executor registers with a scheduler that is back, if it has not left: it misses a frozen one
+/// after 10 s by default, and pauses up to 10 s between attempts.
+const COMES_BACK: Duration = Duration::from_secs(25);
 
 /// Reason why a request has no answer.
 type Silence = Box<dyn std::error::Error + Send + Sync>;
@@ -89,14 +90,17 @@ impl Executors {
     /// When the scheduler refuses: only administrators may do this, with an executor that is registered. The error is
     /// [`Error::DrainLost`] when it does not answer for a minute.
     pub async fn drain(&self, id: &str) -> Result<Leaving> {
-        self.answered(id, || self.ask_to_leave(id)).await?;
+        let (unknown, asked_again) = self.answered(id, || self.ask_to_leave(id)).await?;
+        if let Some(unknown) = unknown.filter(|_| !asked_again) {
+            return Err(unknown);
+        }
         let tables = SystemTables::of(&self.scheduler);
         // It may have left by now.
         let (found, lost) = self.answered(id, || registration(&tables, id)).await?;
         Ok(Leaving {
             id: id.to_owned(),
             since: found.map(|found| found.since),
-            lost,
+            lost: asked_again || lost,
         })
     }
 
@@ -118,10 +122,14 @@ impl Executors {
                 Progress::Left => return Ok(()),
                 Progress::Stays => {}
                 Progress::Again(found) => {
-                    if !found.draining {
-                        self.answered(id, || self.ask_to_leave(id)).await?;
-                    }
                     (since, back) = (Some(found.since), None);
+                    if !found.draining {
+                        let asked = self.answered(id, || self.ask_to_leave(id)).await?;
+                        // Its registration, or this request, was lost with a scheduler once more.
+                        if let (Some(_), _) | (_, true) = asked {
+                            back = Some(Instant::now());
+                        }
+                    }
                 }
             }
             sleep(PAUSE).await;
@@ -167,8 +175,9 @@ impl Executors {
         }
     }
 
-    /// Asks once that an executor leaves.
-    async fn ask_to_leave(&self, id: &str) -> Result<Result<()>, Silence> {
+    /// Asks once that an executor leaves. Returns an error where the scheduler does not know it, as one that was restarted
+    /// before the executor has registered.
+    async fn ask_to_leave(&self, id: &str) -> Result<Result<Option<Error>>, Silence> {
         const REQUEST: &str = "drain the executor";
         let channel = match self.scheduler.connect().await {
             Ok(channel) => channel,
@@ -184,14 +193,12 @@ impl Executors {
             let mut client = client.clone();
             async move { client.drain(request).await }
         });
+        let refused = |status| Error::refused(self.scheduler.as_str(), REQUEST, status);
         match answer.await {
-            Ok(_) => Ok(Ok(())),
+            Ok(_) => Ok(Ok(None)),
             Err(status) if is_no_answer(&status) => Err(status.into()),
-            Err(status) => Ok(Err(Error::refused(
-                self.scheduler.as_str(),
-                REQUEST,
-                status,
-            ))),
+            Err(status) if status.code() == Code::NotFound => Ok(Ok(Some(refused(status)))),
+            Err(status) => Ok(Err(refused(status))),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
+use futures::future::try_join_all;
 use volley::{Executors, Scope, SystemTables};
 use volley_proto::did_you_mean;
 use volley_proto::tables::{self, Executor, Table};
@@ -101,10 +102,13 @@ async fn drain(executors: &Executors, ids: &[String], quiet: bool) -> anyhow::Re
             eprintln!("executor {id} takes no new tasks, and leaves once nothing there is needed");
         }
     }
-    for (id, leaving) in leaving {
-        executors.await_left(&leaving).await?;
+    // Side by side: each of them must see it if the scheduler restarts.
+    let left = leaving.iter().map(|(id, leaving)| async move {
+        executors.await_left(leaving).await?;
         write(format!("executor {id} has left\n").as_bytes()).await?;
-    }
+        anyhow::Ok(())
+    });
+    try_join_all(left).await?;
     Ok(())
 }
 

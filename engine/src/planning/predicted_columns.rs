@@ -31,7 +31,9 @@ pub(crate) fn narrow_predictions(
         LogicalPlan::Extension(extension) => Ok(extension.node.as_any().is::<PredictNode>()),
         _ => Ok(false),
     })?;
-    match predicts {
+    // A lateral relation reads columns that no expression names until it is a join, after a further pass.
+    let is_lateral = plan.exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_))))?;
+    match predicts && !is_lateral {
         true => plan.transform_down(narrow),
         false => Ok(Transformed::no(plan)),
     }

@@ -39,14 +39,24 @@ pub(super) fn create(work_dir: &Path) -> io::Result<TempDir> {
 }
 
 /// Removes shuffle folders that crashed executors have left in the work folder.
+///
+/// # Errors
+/// The first one, after all folders were tried.
 pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
+    let mut cleared = Ok(());
     for entry in std::fs::read_dir(work_dir)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            std::fs::remove_dir_all(entry.path())?;
+            let removed = std::fs::remove_dir_all(entry.path());
+            // It may be removed by others meanwhile.
+            let removed = removed.or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            });
+            cleared = cleared.and(removed);
         }
     }
-    Ok(())
+    cleared
 }
 
 /// Removes the folder of a registration that is over, again and again until it is found to be away.

@@ -298,7 +298,7 @@ fn of_rows(rows: u64) -> Memory {
     let of_rank = RankMemory::of_rows_only(16);
     let rows = Some(rows);
     Memory {
-        of_rank: Some(of_rank),
+        of_rank: Some(Box::new(of_rank)),
         rows,
         largest_shard: 0,
     }
