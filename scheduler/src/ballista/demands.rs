@@ -61,7 +61,7 @@ fn work(
         return Some(Work::Gang(Box::new(GangStage {
             gang: gang(spec),
             memory: Memory {
-                of_rank: spec.rank_memory().map(Box::new),
+                of_rank: spec.rank_memory(),
                 rows: rows.as_ref().map(|rows| rows.iter().sum()),
                 largest_shard: rows.iter().flatten().copied().max().unwrap_or(0),
             },

@@ -246,7 +246,7 @@ impl Controller {
                 let kind = Kind::Gang {
                     request: run.rank_request(&gang, executors, now.instant),
                     shards: shards.len(),
-                    memory,
+                    memory: Box::new(memory),
                     device: gang.device,
                     running: ranks_on.len(),
                     done,

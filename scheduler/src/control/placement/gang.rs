@@ -23,7 +23,7 @@ use crate::control::devices::{DeviceRequest, HeldGpus, HostGpu};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
     /// Memory of one rank; `None` if only executors know it.
-    pub(crate) of_rank: Option<Box<RankMemory>>,
+    pub(crate) of_rank: Option<RankMemory>,
     /// Rows of all ranks together.
     pub(crate) rows: Option<u64>,
     /// Rows of the largest shard, which one rank takes whole; 0 if unknown.

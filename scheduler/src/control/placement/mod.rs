@@ -86,7 +86,7 @@ pub(crate) enum Kind {
     Gang {
         request: RankRequest,
         shards: usize,
-        memory: Memory,
+        memory: Box<Memory>,
         device: DeviceRequest,
         /// Ranks of the last generation that have not ended.
         running: usize,

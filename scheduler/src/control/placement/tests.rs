@@ -60,7 +60,7 @@ fn gang_with(job: &str, request: RankRequest, running: usize, done: usize) -> De
     let kind = Kind::Gang {
         request,
         shards: 10,
-        memory: Memory::default(),
+        memory: Box::default(),
         device: ON_ANY,
         running,
         done,
@@ -298,7 +298,7 @@ fn of_rows(rows: u64) -> Memory {
     let of_rank = RankMemory::of_rows_only(16);
     let rows = Some(rows);
     Memory {
-        of_rank: Some(Box::new(of_rank)),
+        of_rank: Some(of_rank),
         rows,
         largest_shard: 0,
     }
@@ -307,7 +307,7 @@ fn of_rows(rows: u64) -> Memory {
 fn gang_of(job: &str, request: RankRequest, memory: Memory) -> Demand {
     let mut demand = gang_with(job, request, 0, 0);
     if let Kind::Gang { memory: of, .. } = &mut demand.kind {
-        *of = memory;
+        **of = memory;
     }
     demand
 }

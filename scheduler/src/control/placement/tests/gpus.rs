@@ -313,7 +313,7 @@ fn gpus_go_to_executors_whose_ranks_have_the_memory() {
     let mut demand = two("a", CUDA);
     if let Kind::Gang { memory, .. } = &mut demand.kind {
         // Each rank takes 32 MiB.
-        *memory = of_rows(4 * MIB);
+        **memory = of_rows(4 * MIB);
     }
     assert_eq!(idle(executors, demand), "e1:h0 e2:h1");
 }
