@@ -2,8 +2,10 @@
 //! the processes and connects them; each benchmark adds its own systems to compare with.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};

@@ -236,7 +236,8 @@ fn progress(since: Option<u64>, found: Option<Registration>, back: Option<Durati
     match (found, back) {
         (None, Some(back)) if back < COMES_BACK => Progress::Stays,
         (None, _) => Progress::Left,
-        (Some(found), None) if since == Some(found.since) => Progress::Stays,
+        // One that was lost meanwhile still drains.
+        (Some(found), None) if since == Some(found.since) || found.draining => Progress::Stays,
         // Another one has come in its place.
         (Some(_), None) => Progress::Left,
         (Some(found), Some(_)) => Progress::Again(found),
@@ -256,6 +257,7 @@ mod tests {
         for (found, back, expected) in [
             (registered(1, true), None, Progress::Stays),
             (None, None, Progress::Left),
+            (registered(2, true), None, Progress::Stays),
             // One that was started again once it had left.
             (registered(2, false), None, Progress::Left),
             // The scheduler was restarted, and the executor may not have registered yet.

@@ -72,7 +72,15 @@ pub(crate) enum Presence {
 pub(crate) struct Executors {
     records: BTreeMap<String, Record>,
     /// Executors that left as planned and have not come back, the last ones: the loss of their data may be found later.
-    left: VecDeque<String>,
+    left: VecDeque<Left>,
+}
+
+/// Executor that has left while it drained.
+#[derive(Debug)]
+struct Left {
+    executor: String,
+    /// Its process, which still drains if it was only taken for lost.
+    process: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +111,8 @@ struct Attendance {
 #[derive(Debug)]
 struct Registration {
     endpoint: ExecutorEndpoint,
+    /// Its process, if it attends.
+    process: Option<String>,
     slots: usize,
     /// Time of its last heartbeat.
     heard: Instant,
@@ -216,7 +226,7 @@ impl Executors {
         registered.is_some_and(|registered| !std::mem::replace(&mut registered.leaving, true))
     }
 
-    /// Records that the engine has registered an executor.
+    /// Records that the engine has registered an executor. A process that was lost while it drained goes on draining.
     pub(crate) fn registers(
         &mut self,
         executor: &str,
@@ -224,14 +234,22 @@ impl Executors {
         slots: usize,
         now: Instant,
     ) {
-        self.left.retain(|left| left != executor);
         let record = self.records.entry(executor.to_owned()).or_default();
+        let attends = record.attends.as_ref();
+        let process = attends.map(|attends| process(&attends.incarnation).to_owned());
+        let before = self.left.iter().position(|left| left.executor == executor);
+        let before = before.and_then(|at| self.left.remove(at));
+        let drains = before.is_some_and(|left| process.is_some() && left.process == process);
         record.registered = Some(Registration {
             endpoint,
+            process,
             slots,
             heard: now,
             leaving: false,
-            drain: Drain::No,
+            drain: match drains {
+                true => Drain::Draining,
+                false => Drain::No,
+            },
             vitals: VecDeque::new(),
         });
     }
@@ -274,7 +292,7 @@ impl Executors {
     pub(crate) fn leaves_as_planned(&self, executor: &str) -> bool {
         match self.drain(executor) {
             Some(drain) => drain != Drain::No,
-            None => self.left.iter().any(|left| left == executor),
+            None => self.left.iter().any(|left| left.executor == executor),
         }
     }
 
@@ -350,15 +368,17 @@ impl Executors {
         }
         let registered = record.registered.take();
         self.forget(executor);
-        if let Some(Registration { drain, .. }) = &registered
-            && *drain != Drain::No
+        let was_registered = registered.is_some();
+        if let Some(Registration { drain, process, .. }) = registered
+            && drain != Drain::No
         {
             if self.left.len() == MOST_LEFT {
                 self.left.pop_front();
             }
-            self.left.push_back(executor.to_owned());
+            let executor = executor.to_owned();
+            self.left.push_back(Left { executor, process });
         }
-        registered.is_some()
+        was_registered
     }
 
     /// Drops the record of an executor that neither attends nor is registered.
@@ -642,5 +662,23 @@ mod tests {
             assert!(executors.leaves(&id));
         }
         assert!(executors.records.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_lost_while_it_drains_drains_again() {
+        let (mut executors, now) = (Executors::default(), SystemTime::now());
+        for (incarnation, drain) in [
+            ("p/1", Drain::No),
+            ("p/2", Drain::Draining),
+            ("q/0", Drain::No),
+        ] {
+            executors.admit("e", incarnation).unwrap();
+            executors.attends("e", incarnation, profile(ExecutorRole::Any), now);
+            executors.registers("e", endpoint(), 2, Instant::now());
+            assert_eq!(executors.drain("e"), Some(drain), "{incarnation}");
+            executors.drains("e");
+            executors.departs("e", incarnation);
+            assert!(executors.leaves("e"));
+        }
     }
 }
