@@ -39,7 +39,7 @@ impl System {
     /// Returns the system's name in requests to the peer: that on the command line.
     pub(super) fn key(self) -> String {
         let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
+        value.expect("a name").get_name().to_owned()
     }
 }
 

@@ -83,7 +83,9 @@ fn small(spec: TrainSpec) -> TrainSpec {
 /// Trains on two ranks; returns the steps, and what a rank's communicator did meanwhile.
 fn counted(spec: &TrainSpec, data: &RecordBatch) -> (u64, Counters, Outcome) {
     let seats = load_split(spec, data, 2).into_iter().map(Seat::fresh);
-    let (end, counters) = train_counted(spec, seats.collect()).remove(0);
+    let mut ended = train_counted(spec, seats.collect());
+    assert!(ended.iter().all(|(end, _)| end.is_ok()));
+    let (end, counters) = ended.remove(0);
     let outcome = end.unwrap();
     (outcome.report.kept.steps, counters, outcome)
 }
