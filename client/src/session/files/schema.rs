@@ -127,14 +127,19 @@ fn refuse_repeated(fields: &Fields) -> datafusion::error::Result<()> {
 /// where Arrow merges them, it repeats values, until keys of 8 bits overflow
 /// ([arrow-rs#10925](https://github.com/apache/arrow-rs/issues/10925)) or there are more values than rows.
 ///
-/// Parquet files have one layout of text and of bytes, unless views are requested: Polars writes another layout than
-/// pyarrow, and functions of two texts need the same one. A batch of an Arrow file, which may have all of its rows, is
-/// not copied into another layout.
+/// Parquet files have one layout of text and of bytes: Polars writes another layout than pyarrow, functions of two texts
+/// need the same one, and texts of two layouts have two hashes. It is that of views, unless they are turned off, and the
+/// plain one within lists and structs, where the reader makes no views. A batch of an Arrow file, which may have all of
+/// its rows, is not copied into another layout.
 fn as_read(schema: &Schema, format: &dyn FileFormat) -> SchemaRef {
     let parquet = format.downcast_ref::<ParquetFormat>();
-    let one_layout = parquet.is_some_and(|parquet| !parquet.force_view_types());
+    let has_views = parquet.is_some_and(ParquetFormat::force_view_types);
     let fields = schema.fields().iter().map(|field| {
-        let data_type = type_as_read(field.data_type(), one_layout);
+        let data_type = match type_as_read(field.data_type(), parquet.is_some()) {
+            DataType::Utf8 if has_views => DataType::Utf8View,
+            DataType::Binary if has_views => DataType::BinaryView,
+            other => other,
+        };
         field.as_ref().clone().with_data_type(data_type)
     });
     let fields: Fields = fields.collect();
@@ -418,7 +423,9 @@ mod tests {
 
     #[test]
     fn layouts_of_files_are_their_own() {
-        use DataType::{Binary, BinaryView, Int8, Int64, LargeUtf8, List, Struct, UInt32, Utf8};
+        use DataType::{
+            Binary, BinaryView, Int8, Int64, LargeUtf8, List, Struct, UInt32, Utf8, Utf8View,
+        };
         let of = |keys, values| DataType::Dictionary(Box::new(keys), Box::new(values));
         let item = |of| Arc::new(Field::new_list_field(of, true));
         let one_field = |of| Struct(vec![Field::new("x", of, false)].into());
@@ -431,18 +438,19 @@ mod tests {
                 ("b", BinaryView),
             ],
         );
-        let (_, read) = schema(
-            "a",
-            &[
-                ("x", Utf8),
-                ("l", List(item(one_field(Int64)))),
-                ("s", one_field(List(item(Utf8)))),
-                ("b", Binary),
-            ],
-        );
-        let parquet = ParquetFormat::default();
-        let one_layout = parquet.with_force_view_types(false);
-        assert_eq!(as_read(&stored, &one_layout), read);
+        for (has_views, text, bytes) in [(false, Utf8, Binary), (true, Utf8View, BinaryView)] {
+            let (_, read) = schema(
+                "a",
+                &[
+                    ("x", text),
+                    ("l", List(item(one_field(Int64)))),
+                    ("s", one_field(List(item(Utf8)))),
+                    ("b", bytes),
+                ],
+            );
+            let parquet = ParquetFormat::default().with_force_view_types(has_views);
+            assert_eq!(as_read(&stored, &parquet), read);
+        }
         let (_, stored) = schema("a", &[("x", LargeUtf8), ("d", of(Int8, LargeUtf8))]);
         let (_, read) = schema("a", &[("x", LargeUtf8), ("d", LargeUtf8)]);
         assert_eq!(as_read(&stored, &ArrowFormat), read);
