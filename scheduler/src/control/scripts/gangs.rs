@@ -200,10 +200,16 @@ fn ranks_meet_elsewhere_when_an_executor_drains() {
         }
         assert_eq!(trains.offer(&[], true), [format!("bind t: a {comes}")]);
         trains.script.loses(leaves, vec![]);
+        let incarnation = match generation_number {
+            1 | 2 => "p/1".to_owned(),
+            later => format!("p{}/1", later - 2),
+        };
         trains.script.on(Event::ExecutorDisconnected {
             executor: leaves.into(),
-            incarnation: "p/1".into(),
+            incarnation,
         });
+        // Another process, which does not drain.
+        trains.script.incarnation = format!("p{generation_number}/1");
         trains.script.joins(leaves);
     }
     assert_eq!(trains.run().generation(), 9);

@@ -33,6 +33,8 @@ const RESERVATION_LIMIT: Duration = Duration::from_secs(60);
 struct Script {
     controller: Controller,
     now: Now,
+    /// Process and number of executors that join.
+    incarnation: String,
     /// Number of bound tasks of each stage.
     numbers: HashMap<(String, usize), usize>,
 }
@@ -59,6 +61,7 @@ impl Script {
         let mut script = Self {
             controller,
             now: Now::read(),
+            incarnation: "p/1".to_owned(),
             numbers: HashMap::new(),
         };
         for executor in executors {
@@ -84,9 +87,9 @@ impl Script {
             speed: ThreadSpeed::default(),
             version: "0".into(),
         };
-        let controller = &mut self.controller;
-        assert_eq!(controller.admit(executor, "p/1"), Ok(false));
-        assert!(controller.attends(executor, "p/1", profile, self.now));
+        let (controller, incarnation) = (&mut self.controller, self.incarnation.as_str());
+        assert_eq!(controller.admit(executor, incarnation), Ok(false));
+        assert!(controller.attends(executor, incarnation, profile, self.now));
         self.on(Event::ExecutorRegistered {
             executor: executor.into(),
             endpoint: ExecutorEndpoint {
