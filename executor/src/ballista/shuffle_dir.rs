@@ -23,6 +23,9 @@ use tokio::time::sleep;
 /// Pause between two attempts to remove the folder of a registration that is over.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
+/// Number of attempts in a row that must find no folder.
+const STAYS_AWAY: usize = 5;
+
 /// Name prefix of shuffle folders in the work folder.
 const PREFIX: &str = "shuffle-";
 
@@ -59,18 +62,20 @@ pub(crate) fn clear(work_dir: &Path) -> io::Result<()> {
     cleared
 }
 
-/// Removes the folder of a registration that is over, again and again until it is found to be away.
+/// Removes the folder of a registration that is over, again and again until it stays away: a task may make it anew.
 pub(crate) async fn remove_left(folder: PathBuf, pause: Duration) {
-    loop {
+    let mut away = 0;
+    while away < STAYS_AWAY {
         sleep(pause).await;
         let path = folder.clone();
         match spawn_blocking(move || std::fs::remove_dir_all(path)).await {
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return,
-            // A task may still make it anew.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => away += 1,
             Ok(Ok(())) => {
-                tracing::debug!(folder = %folder.display(), "removed what tasks have left")
+                away = 0;
+                tracing::debug!(folder = %folder.display(), "removed what tasks have left");
             }
             Ok(Err(error)) => {
+                away = 0;
                 tracing::debug!(folder = %folder.display(), %error, "tasks of an earlier registration still write");
             }
             Err(error) => {
@@ -186,7 +191,7 @@ mod tests {
             }
         });
         drop(made);
-        let removing = tokio::spawn(remove_left(folder.clone(), Duration::from_millis(1)));
+        let removing = tokio::spawn(remove_left(folder.clone(), Duration::from_millis(40)));
         for _ in 0..100 {
             written.recv().unwrap();
         }
