@@ -288,7 +288,7 @@ fn files_of_other_types_go_together_in_tables() {
 
     let sums = "SELECT count(*) AS n, sum(k) AS k, count(DISTINCT c) AS c, max(v) AS v, \
                 arrow_typeof(max(k)) AS t, min(arrow_typeof(c)) AS d FROM";
-    let parquet = json!({"n": 200, "k": 9900, "c": 7, "v": "v", "t": "Int16", "d": "Utf8"});
+    let parquet = json!({"n": 200, "k": 9900, "c": 7, "v": "v", "t": "Int16", "d": "Utf8View"});
     let arrow = json!({"n": 202, "k": 12900, "c": 7, "v": "y", "t": "Int64", "d": "Utf8"});
     for (kind, folder, due) in [("PARQUET", "p", &parquet), ("ARROW", "a", &arrow)] {
         let named = format!("{sums} '{{d}}/{folder}/*.{}'", kind.to_lowercase());
