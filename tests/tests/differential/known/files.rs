@@ -70,7 +70,7 @@ pub(super) const KNOWN: &[Known] = &[
         ],
         tables: &["CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION 'DIR/t/'"],
         query: "SELECT CAST(levenshtein(a, b) AS BIGINT) AS n, c FROM t",
-        means: Some("SELECT 2 AS n, CAST('x' AS BYTEA) AS c"),
+        means: Some("SELECT 2 AS n, arrow_cast('x', 'BinaryView') AS c"),
         ..PLAIN
     },
     Known {
