@@ -269,7 +269,7 @@ const EXECUTOR: Inside = Inside {
         ("models", &["accelerator"]),
         ("notices", &["attendance", "ballista"]),
         ("probe", &["attendance"]),
-        ("rank", &["ballista", "counts", "error", "models"]),
+        ("rank", &["ballista", "counts", "error", "memory", "models"]),
     ],
     forbidden: &[
         ("attendance", &["ballista_core", "datafusion"]),
