@@ -21,7 +21,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use volley_proto::address::ListenAddress;
+use volley_proto::address::{ListenAddress, PortRange};
 use volley_proto::tls::Tls;
 use volley_trainer::collective::{Communicator, Listener, Membership, Options};
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from).peekable();
     let address = arguments.next().ok_or("no address to listen on")?;
     let address = address.to_str().ok_or("no address")?.parse()?;
-    let address = ListenAddress::new(address, "0".parse()?, None)?;
+    let address = ListenAddress::new(address, PortRange::FREE, None)?;
     let with_tls = arguments.next_if(|first| first.as_os_str() == "--tls");
     let tls = match with_tls {
         Some(_) => Tls::member_from_options(arguments.next(), arguments.next(), arguments.next())?,
