@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let peers = Peers::install("training")?;
     let dir = tempfile::tempdir()?;
     let mut gloo = peers.start("all_reduce.py", &[], dir.path())?;
-    let mut comparison = Comparison::new("all-reduce", "All-reduce on one host", METHOD);
+    let mut comparison = Comparison::new("all-reduce", "All-reduce between processes", METHOD);
     comparison.note_versions(&gloo.ask(&json!({ "versions": true }))?);
     // The ratio is the required speed relative to gloo.
     let transports = match hosts {
