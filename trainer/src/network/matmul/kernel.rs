@@ -244,6 +244,37 @@ unsafe fn tile<V: Vector, const H: usize, const MR: usize, const NR: usize>(
     }
 }
 
+/// Writes [`Processor::tile`] of a processor that was detected, with vectors that need these of its features.
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+macro_rules! tile_with {
+    ($features:literal, $vector:ty, $rows:literal, $columns:literal) => {
+        fn tile<const H: usize>(
+            self,
+            left: &[[f32; $rows]],
+            right: &[[f32; $columns]],
+            into: Tile<'_>,
+            base: Base<'_>,
+            floor: f32,
+            next: &mut Lines<'_>,
+        ) {
+            #[target_feature(enable = $features)]
+            fn detected<const H: usize>(
+                left: &[[f32; $rows]],
+                right: &[[f32; $columns]],
+                into: Tile<'_>,
+                base: Base<'_>,
+                floor: f32,
+                next: &mut Lines<'_>,
+            ) {
+                // SAFETY: the function enables the vector's features.
+                unsafe { tile::<$vector, H, $rows, $columns>(left, right, into, base, floor, next) }
+            }
+            // SAFETY: the processor was detected.
+            unsafe { detected::<H>(left, right, into, base, floor, next) }
+        }
+    };
+}
+
 /// Adds the product of a column and a row.
 ///
 /// # Safety
@@ -430,30 +461,7 @@ mod arm {
     }
 
     impl Processor<12, 8> for Neon {
-        fn tile<const H: usize>(
-            self,
-            left: &[[f32; 12]],
-            right: &[[f32; 8]],
-            into: Tile<'_>,
-            base: Base<'_>,
-            floor: f32,
-            next: &mut Lines<'_>,
-        ) {
-            #[target_feature(enable = "neon")]
-            fn neon<const H: usize>(
-                left: &[[f32; 12]],
-                right: &[[f32; 8]],
-                into: Tile<'_>,
-                base: Base<'_>,
-                floor: f32,
-                next: &mut Lines<'_>,
-            ) {
-                // SAFETY: the function enables the vector's features.
-                unsafe { tile::<float32x4_t, H, 12, 8>(left, right, into, base, floor, next) }
-            }
-            // SAFETY: the processor was detected.
-            unsafe { neon::<H>(left, right, into, base, floor, next) }
-        }
+        tile_with!("neon", float32x4_t, 12, 8);
 
         fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
             transpose(rows, panel, |square| {
@@ -542,30 +550,7 @@ mod x86 {
     }
 
     impl Processor<6, 16> for Avx2 {
-        fn tile<const H: usize>(
-            self,
-            left: &[[f32; 6]],
-            right: &[[f32; 16]],
-            into: Tile<'_>,
-            base: Base<'_>,
-            floor: f32,
-            next: &mut Lines<'_>,
-        ) {
-            #[target_feature(enable = "avx2,fma")]
-            fn avx2<const H: usize>(
-                left: &[[f32; 6]],
-                right: &[[f32; 16]],
-                into: Tile<'_>,
-                base: Base<'_>,
-                floor: f32,
-                next: &mut Lines<'_>,
-            ) {
-                // SAFETY: the function enables the vector's features.
-                unsafe { tile::<__m256, H, 6, 16>(left, right, into, base, floor, next) }
-            }
-            // SAFETY: the processor was detected.
-            unsafe { avx2::<H>(left, right, into, base, floor, next) }
-        }
+        tile_with!("avx2,fma", __m256, 6, 16);
 
         fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
             #[target_feature(enable = "avx")]
@@ -578,30 +563,7 @@ mod x86 {
     }
 
     impl Processor<12, 32> for Avx512 {
-        fn tile<const H: usize>(
-            self,
-            left: &[[f32; 12]],
-            right: &[[f32; 32]],
-            into: Tile<'_>,
-            base: Base<'_>,
-            floor: f32,
-            next: &mut Lines<'_>,
-        ) {
-            #[target_feature(enable = "avx512f")]
-            fn avx512<const H: usize>(
-                left: &[[f32; 12]],
-                right: &[[f32; 32]],
-                into: Tile<'_>,
-                base: Base<'_>,
-                floor: f32,
-                next: &mut Lines<'_>,
-            ) {
-                // SAFETY: the function enables the vector's features.
-                unsafe { tile::<__m512, H, 12, 32>(left, right, into, base, floor, next) }
-            }
-            // SAFETY: the processor was detected.
-            unsafe { avx512::<H>(left, right, into, base, floor, next) }
-        }
+        tile_with!("avx512f", __m512, 12, 32);
 
         fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
             #[target_feature(enable = "avx512f")]
@@ -675,30 +637,7 @@ mod x86 {
             unsafe { avx512bf16(panel) }
         }
 
-        fn tile<const H: usize>(
-            self,
-            left: &[[f32; 12]],
-            right: &[[f32; 32]],
-            into: Tile<'_>,
-            base: Base<'_>,
-            floor: f32,
-            next: &mut Lines<'_>,
-        ) {
-            #[target_feature(enable = "avx512f,avx512bf16")]
-            fn avx512bf16<const H: usize>(
-                left: &[[f32; 12]],
-                right: &[[f32; 32]],
-                into: Tile<'_>,
-                base: Base<'_>,
-                floor: f32,
-                next: &mut Lines<'_>,
-            ) {
-                // SAFETY: the function enables the vector's features.
-                unsafe { tile::<Pairs, H, 12, 32>(left, right, into, base, floor, next) }
-            }
-            // SAFETY: the processor was detected.
-            unsafe { avx512bf16::<H>(left, right, into, base, floor, next) }
-        }
+        tile_with!("avx512f,avx512bf16", Pairs, 12, 32);
 
         fn transpose<const LANES: usize>(self, rows: [&[f32]; LANES], panel: &mut [[f32; LANES]]) {
             self.0.transpose(rows, panel);
