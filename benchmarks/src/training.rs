@@ -104,7 +104,6 @@ struct World {
 /// Runs the comparison and writes the results into a folder.
 pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
     let data = std::path::absolute(&args.data)?;
-    let peers = Peers::install("training")?;
     let dir = scratch_folder()?;
     let worlds = args.worlds.iter().map(|shape| World::start(*shape));
     let worlds = worlds.collect::<anyhow::Result<Vec<_>>>()?;
@@ -126,10 +125,13 @@ pub(crate) fn run(args: &Args, results: &Path) -> anyhow::Result<()> {
         _ => VARIANTS.len(),
     };
     let mut pytorch = Vec::new();
-    for (system, flags) in &VARIANTS[..variants] {
-        let log = dir.path().join(format!("pytorch-{}", pytorch.len()));
-        std::fs::create_dir(&log)?;
-        pytorch.push((*system, peers.start("training.py", flags, &log)?));
+    if variants > 0 {
+        let peers = Peers::install("training")?;
+        for (system, flags) in &VARIANTS[..variants] {
+            let log = dir.path().join(format!("pytorch-{}", pytorch.len()));
+            std::fs::create_dir(&log)?;
+            pytorch.push((*system, peers.start("training.py", flags, &log)?));
+        }
     }
     let mut comparison = Comparison::new("training", "Training speed", METHOD);
     if let Some((_, peer)) = pytorch.first_mut() {
