@@ -1,5 +1,5 @@
-//! Input columns of predictions that nothing reads: neither the model nor what is above. They are dropped before a plan is
-//! sent, because its prediction does not tell the scheduler which columns the model reads.
+//! Projection pushdown below predictions: input columns that neither the model nor a parent operator reads are dropped before
+//! a plan is sent, because its prediction does not tell the scheduler which columns the model reads.
 //!
 //! ```text
 //!   Projection: id, predicted_y            Projection: id, predicted_y
@@ -22,7 +22,7 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::PredictNode;
 
-/// Drops such columns below each operator that names all columns that it needs.
+/// Drops unused columns below each operator that names all columns that it needs.
 pub(crate) fn narrow_predictions(
     plan: LogicalPlan,
     _: &dyn OptimizerConfig,
@@ -178,9 +178,12 @@ fn with_columns_of(exprs: &[Expr], mut needed: HashSet<Column>) -> Result<Option
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::common::Spans;
     use datafusion::common::tree_node::TreeNodeRecursion;
     use datafusion::functions_aggregate::expr_fn::{avg, count};
-    use datafusion::logical_expr::{JoinType, LogicalPlanBuilder, col, lit, table_scan};
+    use datafusion::logical_expr::{
+        JoinType, LogicalPlanBuilder, Subquery, col, lit, out_ref_col, table_scan,
+    };
     use datafusion::optimizer::OptimizerContext;
     use volley_proto::ModelRef;
     use volley_proto::store::PredictedColumns;
@@ -279,6 +282,18 @@ mod tests {
         assert_eq!(below(features()), all);
         let plan = features().distinct().unwrap().project([col("p")]).unwrap();
         assert_eq!(below(plan), all);
+        // A lateral relation, of which no expression of the join names `t.b`.
+        let fields = vec![Field::new("k", DataType::Int64, true)];
+        let other = table_scan(Some("u"), &Schema::new(fields), None).unwrap();
+        let reads = out_ref_col(DataType::Int64, "t.b");
+        let other = other.filter(col("u.k").eq(reads.clone())).unwrap();
+        let lateral = LogicalPlan::Subquery(Subquery {
+            subquery: Arc::new(other.build().unwrap()),
+            outer_ref_columns: vec![reads],
+            spans: Spans::new(),
+        });
+        let plan = features().cross_join(lateral).unwrap();
+        assert_eq!(below(plan.project([col("p")]).unwrap()), all);
         let plan = predicted(None).project([col("p")]).unwrap();
         assert_eq!(below(plan), all);
         let plan = predicted(Some(["f", "missing"]))
