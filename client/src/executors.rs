@@ -2,11 +2,11 @@
 //! executor agree on.
 //!
 //! ```text
-//!   drain ──► asked ──► looked for again and again ──► gone: it has left
-//!     │         │            │ no answer: for a minute, then DrainLost
-//!     │         └────────────┤ the scheduler is back: the executor may be about to register again, so it is looked
-//!     │                      │ for a while longer, and asked again if it has registered without leaving
-//!     └ no answer: as above
+//!   request ──► poll the registration ──► absent: the executor has left
+//!      │               │
+//!      │               └ after a restart of the scheduler: a grace period for registering again; an executor that has
+//!      │                 registered and does not drain is asked again
+//!      └ no answer: retried for a minute, then DrainLost. So is a poll.
 //! ```
 
 use std::time::Duration;
@@ -22,18 +22,18 @@ use crate::session::await_scheduler;
 use crate::system_tables::{Scope, SystemTables};
 use crate::{Error, Result, SchedulerAddress};
 
-/// Time for which a scheduler that does not answer is asked again.
-const SILENCE: Duration = if cfg!(test) { REDIAL } else { RETURN };
-/// Pause between two looks for an executor that is to leave.
-const PAUSE: Duration = Duration::from_millis(250);
+/// Time limit of retries while the scheduler does not answer.
+const RETRY_LIMIT: Duration = if cfg!(test) { REDIAL } else { RETURN };
+/// Poll interval of a registration.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Timeout of one request to leave.
-const ASKING: Duration = Duration::from_secs(10);
-/// Time within which an executor registers with a scheduler that is back, if it has not left: it misses a frozen one
-/// after 10 s by default, and pauses up to 10 s between attempts.
-const COMES_BACK: Duration = Duration::from_secs(25);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Grace period for registering with a restarted scheduler: an executor misses a frozen one after 10 s by default, and
+/// pauses up to 10 s between attempts.
+const GRACE_PERIOD: Duration = Duration::from_secs(25);
 
-/// Reason why a request has no answer.
-type Silence = Box<dyn std::error::Error + Send + Sync>;
+/// Failure of a request that the scheduler has not answered.
+type NoAnswer = Box<dyn std::error::Error + Send + Sync>;
 
 /// Executors of one scheduler.
 #[derive(Debug)]
@@ -51,14 +51,14 @@ pub struct Leaving {
     lost: bool,
 }
 
-/// Registration of an executor that is looked for.
+/// Registration of an executor, as polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Registration {
     since: u64,
     draining: bool,
 }
 
-/// What is known of an executor that was asked to leave.
+/// Progress of a planned departure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// It has left.
@@ -132,7 +132,7 @@ impl Executors {
                     }
                 }
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -144,7 +144,7 @@ impl Executors {
         mut send: impl FnMut() -> Sent,
     ) -> Result<(T, bool)>
     where
-        Sent: Future<Output = Result<Result<T>, Silence>>,
+        Sent: Future<Output = Result<Result<T>, NoAnswer>>,
     {
         let schedulers = self.scheduler.schedulers();
         let mut silent_since = None;
@@ -159,15 +159,15 @@ impl Executors {
             let since: Instant = *silent_since.get_or_insert_with(|| {
                 let address = self.scheduler.as_str();
                 tracing::warn!(
-                    "the scheduler at {address} does not answer: waiting up to {SILENCE:?} for it to come back"
+                    "the scheduler at {address} does not answer: waiting up to {RETRY_LIMIT:?} for it to come back"
                 );
                 Instant::now()
             });
-            if since.elapsed() >= SILENCE {
+            if since.elapsed() >= RETRY_LIMIT {
                 return Err(Error::DrainLost {
                     address: self.scheduler.to_string(),
                     executor: executor.to_owned(),
-                    waited: SILENCE,
+                    waited: RETRY_LIMIT,
                     source,
                 });
             }
@@ -177,7 +177,7 @@ impl Executors {
 
     /// Asks once that an executor leaves. Returns an error where the scheduler does not know it, as one that was restarted
     /// before the executor has registered.
-    async fn ask_to_leave(&self, id: &str) -> Result<Result<Option<Error>>, Silence> {
+    async fn ask_to_leave(&self, id: &str) -> Result<Result<Option<Error>>, NoAnswer> {
         const REQUEST: &str = "drain the executor";
         let channel = match self.scheduler.connect().await {
             Ok(channel) => channel,
@@ -189,7 +189,7 @@ impl Executors {
             let mut request = Request::new(DrainRequest {
                 executor_id: id.to_owned(),
             });
-            request.set_timeout(ASKING);
+            request.set_timeout(REQUEST_TIMEOUT);
             let mut client = client.clone();
             async move { client.drain(request).await }
         });
@@ -207,7 +207,7 @@ impl Executors {
 async fn registration(
     tables: &SystemTables,
     id: &str,
-) -> Result<Result<Option<Registration>>, Silence> {
+) -> Result<Result<Option<Registration>>, NoAnswer> {
     let rows: Result<Vec<Executor>> = tables.rows(Scope::All).await;
     match rows {
         Ok(rows) => {
@@ -234,7 +234,7 @@ fn is_answer(source: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
 /// away, by the time since it is back.
 fn progress(since: Option<u64>, found: Option<Registration>, back: Option<Duration>) -> Progress {
     match (found, back) {
-        (None, Some(back)) if back < COMES_BACK => Progress::Stays,
+        (None, Some(back)) if back < GRACE_PERIOD => Progress::Stays,
         (None, _) => Progress::Left,
         // One that was lost meanwhile still drains.
         (Some(found), None) if since == Some(found.since) || found.draining => Progress::Stays,
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn an_executor_that_is_asked_has_left_once_it_cannot_come_back() {
         let registered = |since, draining| Some(Registration { since, draining });
-        let soon = Some(COMES_BACK / 2);
+        let soon = Some(GRACE_PERIOD / 2);
         for (found, back, expected) in [
             (registered(1, true), None, Progress::Stays),
             (None, None, Progress::Left),
@@ -262,7 +262,7 @@ mod tests {
             (registered(2, false), None, Progress::Left),
             // The scheduler was restarted, and the executor may not have registered yet.
             (None, soon, Progress::Stays),
-            (None, Some(COMES_BACK), Progress::Left),
+            (None, Some(GRACE_PERIOD), Progress::Left),
         ] {
             assert_eq!(progress(Some(1), found, back), expected, "{found:?}");
         }

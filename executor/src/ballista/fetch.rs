@@ -32,9 +32,9 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use tokio::time::sleep;
 use volley_engine::runtime::context_with;
 
-/// Share of a task's memory that one reader may have in flight, as written in files.
+/// Divisor of a task's memory for the budget of one reader.
 const SHARE: usize = 32;
-/// Bytes that a reader may have in flight even so.
+/// Minimum budget of a reader, in bytes.
 const LEAST: usize = 64 << 10;
 
 /// Environment of a task's readers.
@@ -137,7 +137,7 @@ impl Fetches {
     }
 }
 
-/// Returns the bytes that a reader may have in flight.
+/// Returns the budget of a reader: the bytes that it may have in flight, as written in files.
 fn budget(context: &TaskContext, settings: &BallistaConfig) -> u64 {
     let set = settings.shuffle_reader_max_bytes_in_flight();
     match context.memory_pool().memory_limit() {

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 /// Pause between two attempts to remove the folder of a registration that is over.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
-/// Number of attempts in a row that must find no folder.
+/// Number of consecutive attempts that must find no folder.
 const STAYS_AWAY: usize = 5;
 
 /// Name prefix of shuffle folders in the work folder.

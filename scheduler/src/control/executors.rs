@@ -75,11 +75,11 @@ pub(crate) struct Executors {
     left: VecDeque<Left>,
 }
 
-/// Executor that has left while it drained.
+/// Executor that was removed while it drained.
 #[derive(Debug)]
 struct Left {
     executor: String,
-    /// Its process, which still drains if it was only taken for lost.
+    /// Its process, which drains again if it registers again.
     process: Option<String>,
 }
 

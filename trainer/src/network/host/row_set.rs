@@ -1,4 +1,4 @@
-//! Set of a table's rows, listed in ascending order, which also tells the place of a row in that list.
+//! Set of a table's rows: a bitmap with rank, which tells the place of a row among them in ascending order.
 //!
 //! ```text
 //!  words     1 bit per word of `bits`            1       0       1

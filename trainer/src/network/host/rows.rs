@@ -162,7 +162,7 @@ fn load<const N: usize, S: AsRef<[f32]>>(table: &[S; KINDS], at: usize) -> Numbe
     numbers
 }
 
-/// Has the processor fetch a row.
+/// Prefetches a row.
 #[inline(always)]
 fn fetch<S: AsRef<[f32]>>(had: &[u32], table: &[S; KINDS], width: usize, row: usize) {
     prefetch(&raw const had[row]);
